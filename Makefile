@@ -1,0 +1,76 @@
+# Needs make and Python 3.11 or later, nothing else. Everything is installed into .venv, at the versions in constraints.txt.
+#   make test ARGS="-k alignment -x"      make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+ARGS   ?=
+
+SOURCES := pyproject.toml constraints.txt
+PIN     := --constraint constraints.txt --build-constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix lock clean
+
+help:  ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answers
+	@$(BIN)/cosd demo $(ARGS)
+
+test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright) and the layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	@echo "$(BIN)/pyright"; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+
+fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock: $(STAMPS)/lock  ## Rewrite constraints.txt from pyproject.toml (ARGS=--upgrade for the newest of everything)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url \
+	    --all-extras --group dev --group lock --no-annotate \
+	    --custom-compile-command 'make lock' $(ARGS) pyproject.toml --output-file constraints.txt
+
+clean:  ## Remove .venv, builds and caches
+	rm -rf $(VENV) dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of packages, so that the demo needs no test tools and nothing is installed twice.
+
+$(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
+	@echo "Installing what the demo needs into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --editable '.[demo]'
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/venv $(SOURCES)
+	@echo "Installing what the tests need into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --editable '.[all]' --group test
+	@touch $@
+
+$(STAMPS)/check: $(STAMPS)/test
+	@echo "Installing what the checks need into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --group check
+	@touch $@
+
+$(STAMPS)/lock: $(STAMPS)/venv $(SOURCES)
+	@$(INSTALL) $(PIN) --group lock
+	@touch $@
+
+# A virtual environment starts with the pip of its Python, which may be too old for --group: bring it to the pinned one.
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    found=$$($(PYTHON) --version 2>/dev/null || echo "not to be found"); \
+	    echo "cosd-api needs Python 3.11 or later, and '$(PYTHON)' is $$found." >&2; \
+	    echo "Name another one, such as: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(INSTALL) --constraint constraints.txt --upgrade pip
+	@mkdir -p $(STAMPS) && touch $@

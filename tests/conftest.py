@@ -1,0 +1,56 @@
+"""What every test stands on: hypothesis profiles, asyncio, no network, none of the user's own settings."""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline.
+_QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors]
+settings.register_profile(
+    "dev", max_examples=50, deadline=None, suppress_health_check=_QUIET, print_blob=True
+)
+settings.register_profile(
+    "ci", settings.get_profile("dev"), max_examples=200, derandomize=True, database=None
+)
+settings.register_profile("deep", settings.get_profile("dev"), max_examples=5000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+_LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
+_SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
+_PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests and fixtures run on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_network() -> Iterator[None]:
+    """No name but localhost resolves. Connections are pytest-socket's business (see pyproject.toml)."""
+    resolve = socket.getaddrinfo
+
+    def only_loopback(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in _LOOPBACK:
+            raise socket.gaierror(socket.EAI_NONAME, f"no name but localhost resolves in tests: {name}")
+        return resolve(host, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", only_loopback)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment() -> Iterator[None]:
+    """Whoever runs the tests may have keys, proxies and certificates set; no test may see them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(_SETTINGS) or name.lower() in _PROXIES:
+                patch.delenv(name)
+        yield

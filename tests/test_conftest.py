@@ -1,0 +1,42 @@
+"""The network is closed in tests, but for loopback; and the user's own settings are out of sight."""
+
+import os
+import socket
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+
+def test_no_connection_leaves_the_machine() -> None:
+    with socket.socket() as out, pytest.raises((UserWarning, RuntimeError), match="allowed"):
+        out.connect(("192.0.2.1", 80))
+
+
+async def test_no_name_resolves() -> None:
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError, match="resolve"):
+            await client.get("http://draft.example/health")
+
+
+async def test_loopback_works() -> None:
+    async def echo(stream: SocketStream) -> None:
+        async with stream:
+            await stream.send(await stream.receive())
+
+    async with (
+        await anyio.create_tcp_listener(local_host="localhost") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, echo)
+        port = listener.extra(SocketAttribute.local_port)
+        async with await anyio.connect_tcp("localhost", port) as stream:
+            await stream.send(b"hello")
+            assert await stream.receive() == b"hello"
+        tasks.cancel_scope.cancel()
+
+
+def test_keys_and_proxies_of_the_user_are_out_of_sight() -> None:
+    assert not [name for name in os.environ if name.startswith(("COSD_", "OPENAI_"))]
+    assert not os.environ.get("HTTPS_PROXY")

@@ -1,0 +1,170 @@
+"""What is shipped: the wheel, the packages' faces, the pins; and that no file tells where it was made."""
+
+import importlib
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FACES = ["cosd_api", "cosd_providers"]
+
+#: A folder of somebody's machine, as it would be written in text or left in a binary by a tool.
+MACHINE_PATH = re.compile(
+    rb"(?<![\w.*-])(?:/(?:home|root|Users|work|workspace)/|[A-Za-z]:\\+Users\\+)[\w.-]+"
+)
+
+
+def build(target: str, source: Path, folder: Path) -> Path:
+    """Build a distribution without the network, with the hatchling of this environment."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of this tree, unpacked."""
+    archive = build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """The wheel, built from the source distribution: so nothing may be missing there."""
+    return zipfile.Path(build("wheel", sdist, tmp_path_factory.mktemp("wheel")))
+
+
+def names(wheel: zipfile.Path) -> set[str]:
+    return set(wheel.root.namelist())
+
+
+def metadata(wheel: zipfile.Path) -> str:
+    (path,) = (name for name in names(wheel) if name.endswith(".dist-info/METADATA"))
+    return wheel.joinpath(path).read_text(encoding="utf-8")
+
+
+def test_wheel_holds_the_two_packages_and_nothing_else(wheel: zipfile.Path) -> None:
+    tops = {name.partition("/")[0] for name in names(wheel)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"cosd_api", "cosd_providers"}
+
+
+@pytest.mark.parametrize(("package", "folder"), [("cosd_api", "."), ("cosd_providers", "providers")])
+def test_wheel_holds_every_module(wheel: zipfile.Path, package: str, folder: str) -> None:
+    base = ROOT / folder
+    modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
+    assert modules
+    assert modules <= names(wheel)
+
+
+def test_wheel_says_that_it_is_typed(wheel: zipfile.Path) -> None:
+    assert {"cosd_api/py.typed", "cosd_providers/py.typed"} <= names(wheel)
+
+
+def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
+    assert len(shipped) == 2
+    assert shipped <= names(wheel)
+    assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in shipped)
+
+
+def test_wheel_metadata(wheel: zipfile.Path) -> None:
+    text = metadata(wheel)
+    assert "License-Expression: MIT\n" in text
+    assert "License-File: LICENSE\n" in text
+    assert "Classifier: Typing :: Typed\n" in text
+    assert "Requires-Python: >=3.11\n" in text
+    (scripts,) = (name for name in names(wheel) if name.endswith("entry_points.txt"))
+    assert "cosd = cosd_api.cli:main" in wheel.joinpath(scripts).read_text(encoding="utf-8")
+
+
+def test_sdist_can_be_tested(sdist: Path) -> None:
+    for name in [
+        "tests/conftest.py",
+        "examples",
+        "providers/README.md",
+        "constraints.txt",
+        "Makefile",
+        "LICENSE",
+    ]:
+        assert (sdist / name).exists(), name
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_all_is_sorted_and_complete(face: str) -> None:
+    package = importlib.import_module(face)
+    public = {
+        name
+        for name, value in vars(package).items()
+        if not name.startswith("_") and name != "annotations" and not isinstance(value, ModuleType)
+    }
+    declared = [name for name in package.__all__ if not name.startswith("_")]
+    assert declared == sorted(public)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_public_names_are_described(face: str) -> None:
+    package = importlib.import_module(face)
+    silent = [
+        name for name in package.__all__ if callable(value := getattr(package, name)) and not value.__doc__
+    ]
+    assert not silent
+
+
+def test_version_is_said_once() -> None:
+    package = importlib.import_module("cosd_api")
+    assert package.__version__ == importlib.metadata.version("cosd-api") == PROJECT["project"]["version"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {package.__version__}\n" in citation
+
+
+def test_constraints_pin_everything_by_name_and_version_only() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    shape = re.compile(r"[a-z0-9-]+==[\w.]+( ; .+)?")
+    assert [pin for pin in pins if not shape.fullmatch(pin)] == []
+
+    project = PROJECT["project"]
+    groups = [*project["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
+    wanted = project["dependencies"] + [
+        entry for group in groups for entry in group if isinstance(entry, str)
+    ]
+    required = {re.split(r"[^\w-]", entry)[0] for entry in wanted} - {project["name"]}
+    assert required - {pin.partition("==")[0] for pin in pins} == set()
+
+
+def shipped_files() -> list[Path]:
+    """Every file of the tree but what tools leave behind."""
+    skipped = {"__pycache__", "build", "dist"}
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        hidden = {name for name in folders if name.startswith(".") and name != ".ci"}
+        folders[:] = [name for name in folders if name not in skipped | hidden]
+        found += [Path(folder, name) for name in files]
+    return found
+
+
+def test_no_file_names_a_path_of_a_machine() -> None:
+    here = re.compile(re.escape(str(ROOT).encode()) + rb"(?![\w-])")
+    told = {
+        f"{path.relative_to(ROOT)}: {hit.group().decode(errors='replace')}"
+        for path in shipped_files()
+        for pattern in (MACHINE_PATH, here)
+        for hit in pattern.finditer(path.read_bytes())
+    }
+    assert told == set()
