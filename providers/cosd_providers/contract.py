@@ -1,0 +1,229 @@
+"""What a fusion asks of a server: the extension point.
+
+A provider answers two questions. `generate`: go on from this text, greedily, and stream your tokens with their
+probabilities. `propose`: at these places of this text, what would you have said next? A third one, `score`, gives
+the probabilities of a given text. How a server is brought to answer is the provider's business and invisible above.
+
+All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character are one
+token, as sure as the least sure of them, in every adapter alike (`text.Merger`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+__all__ = ["Capabilities", "DraftEnd", "Piece", "Proposal", "Provider", "Question", "ServerInfo", "Token", "Usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a model, in whole characters.
+
+    Attributes:
+        data: its bytes; empty for the end of sequence.
+        prob: the model's probability of it, in [0, 1]; None where the endpoint does not tell.
+        end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
+        name: the end token as the model writes it, e.g. `"</s>"`, where known.
+    """
+
+    data: bytes
+    prob: float | None
+    end: bool = False
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftEnd:
+    """The last item of a draft: why it ended.
+
+    Attributes:
+        reason: `"end"` (the end token was the last one), `"limit"` (`max_tokens` tokens were given), `"context"`
+            (the model's context is full) or `"filter"` (a content filter stepped in).
+        continuation: opaque; give it to a later `generate` to go on from the same token ids. None where the
+            endpoint takes text only.
+    """
+
+    reason: Literal["end", "limit", "context", "filter"]
+    continuation: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A place in the response where an assistant is asked what it would say.
+
+    Attributes:
+        start: byte offset in the response: what stands before is given, what follows is judged.
+        tokens: the draft's tokens that are judged from there; an empty one is the draft's end of sequence. They
+            matter for ties, and for when to stop.
+        word: whether the answer goes on until it covers the tokens, or differs from them and has ended its word
+            (`unit="word"`). Otherwise it is one token (`unit="token"`, Algorithm 1).
+    """
+
+    start: int
+    tokens: tuple[bytes, ...]
+    word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a model would say at one place: its greedy continuation of its own encoding of the text before.
+
+    Attributes:
+        start: byte offset in the response.
+        tokens: at least one. The end of sequence is explicit and the last, if it comes.
+    """
+
+    start: int
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of an encoded text: its id and its raw bytes (which may be part of a character)."""
+
+    id: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Usage:
+    """What was sent to one endpoint and billed by it; adapters add to it as they go.
+
+    Attributes:
+        requests: generation requests that were sent.
+        retries: requests that were sent again.
+        prompt_tokens: tokens read by the model, cached ones included.
+        completion_tokens: tokens written by the model.
+        cached_tokens: prompt tokens that the server took from its cache.
+        first_token_seconds: from the first request to its first token, or answer; None before it.
+        busy_seconds: the time during which at least one request was under way.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    first_token_seconds: float | None = None
+    busy_seconds: float = 0.0
+    _under_way: int = field(default=0, repr=False)
+    _since: float = field(default=0.0, repr=False)
+    _first_sent: float | None = field(default=None, repr=False)
+
+    def sent(self, now: float) -> None:
+        """A request goes out at `now` (seconds of a monotonic clock)."""
+        self.requests += 1
+        if self._first_sent is None:
+            self._first_sent = now
+        if not self._under_way:
+            self._since = now
+        self._under_way += 1
+
+    def answered(self, now: float) -> None:
+        """The first token or answer of a request is here."""
+        if self.first_token_seconds is None and self._first_sent is not None:
+            self.first_token_seconds = now - self._first_sent
+
+    def closed(self, now: float) -> None:
+        """A request is over, for whatever reason."""
+        self._under_way -= 1
+        if not self._under_way:
+            self.busy_seconds += now - self._since
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an endpoint can do.
+
+    Attributes:
+        token_ids: a draft goes on from its own token ids after a pause.
+        end_prob: the probability of the end of sequence is told.
+        tokenize: the endpoint encodes text.
+        score: the endpoint gives the probabilities of a given text.
+    """
+
+    token_ids: bool
+    end_prob: bool
+    tokenize: bool
+    score: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What an endpoint is: for results, messages and checks.
+
+    Attributes:
+        endpoint: its URL, without credentials.
+        engine: the server's kind, e.g. `"llama.cpp"`.
+        model: the model's id.
+        build: the server's version, where it tells.
+        context: tokens that fit into one request, prompt and answer together; None where unknown.
+        capabilities: what it can do.
+    """
+
+    endpoint: str
+    engine: str
+    model: str
+    build: str | None
+    context: int | None
+    capabilities: Capabilities
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """A model behind an API. Constructing one does no I/O; leaving it as a context manager closes its connections.
+
+    It can be entered several times and serve any number of fusions at once. `text` is always the response so far,
+    as bytes; a model reads `prompt` and response as one text. Every method raises `ProviderError`.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for people, unique enough within one fusion."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def describe(self) -> ServerInfo:
+        """Asks the server what it is, once; later calls are free."""
+        ...
+
+    def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncIterator[Token | DraftEnd]:
+        """Goes on from `prompt` and `text`, always with the most probable token.
+
+        Yields at most `max_tokens` tokens, fewer only where the model ended or cannot go on, and then one
+        `DraftEnd`. With the `continuation` of an earlier draft, goes on from that draft's own token ids; `text` is
+        then what they decode to. Closing the iterator closes the request and frees the server.
+        """
+        ...
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """What the model would say at each question, in order; None means that it cannot be known there.
+
+        `questions=None` asks at every boundary of the model's own encoding of `text`, one token each.
+        """
+        ...
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """The tokens of the model's own encoding of `text`, each with its probability given all before it.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this; `describe` tells beforehand.
+        """
+        ...
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The model's encoding of `text`, without any special token added.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this; `describe` tells beforehand.
+        """
+        ...

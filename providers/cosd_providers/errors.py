@@ -1,0 +1,135 @@
+"""What can go wrong with an endpoint, as one tree.
+
+::
+
+    ProviderError                    anything below; carries endpoint, status, request_id, retryable, hint
+    ├── ConnectError                 no connection: refused, no such host, TLS
+    ├── ProviderTimeoutError         connected, but no answer in time (also a TimeoutError)
+    ├── StatusError                  the server answered with an HTTP error
+    │   ├── AuthenticationError      401, 403: the key is missing or wrong
+    │   ├── InvalidRequestError      400, 404, 422 and other refusals (also a ValueError)
+    │   ├── ContextLengthError       the text does not fit into the model's context
+    │   ├── RateLimitError           429
+    │   └── ServerError              5xx: loading, overloaded or broken
+    ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
+    ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
+    └── UnsupportedError             the endpoint cannot do what the fusion needs
+
+No error holds a key or a prompt: what a server answers is quoted only as far as its own error message goes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthenticationError",
+    "ConnectError",
+    "ContextLengthError",
+    "InvalidRequestError",
+    "ModelChoiceError",
+    "ProviderError",
+    "ProviderTimeoutError",
+    "RateLimitError",
+    "ResponseError",
+    "ServerError",
+    "StatusError",
+    "UnsupportedError",
+]
+
+
+class ProviderError(Exception):
+    """Something went wrong with an endpoint.
+
+    Attributes:
+        endpoint: the server's URL, without credentials.
+        status: the HTTP status, where there was one.
+        request_id: the server's id of the request, where it told one.
+        retryable: whether the same request may succeed later.
+        hint: what would help, in words.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str = "",
+        status: int | None = None,
+        request_id: str | None = None,
+        retryable: bool | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.endpoint = endpoint
+        self.status = status
+        self.request_id = request_id
+        self.hint = hint
+        if retryable is not None:
+            self.retryable = retryable
+
+    def __str__(self) -> str:
+        where = f"{self.endpoint}: " if self.endpoint else ""
+        request = f" (request {self.request_id})" if self.request_id else ""
+        hint = f" {self.hint}" if self.hint else ""
+        return f"{where}{self.args[0]}{request}{hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args[0], self.__dict__))
+
+
+def _rebuild(kind: type[ProviderError], message: str, state: dict[str, object]) -> ProviderError:
+    error = kind(message)
+    error.__dict__.update(state)
+    return error
+
+
+class ConnectError(ProviderError):
+    """No connection to the endpoint: refused, unknown host, TLS."""
+
+    retryable = True
+
+
+class ProviderTimeoutError(ProviderError, TimeoutError):
+    """The endpoint did not answer in time."""
+
+    retryable = True
+
+
+class StatusError(ProviderError):
+    """The endpoint answered with an HTTP error."""
+
+
+class AuthenticationError(StatusError):
+    """401 or 403: the key is missing, wrong, or not allowed to use the model."""
+
+
+class InvalidRequestError(StatusError, ValueError):
+    """The endpoint refused the request as it is (400, 404, 422, ...)."""
+
+
+class ContextLengthError(StatusError):
+    """The text does not fit into the model's context."""
+
+
+class RateLimitError(StatusError):
+    """429: too many requests or tokens."""
+
+    retryable = True
+
+
+class ServerError(StatusError):
+    """5xx: the server is loading, overloaded or broken."""
+
+    retryable = True
+
+
+class ResponseError(ProviderError):
+    """The answer is not what the protocol says."""
+
+
+class ModelChoiceError(ProviderError, ValueError):
+    """The endpoint serves several models and none was named, or the named one is not among them."""
+
+
+class UnsupportedError(ProviderError):
+    """The endpoint cannot do what the fusion needs."""

@@ -1,0 +1,352 @@
+"""A provider without a server: a scripted model, with delays and faults, for tests.
+
+The quick form is a script of tokens and probabilities::
+
+    draft = ScriptedProvider.from_texts({"2 + 2 =": [" 4", (".", 0.4)], "2 + 2 = 5": [("?", 0.9)]})
+
+Each key is a text, each value how it goes on; the answer ends after the last token. Where a text fits no
+script, the model ends at once. The full form is any object with the attributes of `Model`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, TypeAlias, cast
+
+import anyio
+
+from cosd_providers.contract import (
+    Capabilities,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Question,
+    ServerInfo,
+    Token,
+    Usage,
+)
+from cosd_providers.errors import ContextLengthError, ProviderError
+from cosd_providers.scoring import TIES, Chain, Choice, Draft, Position, answer, boundaries, within
+from cosd_providers.text import sendable
+
+__all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
+
+ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
+"""A token of a script: its text, or text and probability (else 1). An empty text is the end of sequence."""
+
+
+class Model(Protocol):
+    """A language model as plain functions."""
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        ...
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        """The ids that end a sequence."""
+        ...
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        ...
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        """The probability of every id after `ids`. The greedy choice is the first of the largest."""
+        ...
+
+
+@dataclass
+class TableModel:
+    """A model made of a vocabulary and a function; encodes by the longest token that fits.
+
+    Attributes:
+        tokens: the bytes of every id.
+        next: the probability of every id after some ids.
+        end_ids: the ids that end a sequence.
+    """
+
+    tokens: Sequence[bytes]
+    next: Any
+    end_ids: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        usable = [at for at, data in enumerate(self.tokens) if data and at not in self.end_ids]
+        self._ids = {self.tokens[at]: at for at in reversed(usable)}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of `text`: the longest token that fits, again and again."""
+        ids: list[int] = []
+        at = 0
+        while at < len(text):
+            sizes = range(min(self._longest, len(text) - at), 0, -1)
+            size = next((n for n in sizes if text[at : at + n] in self._ids), None)
+            if size is None:
+                raise ValueError(f"no token of the model fits {text[at : at + 8]!r}")
+            ids.append(self._ids[text[at : at + size]])
+            at += size
+        return ids
+
+
+class TextModel(TableModel):
+    """A model that follows scripts: what it says depends on the text alone, however that is cut."""
+
+    def __init__(self, scripts: Mapping[str, Sequence[ScriptToken]]) -> None:
+        self._scripts = [
+            (key.encode(), [_script_token(item) for item in script])
+            for key, script in sorted(scripts.items(), key=lambda item: -len(item[0].encode()))
+        ]
+        texts = {data for _, script in self._scripts for data, _ in script}
+        tails = {data[at:] for data in texts for at in range(1, len(data))}
+        single = {bytes([byte]) for byte in range(256)}
+        super().__init__([b"", *sorted((texts | tails | single) - {b""})], self._next, end_ids=(0,))
+
+    def _next(self, ids: Sequence[int]) -> list[float]:
+        probs = [0.0] * len(self.tokens)
+        data, prob = self._look_up(b"".join(self.tokens[at] for at in ids))
+        probs[self._ids.get(data, 0)] = prob
+        return probs
+
+    def _look_up(self, text: bytes) -> tuple[bytes, float]:
+        """The script's token that follows `text`, or what is left of the one that `text` ends in."""
+        for key, script in self._scripts:
+            if not text.startswith(key):
+                continue
+            at = len(key)
+            for data, prob in script:
+                rest = text[at : at + len(data)]
+                if not data or (len(rest) < len(data) and data.startswith(rest)):
+                    return (data[len(rest) :], prob) if at + len(rest) == len(text) else (b"", 1.0)
+                if rest != data:
+                    break
+                at += len(data)
+            else:
+                if at == len(text):
+                    return b"", 1.0
+        return b"", 1.0
+
+
+def _script_token(item: ScriptToken) -> tuple[bytes, float]:
+    data, prob = item if isinstance(item, tuple) else (item, 1.0)
+    return data.encode() if isinstance(data, str) else data, prob
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong, once.
+
+    Attributes:
+        error: what is raised; None hangs until the caller gives up.
+        request: in which request of the provider, counted from 1.
+        tokens: after how many raw tokens of that request.
+    """
+
+    error: ProviderError | None
+    request: int = 1
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a provider was asked.
+
+    Attributes:
+        kind: which method.
+        prompt: its prompt.
+        text: the response so far.
+        questions: what `propose` was asked.
+        max_tokens: what `generate` was asked.
+        continuation: what `generate` went on from.
+    """
+
+    kind: Literal["generate", "propose", "score"]
+    prompt: str
+    text: bytes
+    questions: tuple[Question, ...] | None = None
+    max_tokens: int | None = None
+    continuation: object = None
+
+
+@dataclass
+class ScriptedProvider:
+    """A provider over a scripted model, with exactly the semantics of one over a server.
+
+    Attributes:
+        model: what is asked for probabilities.
+        name: its name among the endpoints of a fusion.
+        token_ids: whether a draft goes on from its own ids; else `DraftEnd.continuation` is None.
+        end_prob: whether the probability of the end of sequence is told.
+        context: tokens that fit, prompt and answer together; None for no limit.
+        request_delay: seconds before each request is answered.
+        token_delay: seconds before each raw token of a draft.
+        faults: what goes wrong.
+        calls: what was asked, in order.
+        requests: how many requests were made.
+        open_requests: how many requests are under way; 0 when nothing was left open.
+    """
+
+    model: Model
+    name: str = "scripted"
+    token_ids: bool = True
+    end_prob: bool = True
+    context: int | None = None
+    request_delay: float = 0.0
+    token_delay: float = 0.0
+    faults: Sequence[Fault] = ()
+    calls: list[Call] = field(default_factory=list[Call])
+    requests: int = 0
+    open_requests: int = 0
+
+    @classmethod
+    def from_texts(
+        cls,
+        scripts: Mapping[str, Sequence[ScriptToken]],
+        **options: Any,
+    ) -> ScriptedProvider:
+        """A provider that follows scripts: each text and the tokens that follow it.
+
+        The longest key that fits is used; a text that ends inside a token is followed by that token's rest.
+        `options` are those of the constructor.
+        """
+        return cls(TextModel(scripts), **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def describe(self) -> ServerInfo:
+        """What this provider was made to be."""
+        capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True)
+        return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities)
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: object = None, usage: Usage
+    ) -> AsyncIterator[Token | DraftEnd]:
+        """The model's greedy tokens, then a `DraftEnd`."""
+        self.calls.append(Call("generate", prompt, text, None, max_tokens, continuation))
+        start = (
+            self._encode(prompt, text)
+            if continuation is None
+            else list(cast("tuple[int, ...]", continuation))
+        )
+        draft = Draft(max_tokens)
+        async with self._request(usage) as number:
+            usage.prompt_tokens += len(start)
+            while not draft.over:
+                if self._full(start, draft.ids):
+                    yield DraftEnd("context")
+                    return
+                await self._fault(number, len(draft.ids))
+                await anyio.sleep(self.token_delay)
+                choice = self._position(start + draft.ids).pick
+                usage.completion_tokens += 1
+                usage.answered(time.monotonic())
+                for token in draft.feed(choice.id, choice.token):
+                    yield token
+        yield DraftEnd("end") if draft.ended else DraftEnd("limit", self._continuation(start, draft))
+
+    def _continuation(self, start: list[int], draft: Draft) -> tuple[int, ...] | None:
+        return (*start, *draft.ids) if self.token_ids else None
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """The model's chains: one request for all questions, one more for those that need it."""
+        asked = None if questions is None else tuple(questions)
+        self.calls.append(Call("propose", prompt, text, asked))
+        if asked is None:
+            pieces = [self.model.tokens[at] for at in self._encode(prompt, text)]
+            asked = tuple(boundaries(pieces, len(prompt.encode())))
+
+        async def ask(chains: list[Chain]) -> list[list[Position]]:
+            async with self._request(usage) as number:
+                await self._fault(number, 0)
+                return [self._go_on(chain, prompt, text, usage) for chain in chains]
+
+        return await answer(asked, ask)
+
+    def _go_on(self, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+        """The next positions of one chain, as a server would write them: its own picks, not the chain's."""
+        start = self._encode(prompt, text[: chain.question.start])
+        ids = start + chain.ids
+        usage.prompt_tokens += len(ids)
+        positions: list[Position] = []
+        while len(positions) < chain.wanted and not self._full(ids, ()):
+            positions.append(self._position(ids))
+            ids.append(positions[-1].pick.id)
+            usage.completion_tokens += 1
+            if positions[-1].pick.token.end:
+                break
+        if not positions:
+            raise self._too_long(len(ids))
+        return positions
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """The tokens of the model's encoding of `text`, with their probabilities."""
+        self.calls.append(Call("score", prompt, text))
+        ids = self._encode(prompt, text)
+        async with self._request(usage) as number:
+            await self._fault(number, 0)
+            usage.prompt_tokens += len(ids)
+            probs = [self.model.next(ids[:at])[token_id] for at, token_id in enumerate(ids)]
+        raw = [Token(self.model.tokens[at], prob) for at, prob in zip(ids, probs, strict=True)]
+        return within(raw, len(prompt.encode()))
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The model's encoding of `text`."""
+        return [Piece(at, self.model.tokens[at]) for at in self.model.encode(text.encode())]
+
+    def _encode(self, prompt: str, text: bytes) -> list[int]:
+        return self.model.encode((prompt + sendable(text)).encode())
+
+    def _full(self, start: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether the context is full; an error if not even `start` fits."""
+        if self.context is not None and not ids and len(start) > self.context:
+            raise self._too_long(len(start))
+        return self.context is not None and len(start) + len(ids) >= self.context
+
+    def _too_long(self, tokens: int) -> ContextLengthError:
+        words = f"the text has {tokens} tokens, the model's context {self.context}"
+        return ContextLengthError(words, endpoint="scripted:", status=400)
+
+    def _position(self, ids: Sequence[int]) -> Position:
+        """What the model says after `ids`: its pick and its most probable tokens."""
+        probs = self.model.next(ids)
+        best = heapq.nsmallest(TIES, range(len(probs)), key=lambda at: (-probs[at], at))
+        choices = [self._choice(at, probs[at]) for at in best]
+        return Position(choices[0], [choice for choice in choices if choice.token.prob is not None])
+
+    def _choice(self, token_id: int, prob: float) -> Choice:
+        if token_id not in self.model.end_ids:
+            return Choice(token_id, Token(self.model.tokens[token_id], prob))
+        return Choice(token_id, Token(b"", prob if self.end_prob else None, end=True, name="</s>"))
+
+    @asynccontextmanager
+    async def _request(self, usage: Usage) -> AsyncGenerator[int]:
+        """One request under way; gives its number, counted from 1."""
+        self.requests += 1
+        number = self.requests
+        self.open_requests += 1
+        usage.sent(time.monotonic())
+        try:
+            await anyio.sleep(self.request_delay)
+            yield number
+            usage.answered(time.monotonic())
+        finally:
+            usage.closed(time.monotonic())
+            self.open_requests -= 1
+
+    async def _fault(self, number: int, tokens: int) -> None:
+        for fault in self.faults:
+            if fault.request == number and fault.tokens == tokens:
+                if fault.error is not None:
+                    raise fault.error
+                await anyio.sleep_forever()
