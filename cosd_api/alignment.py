@@ -1,0 +1,185 @@
+"""Judging one unit: pure functions, no I/O, no state.
+
+The draft's tokens are judged in units: consecutive tokens that are judged together. A verdict depends on nothing
+but the text before the unit, the unit's own tokens, and what the assistant would write from the unit's start. That
+is why skipping, batching, concurrency and any draft length leave the fused text as it is.
+
+With one tokenizer a unit is one token and this is equation (4) of the paper. With two, equation (3) compares texts,
+and a unit is a word: nearly every tokenizer splits there, so both models start from text that they would
+themselves have cut at that point.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cosd_providers.contract import Token
+from cosd_providers.text import continues_word, first_character, join, last_character
+
+Unit = Literal["token", "word"]
+LONGEST = 8
+"""Tokens in a unit, and in a replacement, at most."""
+WRITTEN_WITHOUT_SPACES = (
+    "CJK UNIFIED",
+    "CJK COMPATIBILITY IDEOGRAPH",
+    "HIRAGANA",
+    "KATAKANA",
+    "HALFWIDTH KATAKANA",
+    "THAI",
+    "LAO",
+    "KHMER",
+    "MYANMAR",
+)
+"""How the Unicode names of characters of such scripts begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One span of the draft that an assistant was heard about.
+
+    Attributes:
+        assistant: index of the assistant.
+        first: index, in the unit, of the span's first draft token.
+        last: index one past its last.
+        text: what the assistant wrote there, as bytes.
+        p: the draft's probability of its least sure token there; None where unknown.
+        q: the assistant's, likewise.
+        agreed: both wrote the same.
+        fired: they differ and the verifier chose the assistant.
+    """
+
+    assistant: int
+    first: int
+    last: int
+    text: bytes
+    p: float | None
+    q: float | None
+    agreed: bool
+    fired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of one proposal: the decisions on the way, and then one of three ends.
+
+    Attributes:
+        decisions: in the order of the text.
+        replacement: the assistant's word, to be put in place of everything from the last decision's `first` on.
+        again: index of the unit's token from which the assistant must be asked anew: after a disagreement that
+            did not fire, or where the proposal gave out.
+
+    With neither, the unit is through and was kept.
+    """
+
+    decisions: tuple[Decision, ...]
+    replacement: tuple[Token, ...] = ()
+    again: int | None = None
+
+
+def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
+    """Whether `token` starts a new unit after the tokens of the unit `before`, which is not empty."""
+    if unit == "token" or token.end or len(before) >= LONGEST:
+        return True
+    first = first_character(token.data)
+    if first.isspace() or last_character(before[-1].data).isspace():
+        return True
+    return first > "\u0e00" and unicodedata.name(first, "").startswith(WRITTEN_WITHOUT_SPACES)
+
+
+def judge(
+    tokens: Sequence[Token],
+    proposal: Sequence[Token],
+    fires: Callable[[float, float], bool],
+    *,
+    unit: Unit,
+    first: int = 0,
+    assistant: int = 0,
+) -> Judgement:
+    """Walks a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
+
+    Args:
+        tokens: the unit's draft tokens, whole.
+        proposal: the assistant's continuation of the text before `tokens[first]`, in tokens of whole characters.
+        fires: the verifier's decision for `(p, q)`.
+        unit: `"token"` compares one token with one; `"word"` walks both by bytes.
+        first: where the walk starts.
+        assistant: its index, for the decisions.
+    """
+    decisions: list[Decision] = []
+    i = first  # draft tokens tokens[begin..i] and the assistant's proposal[a_begin..a] are what stands since boundary b
+    a = 0
+    while i < len(tokens):
+        if a == len(proposal):
+            return _go_on(decisions, tokens, i + 1)
+        begin, a_begin = i, a
+        i, a, agreed = _span(tokens, proposal, i, a, whole_tokens=unit == "token")
+        if agreed is None and i < len(tokens):
+            return _go_on(decisions, tokens, i + 1)
+        if agreed is None:
+            break  # the unit ends inside the assistant's token: the next unit judges the rest
+        p, q = _least(tokens[begin:i]), _least(proposal[a_begin:a])
+        fired = not agreed and p is not None and q is not None and fires(p, q)
+        text = b"".join(token.data for token in proposal[a_begin:a])
+        decisions.append(Decision(assistant, begin, i, text, p, q, agreed, fired))
+        if fired:
+            end = a if unit == "token" else _end_of_word(proposal, a_begin, a)
+            return Judgement(tuple(decisions), replacement=tuple(proposal[a_begin:end]))
+        if not agreed:
+            return _go_on(decisions, tokens, i)
+    return Judgement(tuple(decisions))
+
+
+def _go_on(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgement:
+    """The boundary moves to the start of `tokens[i]`, and the assistant goes on from the text that stands there."""
+    return Judgement(tuple(decisions), again=i if i < len(tokens) else None)
+
+
+def _span(
+    tokens: Sequence[Token], proposal: Sequence[Token], i: int, a: int, *, whole_tokens: bool
+) -> tuple[int, int, bool | None]:
+    """The next span: the ends (one past) in both, and whether they agree; None where one side ends before that."""
+    mine, theirs = tokens[i], proposal[a]
+    if whole_tokens:
+        return i + 1, a + 1, mine.data == theirs.data and mine.end == theirs.end
+    left, right = mine.data, theirs.data  # what of the two current tokens was not compared yet
+    while True:
+        if mine.end or theirs.end:
+            return i + 1, a + 1, mine.end and theirs.end
+        n = min(len(left), len(right))
+        if left[:n] != right[:n]:
+            return i + 1, a + 1, False
+        left, right = left[n:], right[n:]
+        if not left and not right:
+            return i + 1, a + 1, True
+        if not left:
+            i += 1
+            if i == len(tokens):
+                return i, a, None
+            mine = tokens[i]
+            left = mine.data
+        else:
+            a += 1
+            if a == len(proposal):
+                return i, a, None
+            theirs = proposal[a]
+            right = theirs.data
+
+
+def _end_of_word(proposal: Sequence[Token], begin: int, end: int) -> int:
+    """How far the replacement `proposal[begin:end]` goes on to complete its word."""
+    while (
+        end < len(proposal)
+        and end - begin < LONGEST
+        and not proposal[end].end
+        and continues_word(proposal[end - 1].data, proposal[end])
+    ):
+        end += 1
+    return end
+
+
+def _least(tokens: Sequence[Token]) -> float | None:
+    """A span is as sure as its least sure token."""
+    return join(list(tokens)).prob

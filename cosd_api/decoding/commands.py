@@ -1,0 +1,88 @@
+"""What the decoder wants done: the vocabulary between `cosd.py`, which decides, and `driver.py`, which does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cosd_api.alignment import Decision
+from cosd_providers.contract import Question, Token
+
+FinishReason = Literal["stop", "length", "content_filter", "budget"]
+DRAFT = -1
+"""The source of a token that the draft wrote; an assistant's is its index."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """A token at its place in the response.
+
+    Attributes:
+        token: the token; the last one of an answer may be cut where a stop string begins.
+        source: `DRAFT`, or the index of the assistant whose word it is.
+        asked: whether an assistant was asked about its unit.
+        decisions: what assistants said there.
+        replaced: on the first token of a replacement: the draft's tokens in whose place it stands.
+    """
+
+    token: Token
+    source: int = DRAFT
+    asked: bool = False
+    decisions: tuple[Decision, ...] = ()
+    replaced: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartDraft:
+    """Let the draft model go on from `text`: at most `max_tokens` tokens.
+
+    `own` are the tokens that it wrote itself since the start or the last replacement: `text` ends with them.
+    """
+
+    draft: int
+    text: bytes
+    max_tokens: int
+    continuation: Any
+    own: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDraft:
+    """Nobody waits for this draft any more."""
+
+    draft: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask one assistant, in one request, what it would say at some places of `text`."""
+
+    ask: int
+    assistant: int
+    text: bytes
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsk:
+    """No answer of this request can matter any more."""
+
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """These tokens are final. What was emitted is never taken back."""
+
+    tokens: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The answer is complete: no event will change it."""
+
+    finish_reason: FinishReason
+    stop_reason: str
+
+
+Command = StartDraft | CancelDraft | Ask | CancelAsk | Emit | Finish

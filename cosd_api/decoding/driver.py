@@ -1,0 +1,185 @@
+"""The loop that feeds the decoder: runs its commands against the endpoints and brings back what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+import anyio
+from anyio.abc import TaskGroup
+
+from cosd_api.decoding.commands import (
+    Ask,
+    CancelAsk,
+    CancelDraft,
+    Command,
+    Emit,
+    Finish,
+    Placed,
+    StartDraft,
+)
+from cosd_api.decoding.cosd import CoSD
+from cosd_providers.contract import DraftEnd, Provider, Token, Usage
+from cosd_providers.errors import ResponseError
+from cosd_providers.text import merge, sendable
+
+GRACE_SECONDS = 2.0
+"""How long a draft that has given its last token may take to say so (and what it billed)."""
+
+
+class Driver:
+    """One fusion under way.
+
+    Args:
+        decoder: the state machine.
+        prompt: the text that the response goes on from.
+        draft: the model that writes.
+        assistants: the models that are asked.
+        ledgers: one for the draft and one for each assistant, in this order.
+        emit: takes the tokens as they become final.
+    """
+
+    def __init__(
+        self,
+        decoder: CoSD,
+        prompt: str,
+        draft: Provider,
+        assistants: Sequence[Provider],
+        ledgers: Sequence[Usage],
+        emit: Callable[[Sequence[Placed]], None],
+    ) -> None:
+        self.decoder = decoder
+        self.prompt = prompt
+        self.draft = draft
+        self.assistants = assistants
+        self.draft_ledger, *self.ledgers = ledgers
+        self.emit = emit
+        self.draft_requests = 0
+        self.assistant_requests = 0
+        self.drafted_tokens = 0
+        self._reencoded = False
+        self._error: Exception | None = None
+        self._idle = anyio.Event()
+        self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
+        self._group: TaskGroup
+
+    async def run(self) -> None:
+        """Runs to the end of the answer.
+
+        Raises:
+            ProviderError: the first one that an endpoint raised; everything else is cancelled then.
+        """
+        async with anyio.create_task_group() as self._group:
+            self._do(self.decoder.start())
+        if self._error is not None:
+            raise self._error
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            match command:
+                case Emit():
+                    self.emit(command.tokens)
+                case StartDraft():
+                    self.draft_requests += 1
+                    self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
+                case Ask():
+                    self.assistant_requests += 1
+                    self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
+                case CancelDraft():
+                    self._cancel("draft", command.draft)
+                case CancelAsk():
+                    self._cancel("ask", command.ask)
+                case Finish():
+                    if not self._scopes:
+                        self._idle.set()
+                    self._group.start_soon(self._finish)
+
+    async def _finish(self) -> None:
+        # A draft that is still there has written its last token: its bill follows at once.
+        with anyio.move_on_after(GRACE_SECONDS):
+            await self._idle.wait()
+        self._group.cancel_scope.cancel()
+
+    async def _run_draft(self, command: StartDraft, scope: anyio.CancelScope) -> None:
+        tokens = 0
+        with scope:
+            try:
+                if command.own and command.continuation is None:
+                    await self._compare_encodings(command)
+                stream = self.draft.generate(
+                    self.prompt,
+                    command.text,
+                    max_tokens=command.max_tokens,
+                    continuation=command.continuation,
+                    usage=self.draft_ledger,
+                )
+                async with aclosing(stream):  # type: ignore[type-var]
+                    async for item in stream:
+                        if isinstance(item, Token):
+                            tokens += 1
+                            self._do(self.decoder.drafted(command.draft, item))
+                        else:
+                            self._check_end(item, tokens)
+                            self._do(self.decoder.draft_ended(command.draft, item))
+            except Exception as error:  # noqa: BLE001 - run() raises it
+                self._fail(error)
+            finally:
+                self.drafted_tokens += tokens
+                self._closed("draft", command.draft)
+
+    async def _compare_encodings(self, command: StartDraft) -> None:
+        """Sees whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
+        if self._reencoded or not (await self.draft.describe()).capabilities.tokenize:
+            return
+        pieces = await self.draft.tokenize(self.prompt + sendable(command.text))
+        tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
+        self._reencoded = tokens[-len(command.own) :] != list(command.own)
+
+    def warnings(self) -> list[str]:
+        """What was noticed on the way and a reader of the answer should know."""
+        warnings = []
+        if self._reencoded:
+            warnings.append(
+                "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
+                "the answer may depend on draft_length and max_ahead"
+            )
+        if self.decoder.counts.unanswered:
+            warnings.append(
+                f"an assistant could not answer at {self.decoder.counts.unanswered} places: the draft stands there"
+            )
+        return warnings
+
+    def _check_end(self, end: DraftEnd, tokens: int) -> None:
+        if end.reason == "limit" and not tokens:
+            raise ResponseError("the draft stopped at its limit without a token", endpoint=self.draft.name)
+
+    async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
+        with scope:
+            try:
+                proposals = await self.assistants[command.assistant].propose(
+                    self.prompt, command.text, command.questions, usage=self.ledgers[command.assistant]
+                )
+                self._do(self.decoder.answered(command.ask, proposals))
+            except Exception as error:  # noqa: BLE001 - run() raises it
+                self._fail(error)
+            finally:
+                self._closed("ask", command.ask)
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        self._group.cancel_scope.cancel()
+
+    def _scope(self, kind: str, number: int) -> anyio.CancelScope:
+        scope = self._scopes[kind, number] = anyio.CancelScope()
+        return scope
+
+    def _closed(self, kind: str, number: int) -> None:
+        self._scopes.pop((kind, number), None)
+        if not self._scopes and self.decoder.finished:
+            self._idle.set()
+
+    def _cancel(self, kind: str, number: int) -> None:
+        scope = self._scopes.get((kind, number))
+        if scope is not None:
+            scope.cancel()

@@ -1,0 +1,103 @@
+"""The response as it stands: a text of tokens that grows, is cut back, and ends where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cosd_api.decoding.commands import Finish, Placed
+from cosd_api.decoding.stops import StopFinder
+from cosd_providers.contract import Token
+
+
+class Response:
+    """Tokens, from left to right: emitted | settled, held back for a stop | pending.
+
+    Args:
+        max_tokens: how long it may become, its end of sequence included.
+        stop: strings (as UTF-8) before which it ends.
+
+    Attributes:
+        tokens: all of them.
+        text: their bytes.
+        settled: how many are final.
+        over: how the text as it stands ends; None while it may go on. A replacement may change that.
+    """
+
+    def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
+        self.max_tokens = max_tokens
+        self.stops = StopFinder(stop)
+        self.tokens: list[Placed] = []
+        self.text = bytearray()
+        self.settled = 0
+        self.over: Finish | None = None
+        self._ends: list[int] = []  # byte offset of each token's end
+        self._emitted = 0
+        self._stop_starts: int | None = None  # byte offset of the stop string that ends the text
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ends the text as it stands."""
+        return self._stop_starts is not None
+
+    def place(self, placed: Placed) -> None:
+        """Puts a token at the end, and sees whether the text is over with it."""
+        token = placed.token
+        self.tokens.append(placed)
+        self.text += token.data
+        self._ends.append(len(self.text))
+        stop = self.stops.find(self.text, len(token.data))
+        if stop is not None:
+            self._stop_starts = len(self.text) - stop.distance
+            self.over = Finish("stop", stop.text)
+        elif token.end:
+            self.over = Finish("stop", token.name or "end of sequence")
+        elif len(self.tokens) >= self.max_tokens:
+            self.over = Finish("length", "max_tokens")
+
+    def cut_back(self, count: int) -> None:
+        """Throws away all but the first `count` tokens."""
+        del self.tokens[count:], self._ends[count:]
+        del self.text[self.end_of(count) :]
+        self.over = self._stop_starts = None
+
+    def end_of(self, count: int) -> int:
+        """Byte offset where the first `count` tokens end."""
+        return self._ends[count - 1] if count else 0
+
+    def settle(self, count: int) -> tuple[Placed, ...]:
+        """The first `count` tokens are final; gives those that may go out now.
+
+        Text that could still become a stop string is held back.
+        """
+        self.settled = count
+        settled = self.end_of(count)
+        free = settled - self.stops.held_back(self.text, settled)
+        end = count
+        while end > self._emitted and self._ends[end - 1] > free:
+            end -= 1
+        return self._emit(end)
+
+    def finish(self) -> tuple[Placed, ...]:
+        """The answer is complete: cuts it before its stop string and gives the tokens that are left to go out."""
+        if self._stop_starts is not None:
+            self._trim(self._stop_starts)
+        self.settled = len(self.tokens)
+        return self._emit(self.settled)
+
+    def _emit(self, end: int) -> tuple[Placed, ...]:
+        tokens = tuple(self.tokens[self._emitted : end])
+        self._emitted = max(self._emitted, end)
+        return tokens
+
+    def _trim(self, cut: int) -> None:
+        """Ends the text at byte `cut`; a token that straddles it keeps what stands before."""
+        while self._ends and self._ends[-1] > cut:
+            start = self.end_of(len(self.tokens) - 1)
+            if start < cut:
+                token = self.tokens[-1].token
+                self.tokens[-1].token = Token(token.data[: cut - start], token.prob)
+                self._ends[-1] = cut
+            else:
+                self.tokens.pop()
+                self._ends.pop()
+        del self.text[cut:]

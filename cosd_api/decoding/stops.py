@@ -1,0 +1,49 @@
+"""Stop strings on a growing text: the occurrence that ends first wins, ties go to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cosd_providers.text import readable
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop string that was found: how many bytes before the end of the text it begins."""
+
+    distance: int
+    text: str
+
+
+class StopFinder:
+    """Looks for stop strings (as UTF-8) where the text has just grown."""
+
+    def __init__(self, stops: Sequence[bytes]) -> None:
+        # The longest first, so that of two that end together the longest is found.
+        self.stops = sorted(set(stops), key=len, reverse=True)
+        self.longest = max(map(len, self.stops), default=0)
+
+    def find(self, text: bytearray, grown: int) -> Stop | None:
+        """The occurrence that ends first among those that end in the last `grown` bytes of `text`."""
+        if not self.stops or not grown:
+            return None
+        base = max(0, len(text) - grown - self.longest + 1)
+        window = text[base:]
+        best: tuple[int, bytes] | None = None
+        for stop in self.stops:
+            at = window.find(stop, max(0, len(window) - grown - len(stop) + 1))
+            if at >= 0 and (best is None or at + len(stop) < best[0]):
+                best = (at + len(stop), stop)
+        if best is None:
+            return None
+        end, stop = best
+        return Stop(len(window) - end + len(stop), readable(stop))
+
+    def held_back(self, text: bytearray, end: int) -> int:
+        """How many bytes before byte `end` of `text` could still become a stop string."""
+        for length in range(min(self.longest - 1, end), 0, -1):
+            tail = text[end - length : end]
+            if any(stop.startswith(tail) for stop in self.stops):
+                return length
+        return 0

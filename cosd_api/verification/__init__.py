@@ -1,0 +1,30 @@
+"""Who decides: a verifier looks at two probabilities and says whose word stands."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from cosd_api.verification.rule import RuleVerifier
+from cosd_api.verification.tree import TreeVerifier
+
+__all__ = ["RuleVerifier", "TreeVerifier", "Verifier"]
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Decides one disagreement. Any object with these three methods will do; it must be a pure function.
+
+    `p` is the draft's probability of its own tokens, `q` the assistant's of its own, both in [0, 1].
+    """
+
+    def fires(self, p: float, q: float) -> bool:
+        """Whether the assistant's word replaces the draft's."""
+        ...
+
+    def contestable(self, p: float) -> bool:
+        """Whether some `q` in [0, 1] would fire. Where it is False the assistant is never asked."""
+        ...
+
+    def words(self, p: float, q: float) -> str:
+        """The decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
+        ...

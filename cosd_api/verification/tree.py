@@ -1,0 +1,150 @@
+"""Tree-based verification: the decision tree `T(p, q)` of section 3.2 of the CoSD paper, from its JSON form.
+
+Prediction walks the arrays below without scikit-learn and agrees with scikit-learn's `predict`, which compares
+the inputs as 32-bit floats with 64-bit thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+P, Q = 0, 1
+"""The two features, in the order of the paper: the draft's probability, the assistant's."""
+MAX_NODES = 10_000
+
+
+class Node(BaseModel):
+    """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    feature: Literal["p", "q"] | None = None
+    threshold: float | None = None
+    left: int | None = None
+    right: int | None = None
+    value: Literal[0, 1] | None = None
+
+
+class TreeVerifier(BaseModel):
+    """A trained decision tree: replaces where `T(p, q) = 1`.
+
+    Attributes:
+        nodes: the tree, root first; every child stands after its parent. At a question, `left` is taken where
+            the feature is at most the threshold.
+        trained_on: what the tree was trained on (model pair, hash and counts of the data, versions); free-form.
+
+    Raises:
+        pydantic.ValidationError: the nodes are no tree, or a threshold is no number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["tree"] = "tree"
+    schema_version: Literal[1] = 1
+    nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
+    trained_on: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_a_tree(self) -> Self:
+        parents = [0] * len(self.nodes)
+        for index, node in enumerate(self.nodes):
+            question = (node.feature, node.threshold, node.left, node.right)
+            if node.value is not None and question == (None,) * 4:
+                continue
+            if node.value is not None or None in question:
+                raise ValueError(
+                    f"node {index} is neither a question (feature, threshold, left, right) nor an answer (value)"
+                )
+            if not math.isfinite(node.threshold or 0.0):
+                raise ValueError(f"node {index}: its threshold is not a finite number")
+            for child in (node.left, node.right):
+                if child is None or not index < child < len(self.nodes):
+                    raise ValueError(f"node {index}: child {child} is not one of the nodes after it")
+                parents[child] += 1
+        for index, count in enumerate(parents[1:], 1):
+            if count != 1:
+                raise ValueError(f"node {index} has {count} parents instead of one")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a tree from its JSON file.
+
+        Raises:
+            OSError: the file cannot be read.
+            pydantic.ValidationError: it is not a tree of this schema; the message says where.
+        """
+        return cls.model_validate_json(Path(path).read_bytes())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tree as JSON."""
+        Path(path).write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+
+    def fires(self, p: float, q: float) -> bool:
+        """`T(p, q) = 1`."""
+        *_, last = self._path(_float32(p), _float32(q))
+        return last.value == 1
+
+    def contestable(self, p: float) -> bool:
+        """Whether a leaf with answer 1 can be reached with this `p` and some `q` in [0, 1]."""
+        p32 = _float32(p)
+        # Each entry: a node and the values of q that lead to it, above `low` and at most `high`.
+        open_nodes = [(0, -1.0, 1.0)]
+        while open_nodes:
+            index, low, high = open_nodes.pop()
+            node = self.nodes[index]
+            if node.value is not None:
+                if node.value == 1:
+                    return True
+                continue
+            assert node.threshold is not None and node.left is not None and node.right is not None
+            if node.feature == "p":
+                open_nodes.append((node.left if p32 <= node.threshold else node.right, low, high))
+                continue
+            for child, lower, upper in (
+                (node.left, low, min(high, node.threshold)),
+                (node.right, max(low, node.threshold), high),
+            ):
+                if upper >= 0 and _float32_at_most(upper) > lower:
+                    open_nodes.append((child, lower, upper))
+        return False
+
+    def words(self, p: float, q: float) -> str:
+        """The path through the tree, e.g. `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
+        steps = []
+        last = self.nodes[0]
+        for last in self._path(_float32(p), _float32(q)):
+            if last.threshold is not None:
+                x = p if last.feature == "p" else q
+                sign = "<=" if _float32(x) <= last.threshold else ">"
+                steps.append(f"{last.feature} {x:.2g} {sign} {last.threshold:.2g}")
+        return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
+
+    def _path(self, p: float, q: float) -> Iterator[Node]:
+        node = self.nodes[0]
+        yield node
+        while node.threshold is not None:
+            child = node.left if (p if node.feature == "p" else q) <= node.threshold else node.right
+            assert child is not None  # checked by _is_a_tree
+            node = self.nodes[child]
+            yield node
+
+
+def _float32(x: float) -> float:
+    rounded: float = struct.unpack("<f", struct.pack("<f", x))[0]
+    return rounded
+
+
+def _float32_at_most(x: float) -> float:
+    """The largest 32-bit float that is at most `x` >= 0."""
+    rounded = _float32(x)
+    if rounded <= x:
+        return rounded
+    below: float = struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", rounded))[0] - 1))[0]
+    return below

@@ -1,0 +1,209 @@
+"""The decoder against the naive reference, under every schedule of events that hypothesis can think of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+import reference
+import schedules
+import toys
+from cosd_api import RuleVerifier
+from cosd_api.decoding.commands import DRAFT
+from schedules import Outcome
+
+UNITS = st.sampled_from(("token", "word"))
+LIMITS = st.integers(1, 24)
+
+
+class Always:
+    """A verifier that always replaces."""
+
+    def fires(self, p: float, q: float) -> bool:
+        return True
+
+    def contestable(self, p: float) -> bool:
+        return True
+
+    def words(self, p: float, q: float) -> str:
+        return "always"
+
+
+@st.composite
+def choosers(draw: st.DrawFn) -> schedules.Choose:
+    """Any schedule; and the two extreme ones: all of the draft first, or every answer at once."""
+    kind = draw(st.sampled_from(("any", "draft first", "answers first")))
+    if kind == "draft first":
+        return lambda count: 0
+    if kind == "answers first":
+        return lambda count: count - 1
+    return draw(st.randoms(use_true_random=False)).randrange
+
+
+@st.composite
+def tasks(draw: st.DrawFn, **models: Any) -> dict[str, Any]:
+    """Everything that defines an answer."""
+    draft, assistants = draw(toys.model_sets(**models))
+    alpha, beta = draw(toys.thresholds())
+    return {
+        "prompt": draw(toys.prompts()),
+        "draft": draft,
+        "assistants": assistants,
+        "verifier": RuleVerifier(alpha=alpha, beta=beta),
+        "unit": draw(UNITS),
+        "max_tokens": draw(LIMITS),
+        "stop": draw(toys.stops()),
+    }
+
+
+def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
+    """What the naive reference says."""
+    wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
+    return reference.fuse(**wanted, fires=task["verifier"].fires, **more)
+
+
+def check(outcome: Outcome, wanted: reference.Fused) -> None:
+    """The answer is the reference's, token for token, and was emitted whole."""
+    got = [reference.Out(one.token.data, one.source, one.token.end) for one in outcome.decoder.response.tokens]
+    assert got == list(wanted.tokens)
+    assert outcome.text == wanted.text
+    assert outcome.finish.finish_reason == wanted.finish_reason
+    if not (wanted.tokens and wanted.tokens[-1].end):
+        assert outcome.finish.stop_reason == wanted.stop_reason
+    assert outcome.decoder.counts.replacements == wanted.replacements
+    assert [id(one) for one in outcome.emitted] == [id(one) for one in outcome.decoder.response.tokens]
+
+
+def check_questions(outcome: Outcome, verifier: RuleVerifier) -> None:
+    """Nothing was asked that could not matter: each question is about a contestable token that was drafted."""
+    assert all(ask.questions for ask in outcome.asks)
+    for ask in outcome.asks:
+        for question in ask.questions:
+            end = question.start + sum(map(len, question.tokens))
+            assert ask.text[question.start : end] == b"".join(question.tokens)
+
+
+@given(tasks(), choosers(), st.booleans())
+def test_equal_under_every_schedule(task: dict[str, Any], choose: schedules.Choose, late: bool) -> None:
+    outcome = schedules.run(**task, choose=choose, late=late)
+    check(outcome, expected(task))
+    check_questions(outcome, task["verifier"])
+
+
+@given(tasks(), choosers(), st.integers(1, 6))
+def test_equal_for_every_draft_length(task: dict[str, Any], choose: schedules.Choose, length: int) -> None:
+    check(schedules.run(**task, choose=choose, draft_length=length), expected(task))
+
+
+@given(tasks(), choosers(), st.integers(1, 12), st.integers(1, 3))
+def test_equal_for_every_bound_ahead(
+    task: dict[str, Any], choose: schedules.Choose, ahead: int, in_flight: int
+) -> None:
+    outcome = schedules.run(**task, choose=choose, max_ahead=ahead, in_flight=in_flight)
+    check(outcome, expected(task))
+    assert outcome.most_ahead <= max(ahead, 9)  # an open unit of 8 tokens, and the one that closes it
+
+
+@given(tasks(), choosers())
+def test_equal_without_skipping(task: dict[str, Any], choose: schedules.Choose) -> None:
+    everything = schedules.run(**task, choose=choose, skip=False)
+    check(everything, expected(task))
+
+
+@given(tasks(longest_merge=6), choosers())
+def test_equal_where_characters_are_never_finished(task: dict[str, Any], choose: schedules.Choose) -> None:
+    check(schedules.run(**task, choose=choose), expected(task))
+
+
+@given(tasks(), choosers(), st.integers(1, 4))
+def test_text_only_endpoints_follow_their_rounds(task: dict[str, Any], choose: schedules.Choose, length: int) -> None:
+    outcome = schedules.run(**task, choose=choose, draft_length=length, keeps_ids=False)
+    check(outcome, expected(task, ids_kept=False, round_length=length))
+
+
+@given(tasks(), choosers(), st.sampled_from((RuleVerifier(alpha=0), RuleVerifier(alpha=1, beta=math.inf))))
+def test_a_rule_that_never_fires_gives_the_drafts_own_text(
+    task: dict[str, Any], choose: schedules.Choose, never: RuleVerifier
+) -> None:
+    task["verifier"] = never
+    outcome = schedules.run(**task, choose=choose)
+    alone = reference.fuse(
+        task["prompt"], task["draft"], [], never.fires, unit="token", max_tokens=task["max_tokens"], stop=task["stop"]
+    )
+    assert outcome.text == alone.text
+    assert outcome.asks == []
+
+
+@given(tasks(same_tokenizer=True, max_assistants=1, may_hide_end=False), choosers(), st.booleans())
+def test_a_verifier_that_always_fires_gives_the_assistants_own_text(
+    task: dict[str, Any], choose: schedules.Choose, late: bool
+) -> None:
+    task |= {"verifier": Always(), "unit": "token"}
+    outcome = schedules.run(**task, choose=choose, late=late)
+    check(outcome, expected(task))
+    (assistant,) = task["assistants"]
+    text, own = task["prompt"], []
+    while True:  # the assistant starts afresh from its encoding of the text after every token
+        token = next(reference.generate(assistant, text, patience=3), None)
+        if token is None:
+            return
+        own.append(reference.Out(token.data, 0, token.end))
+        text += token.data
+        done = reference.finished(own, task["stop"], task["max_tokens"])
+        if done:
+            break
+    if all(is_unique(assistant, task["prompt"], own, at) for at in range(len(own))):
+        assert outcome.text == done.text
+
+
+def is_unique(model: toys.Model, prompt: bytes, tokens: Sequence[reference.Out], at: int) -> bool:
+    """Whether the model's most probable token there is the only one: ties go to the draft's."""
+    probs = sorted(model.next(model.vocabulary.encode(prompt + reference.text_of(tokens[:at]))))
+    return probs[-1] > probs[-2]
+
+
+@given(tasks(), choosers())
+def test_limits_hold_exactly(task: dict[str, Any], choose: schedules.Choose) -> None:
+    outcome = schedules.run(**task, choose=choose)
+    tokens = outcome.decoder.response.tokens
+    assert len(tokens) <= task["max_tokens"]
+    assert not any(stop in outcome.text for stop in task["stop"])
+    assert not any(one.token.end for one in tokens[:-1])
+    for draft in outcome.drafts:
+        assert draft.max_tokens <= task["max_tokens"]
+
+
+@given(tasks(), choosers())
+def test_questions_are_about_what_could_change_the_answer(task: dict[str, Any], choose: schedules.Choose) -> None:
+    outcome = schedules.run(**task, choose=choose)
+    contestable = task["verifier"].contestable
+    for one in outcome.decoder.response.tokens:
+        if one.source == DRAFT and not one.decisions and task["unit"] == "token" and one.token.prob is not None:
+            note(f"{one}")
+            cut = outcome.finish.finish_reason == "stop" and one is outcome.decoder.response.tokens[-1]
+            assert cut or not contestable(one.token.prob)
+        if task["unit"] == "token" and one.source == DRAFT and one.decisions:
+            assert one.token.prob is not None
+            assert contestable(one.token.prob)
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_reference_and_decoder_agree_on_a_long_answer(unit: str) -> None:
+    """One long case that is always run: 80 tokens over four models."""
+    vocabulary = toys.Vocabulary((*toys.SINGLE, *toys.LONGER, b""), len(toys.SINGLE) + len(toys.LONGER), "longest")
+    models = [toys.ToyModel(vocabulary, seed=seed, language=1, fluency=7) for seed in range(4)]
+    task = {
+        "prompt": b"a",
+        "draft": models[0],
+        "assistants": models[1:],
+        "verifier": RuleVerifier(alpha=0.6, beta=0.8),
+        "unit": unit,
+        "max_tokens": 80,
+        "stop": (),
+    }
+    check(schedules.run(**task, choose=lambda count: count // 2), expected(task))
