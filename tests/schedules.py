@@ -98,7 +98,7 @@ class Outcome:
     most_ahead: int
 
 
-def run(
+def run(  # noqa: C901 - one happening after another
     prompt: bytes,
     draft: Model,
     assistants: Sequence[Model],

@@ -106,11 +106,26 @@ class Vocabulary:
         return parts
 
 
+class Tokenizer(Protocol):
+    """What the reference asks of a tokenizer: the bytes of each id, the id of the end, and encoding."""
+
+    @property
+    def tokens(self) -> Sequence[bytes] | Mapping[int, bytes]:
+        """The bytes of each id that was seen."""
+
+    @property
+    def end(self) -> int:
+        """The id of the end of sequence."""
+
+    def encode(self, text: bytes) -> Sequence[int]:
+        """The canonical ids of `text`."""
+
+
 class Model(Protocol):
     """What the reference asks of a model."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> Tokenizer:
         """The model's own tokenizer."""
 
     @property

@@ -44,6 +44,6 @@ class StopFinder:
         """How many bytes before byte `end` of `text` could still become a stop string."""
         for length in range(min(self.longest - 1, end), 0, -1):
             tail = text[end - length : end]
-            if any(stop.startswith(tail) for stop in self.stops):
+            if any(len(stop) > length and stop.startswith(tail) for stop in self.stops):
                 return length
         return 0

@@ -36,7 +36,14 @@ class RuleVerifier(BaseModel):
 
     def words(self, p: float, q: float) -> str:
         """The two comparisons as they came out."""
-        first = f"{p:.2g} {'<' if p < self.alpha else '>='} {self.alpha:g}"
+        first = _compared(p, p < self.alpha, "<", ">=", self.alpha, f"{self.alpha:g}")
         if not p < self.alpha:
             return first
-        return f"{first} and {q:.2g} {'>' if q > self.beta * p else '<='} {self.beta:g} x {p:.2g}"
+        bound = self.beta * p
+        return f"{first} and {_compared(q, q > bound, '>', '<=', bound, f'{self.beta:g} x {p:.2g}')}"
+
+
+def _compared(x: float, holds: bool, sign: str, otherwise: str, bound: float, words: str) -> str:
+    """`x` against a bound, with as many digits as it takes to see on which side of it `x` lies."""
+    digits = next((n for n in (2, 3, 4, 6, 9) if (float(f"{x:.{n}g}") < bound) == (x < bound)), 17)
+    return f"{x:.{digits}g} {sign if holds else otherwise} {words}"

@@ -117,7 +117,7 @@ class TreeVerifier(BaseModel):
 
     def words(self, p: float, q: float) -> str:
         """The path through the tree, e.g. `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
-        steps = []
+        steps: list[str] = []
         last = self.nodes[0]
         for last in self._path(_float32(p), _float32(q)):
             if last.threshold is not None:

@@ -46,7 +46,7 @@ def choosers(draw: st.DrawFn) -> schedules.Choose:
 
 
 @st.composite
-def tasks(draw: st.DrawFn, **models: Any) -> dict[str, Any]:
+def tasks(draw: st.DrawFn, /, **models: Any) -> dict[str, Any]:
     """Everything that defines an answer."""
     draft, assistants = draw(toys.model_sets(**models))
     alpha, beta = draw(toys.thresholds())
@@ -163,7 +163,7 @@ def test_a_verifier_that_always_fires_gives_the_assistants_own_text(
 
 def is_unique(model: toys.Model, prompt: bytes, tokens: Sequence[reference.Out], at: int) -> bool:
     """Whether the model's most probable token there is the only one: ties go to the draft's."""
-    probs = sorted(model.next(model.vocabulary.encode(prompt + reference.text_of(tokens[:at]))))
+    probs = sorted(model.next(schedules.encode(model, prompt, reference.text_of(tokens[:at]))))
     return probs[-1] > probs[-2]
 
 
@@ -197,7 +197,7 @@ def test_reference_and_decoder_agree_on_a_long_answer(unit: str) -> None:
     """One long case that is always run: 80 tokens over four models."""
     vocabulary = toys.Vocabulary((*toys.SINGLE, *toys.LONGER, b""), len(toys.SINGLE) + len(toys.LONGER), "longest")
     models = [toys.ToyModel(vocabulary, seed=seed, language=1, fluency=7) for seed in range(4)]
-    task = {
+    task: dict[str, Any] = {
         "prompt": b"a",
         "draft": models[0],
         "assistants": models[1:],

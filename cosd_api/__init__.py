@@ -1,0 +1,47 @@
+"""Fuse two or more language models while they write, through nothing but their HTTP APIs.
+
+Collaborative Speculative Decoding (Wang et al., ICML 2025, arXiv 2502.08020): a draft model writes, assistant models
+are asked in batches what they would have written, and a rule or a small decision tree decides, token by token, whose
+word stands.
+"""
+
+from __future__ import annotations
+
+from cosd_api.errors import FusionClosedError, FusionError, SettingError
+from cosd_api.fusion import Fusion, FusionStream, fuse, fuse_sync
+from cosd_api.version import __version__
+from cosd_api.result import (
+    CustomVerifier,
+    Endpoint,
+    EndpointUsage,
+    FusedToken,
+    FusionResult,
+    Settings,
+    Timings,
+    TokenDecision,
+)
+from cosd_api.verification import RuleVerifier, TreeVerifier, Verifier
+from cosd_providers import connect
+
+__all__ = [
+    "CustomVerifier",
+    "Endpoint",
+    "EndpointUsage",
+    "FusedToken",
+    "Fusion",
+    "FusionClosedError",
+    "FusionError",
+    "FusionResult",
+    "FusionStream",
+    "RuleVerifier",
+    "SettingError",
+    "Settings",
+    "Timings",
+    "TokenDecision",
+    "TreeVerifier",
+    "Verifier",
+    "__version__",
+    "connect",
+    "fuse",
+    "fuse_sync",
+]

@@ -1,0 +1,107 @@
+"""The settings of a fusion, checked; and the reasons why some that other libraries take are refused."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import SettingError
+from cosd_api.verification import Verifier
+
+_GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
+_ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "seed", "mirostat"), _GREEDY),
+    **dict.fromkeys(("n", "best_of", "num_return_sequences", "num_beams"), _ONE),
+    **dict.fromkeys(
+        ("frequency_penalty", "presence_penalty", "repetition_penalty", "repeat_penalty", "logit_bias"),
+        "the verifier compares the models' own probabilities, which this would change",
+    ),
+    **dict.fromkeys(("logprobs", "top_logprobs"), "every token of the result carries its probabilities already"),
+    "echo": "the result holds the answer alone; put the prompt before it",
+    "stream": "use `async with fusion.stream(prompt)`",
+}
+"""Settings of other libraries that mean nothing here, with the reason."""
+
+
+def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raises for keyword arguments that `function` does not take.
+
+    Raises:
+        SettingError: a setting that other libraries know and a fusion cannot take, with the reason.
+        TypeError: a name that nobody knows, with the nearest one.
+    """
+    for name in given:
+        if name in REFUSED:
+            raise SettingError(f"{name} is not taken: {REFUSED[name]}. Leave it out.")
+        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        near = difflib.get_close_matches(name, known, 1)
+        raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def check_verifier(verifier: Verifier) -> Verifier:
+    """The verifier as given.
+
+    Raises:
+        SettingError: it is not one.
+    """
+    if isinstance(verifier, type) or not isinstance(verifier, Verifier):
+        raise SettingError(
+            f"verifier must be a RuleVerifier, a TreeVerifier or an object with their methods, not {verifier!r}"
+        )
+    return verifier
+
+
+def check_unit(unit: Unit | None) -> Unit | None:
+    """The unit as given; None means that the endpoints' tokenizers are compared.
+
+    Raises:
+        SettingError: it is not one.
+    """
+    if unit not in (None, "token", "word"):
+        raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
+    return unit
+
+
+def check_count(name: str, value: int) -> int:
+    """A number of tokens or the like, from 1 on.
+
+    Raises:
+        SettingError: it is not a whole number from 1 on.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"{name} must be a whole number from 1 on, not {value!r}")
+    return value
+
+
+def check_prompt(prompt: str) -> str:
+    """The prompt as given.
+
+    Raises:
+        SettingError: it is not text, or holds no text to go on from.
+    """
+    if not isinstance(prompt, str):
+        raise SettingError(f"prompt must be a string, not {type(prompt).__name__}; lists of messages come later")
+    if not prompt:
+        raise SettingError("prompt is empty: there is nothing to go on from")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"prompt is not valid Unicode text at character {error.start}") from None
+    return prompt
+
+
+def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Stop strings as a tuple; one string alone is one stop string.
+
+    Raises:
+        SettingError: one of them is empty or not a string.
+    """
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise SettingError(f"stop must be strings of at least one character, not {one!r}")
+    return stops

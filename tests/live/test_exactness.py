@@ -1,0 +1,72 @@
+"""Two real llama.cpp servers: the fused text is what a naive script gets that asks them one prefix at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import naive
+import reference
+from conftest import Pair
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.demo.questions import KINDS, sample
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+MAX_TOKENS = 48
+PROMPTS = [question.prompt for question in sample("mixed", 60, seed=11)] + [
+    question.prompt for kind in KINDS for question in sample(kind, 40, seed=12)[: 40 // len(KINDS) + 1]
+]
+PROMPTS = PROMPTS[:100]
+
+
+@pytest.fixture(scope="module")
+def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers as the naive reference sees them; what it asked once it remembers."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client) for name, url in pair.urls.items()}
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 0.5), (0.75, 0.75), (1, 1)])
+@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+async def test_a_hundred_prompts(
+    pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], bounds: tuple[float, float]
+) -> None:
+    draft, assistant = direction
+    verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
+    async with Fusion(draft=pair.urls[draft], assistant=pair.urls[assistant], verifier=verifier) as fusion:
+        results = [result async for result in fusion.map(PROMPTS, max_tokens=MAX_TOKENS)]
+    assert len(results) == 100
+    different = []
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        wanted = reference.fuse(
+            prompt.encode(),
+            models[draft],
+            [models[assistant]],
+            reference.rule(*bounds),
+            unit="word",
+            max_tokens=MAX_TOKENS,
+        )
+        if (result.text.encode(), result.finish_reason) != (wanted.text, wanted.finish_reason):
+            different.append((prompt, result.text, wanted.text))
+    assert different == []
+
+
+async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
+    texts = []
+    for cost in ({}, {"draft_length": 1}, {"draft_length": 8}, {"max_ahead": 4}):
+        async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:  # type: ignore[arg-type]
+            texts.append([result.text async for result in fusion.map(PROMPTS[:12], max_tokens=MAX_TOKENS)])
+    assert all(one == texts[0] for one in texts)
+
+
+async def test_a_rule_that_never_fires_asks_nothing_and_gives_the_drafts_own_answer(pair: Pair) -> None:
+    async with Fusion(draft=pair.sums, assistant=pair.facts, verifier=RuleVerifier(alpha=0)) as fusion:
+        result = await fusion.generate(PROMPTS[0], max_tokens=MAX_TOKENS)
+    body = {"prompt": PROMPTS[0], "temperature": 0, "n_predict": MAX_TOKENS}
+    async with httpx.AsyncClient() as client:
+        alone = (await client.post(f"{pair.sums}/completion", json=body)).json()
+    assert result.text == alone["content"]
+    assert result.assistant_requests == 0

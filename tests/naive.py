@@ -1,0 +1,73 @@
+"""The naive reference over real servers: plain HTTP, one prefix at a time, sharing no code with the library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+GREEDY = {"temperature": 0, "n_predict": 1, "n_probs": 10, "stream": False}
+
+
+@dataclass
+class HttpVocabulary:
+    """A llama.cpp server's tokenizer, as `reference.fuse` wants one."""
+
+    url: str
+    client: httpx.Client
+    tokens: dict[int, bytes] = field(default_factory=dict)
+    _encoded: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def end(self) -> int:
+        """The id of the end of sequence."""
+        text = self.client.get(f"{self.url}/props").json()["eos_token"]
+        (end,) = self._tokenize(text, add_special=False)
+        self.tokens[end] = b""
+        return end
+
+    def encode(self, text: bytes) -> tuple[int, ...]:
+        """The ids of a text, as the server makes them of a prompt."""
+        if text not in self._encoded:
+            self._encoded[text] = self._tokenize(text.decode(), add_special=True)
+        return self._encoded[text]
+
+    def _tokenize(self, text: str, *, add_special: bool) -> tuple[int, ...]:
+        body = {"content": text, "add_special": add_special, "parse_special": True}
+        return tuple(self.client.post(f"{self.url}/tokenize", json=body).json()["tokens"])
+
+
+@dataclass
+class HttpModel:
+    """A llama.cpp server, asked for one next token at a time."""
+
+    url: str
+    client: httpx.Client
+    hides_end: bool = False
+    asked: int = 0
+    _known: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.vocabulary = HttpVocabulary(self.url, self.client)
+        self.size = int(self.client.get(f"{self.url}/v1/models").json()["data"][0]["meta"]["n_vocab"])
+
+    def next(self, ids: Sequence[int]) -> list[float]:
+        """The probabilities after `ids`: the ten most probable, and nothing for the others."""
+        key = tuple(ids)
+        if key not in self._known:
+            self.asked += 1
+            answer: dict[str, Any] = self.client.post(
+                f"{self.url}/completion", json={"prompt": list(ids), **GREEDY}
+            ).json()
+            (position,) = answer["completion_probabilities"]
+            probs = [0.0] * self.size
+            for one in position["top_logprobs"]:
+                probs[one["id"]] = math.exp(one["logprob"])
+                self.vocabulary.tokens.setdefault(one["id"], bytes(one["bytes"]))
+            self.vocabulary.tokens[self.vocabulary.end] = b""
+            self._known[key] = probs
+        return self._known[key]

@@ -1,0 +1,397 @@
+"""The public face, over scripted models: what it gives, what it refuses, and that it leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+import toys
+from cosd_api import (
+    Fusion,
+    FusionClosedError,
+    FusionResult,
+    RuleVerifier,
+    SettingError,
+    TreeVerifier,
+    fuse,
+    fuse_sync,
+)
+from cosd_providers import ContextLengthError, ServerError
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
+
+DRAFT: dict[str, list[ScriptToken]] = {
+    "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
+    "Q: The capital is Lima": [(".", 0.9), " Really", "."],
+}
+ASSISTANT: dict[str, list[ScriptToken]] = {
+    "Q: The capital is": [(" Li", 0.9), ("ma", 0.8), "!"],
+    "Q: The capital is Lima": [".", " Really", "."],
+}
+FUSED = " The capital is Lima. Really."
+
+
+def draft(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(DRAFT, **options)
+
+
+def assistant(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(ASSISTANT, **options)
+
+
+async def test_fuse_says_where_every_token_comes_from() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant())
+    assert str(result) == result.text == FUSED == "".join(token.text for token in result.tokens)
+    assert (result.finish_reason, result.stop_reason) == ("stop", "</s>")
+    lima = next(token for token in result.tokens if token.text == " Li")
+    assert (lima.source, lima.draft_prob, lima.assistant_prob, lima.replaced, lima.asked) == (
+        "assistant",
+        0.3,
+        0.9,
+        " Rome",
+        True,
+    )
+    assert lima.reason == "0.3 < 0.5 and 0.9 > 0.5 x 0.3"
+    assert result.tokens[-1].end
+    assert not result.tokens[0].asked
+    assert (result.replacements, result.iterations, result.assistant_requests) == (1, 2, 1)
+    assert (result.kept_tokens, result.replaced_tokens) == (8, 1)
+    assert result.acceptance_rate == 8 / 9
+    assert result.usage["assistant"].requests == 1
+    assert result.settings.unit == "word"
+    assert result.timings.total >= (result.timings.first_token or 0) > 0
+
+
+async def test_the_result_goes_through_json_and_pickle() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=RuleVerifier(beta=float("inf")))
+    text = result.model_dump_json()
+    assert json.loads(text)["schema_version"] == 1
+    assert json.loads(text)["settings"]["verifier"]["beta"] == "Infinity"
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"a bare {name}"))
+    assert FusionResult.model_validate_json(text) == result
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+async def test_a_tree_decides() -> None:
+    nodes = [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
+    tree = TreeVerifier.model_validate({"nodes": nodes})
+    result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=tree)
+    assert result.text == FUSED
+    assert FusionResult.model_validate_json(result.model_dump_json()).settings.verifier == tree
+
+
+async def test_a_verifier_of_the_users_own_is_named_in_the_result() -> None:
+    class Mine(RuleVerifier):
+        pass
+
+    class Own:
+        def fires(self, p: float, q: float) -> bool:
+            return p < 0.5
+
+        def contestable(self, p: float) -> bool:
+            return p < 0.5
+
+        def words(self, p: float, q: float) -> str:
+            return "because"
+
+    result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Own())
+    assert result.text == FUSED
+    assert result.settings.verifier.kind == "custom"
+    assert next(token for token in result.tokens if token.text == " Li").reason == "because"
+
+
+async def test_several_assistants_and_the_surest_wins() -> None:
+    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Paris", 0.6)]})
+    result = await fuse("Q:", draft=draft(), assistant=[other, assistant()])
+    assert result.text == FUSED
+    lima = next(token for token in result.tokens if token.text == " Li")
+    assert lima.source == "assistant 2"
+    assert {(said.assistant, said.text, said.replaced) for said in lima.decisions} == {
+        ("assistant 1", " Paris", True),
+        ("assistant 2", " Li", True),
+    }
+    assert set(result.usage) == {"draft", "assistant 1", "assistant 2"}
+
+
+async def test_streaming_gives_tokens_as_they_become_final() -> None:
+    async with Fusion(draft=draft(token_delay=0.005), assistant=assistant()) as fusion:
+        async with fusion.stream("Q:") as stream:
+            with pytest.raises(FusionClosedError, match="read the stream to its end"):
+                _ = stream.result
+            texts = [token.text async for token in stream]
+            assert "".join(texts) == stream.result.text == FUSED
+        assert [token.text for token in stream.result.tokens] == texts
+
+
+async def test_leaving_a_stream_cancels_upstream() -> None:
+    writer, asked = draft(token_delay=0.01), assistant(request_delay=60)
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        async with fusion.stream("Q:") as stream:
+            async for _ in stream:
+                break
+            assert writer.open_requests == 1
+        assert writer.open_requests == asked.open_requests == 0
+
+
+async def test_cancelling_the_caller_cancels_upstream() -> None:
+    writer, asked = draft(), assistant(request_delay=60)
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        with anyio.move_on_after(0.05) as scope:
+            await fusion.generate("Q:")
+        assert scope.cancelled_caught
+        assert writer.open_requests == asked.open_requests == 0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 60))
+async def test_cancellation_at_any_await_leaves_nothing_open(steps: int) -> None:
+    writer, asked = draft(), assistant()
+
+    async def work() -> None:
+        async with Fusion(draft=writer, assistant=asked) as fusion:
+            await fusion.generate("Q:")
+
+    task = asyncio.create_task(work())  # noqa: TID251 - to be cancelled after an exact number of steps
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert writer.open_requests == asked.open_requests == 0
+    assert not [one for one in asyncio.all_tasks() if "FusionStream" in repr(one.get_coro())]
+
+
+async def test_map_keeps_the_order_and_reads_ahead_no_further_than_needed() -> None:
+    taken = 0
+
+    def prompts() -> Iterator[str]:
+        nonlocal taken
+        for number in range(20):
+            taken += 1
+            yield f"{number}:"
+
+    scripts = {f"{number}:": [f" {number}"] for number in range(20)}
+    writer = ScriptedProvider.from_texts(scripts, request_delay=0.001)
+    results = []
+    async with Fusion(draft=writer, assistant=assistant()) as fusion:
+        async for result in fusion.map(prompts(), concurrency=3):
+            results.append(result.text)
+            assert taken <= len(results) + 2
+            assert writer.open_requests <= 3
+    assert results == [f" {number}" for number in range(20)]
+
+
+async def test_leaving_a_map_cancels_what_is_under_way() -> None:
+    writer = draft(token_delay=0.001)
+    async with Fusion(draft=writer, assistant=assistant()) as fusion:
+        results = fusion.map(["Q:"] * 50, concurrency=5)
+        async for _ in results:
+            break
+        await results.aclose()
+        assert writer.open_requests == 0
+
+
+async def test_one_fusion_serves_many_prompts_at_once() -> None:
+    writer, asked = draft(), assistant()
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        results = [result async for result in fusion.map(["Q:"] * 200, concurrency=200)]
+    assert {result.text for result in results} == {FUSED}
+    assert writer.open_requests == asked.open_requests == 0
+
+
+async def test_an_endpoints_error_reaches_the_caller_and_ends_everything() -> None:
+    error = ServerError("the server broke", endpoint="http://gpu2:8080", status=500)
+    writer, asked = draft(token_delay=0.001), assistant(faults=[Fault(error)])
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        with pytest.raises(ServerError, match="http://gpu2:8080: the server broke"):
+            await fusion.generate("Q:")
+        assert writer.open_requests == asked.open_requests == 0
+        assert (await fusion.generate("Q:")).text == FUSED
+
+
+async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> None:
+    error = ServerError("the server broke", status=500)
+    async with Fusion(draft=draft(), assistant=assistant(faults=[Fault(error)])) as fusion:
+        async with fusion.stream("Q:") as stream:
+            texts: list[str] = []
+
+            async def read() -> None:
+                async for token in stream:
+                    texts.append(token.text)  # noqa: PERF401 - what came before the error counts
+
+            with pytest.raises(ServerError):
+                await read()
+        assert "".join(texts) == " The capital is"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"temperature": 0.7}, "temperature is not taken: the draft of CoSD is greedy by definition"),
+        ({"top_p": 0.9}, "greedy by definition"),
+        ({"n": 2}, "one answer"),
+        ({"logprobs": 5}, "carries its probabilities already"),
+        ({"repetition_penalty": 1.1}, "compares the models' own probabilities"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 on, not 0"),
+        ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
+        ({"draft_length": 0}, "draft_length must be a whole number"),
+        ({"max_ahead": -1}, "max_ahead must be a whole number"),
+        ({"unit": "sentence"}, 'unit must be "token", "word" or None'),
+        ({"stop": [""]}, "stop must be strings of at least one character"),
+        ({"verifier": 0.5}, "verifier must be a RuleVerifier"),
+        ({"verifier": RuleVerifier}, "verifier must be a RuleVerifier"),
+        ({"assistant": []}, "assistant is empty"),
+        ({"assistant": 7}, "assistant must be a URL or a provider"),
+        ({"draft": None}, "draft must be a URL or a provider"),
+        ({"prompt": ""}, "prompt is empty"),
+        ({"prompt": [{"role": "user"}]}, "prompt must be a string, not list"),
+        ({"prompt": "a\ud800"}, "not valid Unicode text at character 1"),
+    ],
+)
+async def test_settings_are_checked_in_words(setting: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"prompt": "Q:", "draft": draft(), "assistant": assistant()} | setting
+    with pytest.raises(SettingError, match=words):
+        await fuse(**arguments)
+
+
+async def test_unknown_arguments_name_the_nearest() -> None:
+    with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_token=5)
+    with pytest.raises(TypeError):
+        await fuse("Q:", draft(), assistant())  # type: ignore[call-arg]
+
+
+async def test_used_closed() -> None:
+    fusion = Fusion(draft=draft(), assistant=assistant())
+    with pytest.raises(FusionClosedError, match="open the fusion first"):
+        await fusion.generate("Q:")
+    async with fusion:
+        stream = fusion.stream("Q:")
+        with pytest.raises(FusionClosedError, match="open the stream first"):
+            await anext(stream)
+        with pytest.raises(FusionClosedError, match="open already"):
+            await fusion.__aenter__()
+
+
+async def test_fuse_sync_works_inside_a_running_loop() -> None:
+    assert fuse_sync("Q:", draft=draft(), assistant=assistant()).text == FUSED
+
+
+def test_fuse_sync_works_again_and_again() -> None:
+    writer, asked = draft(), assistant()
+    assert {fuse_sync("Q:", draft=writer, assistant=asked).text for _ in range(3)} == {FUSED}
+    assert writer.open_requests == 0
+
+
+@pytest.mark.parametrize("option", [{"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 2}, {"unit": "word"}])
+async def test_settings_of_cost_leave_the_text(option: dict[str, Any]) -> None:
+    assert (await fuse("Q:", draft=draft(), assistant=assistant(), **option)).text == FUSED
+
+
+async def test_limits_and_stops() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        short = await fusion.generate("Q:", max_tokens=5)
+        assert (short.text, short.finish_reason, short.stop_reason) == (" The capital is Li", "length", "max_tokens")
+        stopped = await fusion.generate("Q:", stop="ma. R")
+        assert (stopped.text, stopped.finish_reason, stopped.stop_reason) == (" The capital is Li", "stop", "ma. R")
+
+
+async def test_a_full_context_ends_the_answer() -> None:
+    while_drafting = await fuse("Q:", draft=draft(context=5), assistant=assistant())
+    assert (while_drafting.text, while_drafting.finish_reason, while_drafting.stop_reason) == (
+        " The capital",
+        "length",
+        "context",
+    )
+    after_a_replacement = await fuse("Q:", draft=draft(context=8), assistant=assistant())
+    assert (after_a_replacement.text, after_a_replacement.stop_reason) == (" The capital is Lima", "context")
+    with pytest.raises(ContextLengthError, match="the text has 2 tokens, the model's context 1"):
+        await fuse("Q:", draft=draft(context=1), assistant=assistant())
+
+
+async def test_an_end_without_probability_is_warned_of() -> None:
+    result = await fuse("Q:", draft=draft(end_prob=False), assistant=assistant())
+    assert result.text == FUSED
+    assert any("draft does not tell the probability of its end" in warning for warning in result.warnings)
+
+
+async def test_a_text_only_draft_that_reads_itself_otherwise_is_warned_of() -> None:
+    vocabulary = toys.Vocabulary((b"a", b"aa", b""), 2)
+    writes = toys.ScriptedModel(vocabulary, {b"a" * n: {b"a": 1.0} for n in range(1, 9)})
+    writer = ScriptedProvider(_Served(writes), token_ids=False)
+    asked = ScriptedProvider(_Served(writes))
+    result = await fuse("a", draft=writer, assistant=asked, unit="token", draft_length=2, max_tokens=8)
+    assert any("takes text only" in warning for warning in result.warnings)
+    fine = await fuse("Q:", draft=draft(token_ids=False), assistant=assistant(), draft_length=2)
+    assert fine.text == FUSED
+    assert fine.warnings == ()
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A toy model as a provider takes it."""
+
+    model: toys.ToyModel | toys.ScriptedModel
+
+    @property
+    def tokens(self) -> tuple[bytes, ...]:
+        return self.model.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return (self.model.vocabulary.end,)
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.model.vocabulary.encode(text))
+
+    def next(self, ids: Any) -> Any:
+        return self.model.next(ids)
+
+
+@settings(max_examples=30)
+@given(
+    toys.model_sets(may_hide_end=False),
+    toys.thresholds(),
+    st.sampled_from(("token", "word")),
+    st.integers(1, 16),
+    toys.stops(),
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.integers(0, 2**16),
+)
+async def test_the_whole_way_equals_the_reference(
+    models: Any, bounds: Any, unit: Any, limit: int, stop: tuple[bytes, ...], length: int | None, seed: int
+) -> None:
+    """Fusion, driver, decoder and providers together, with delays that nobody ordered."""
+    writer, asked = models
+    rng = random.Random(seed)
+
+    def served(model: toys.ToyModel) -> ScriptedProvider:
+        delays: dict[str, Any] = {"request_delay": rng.choice((0, 0.001)), "token_delay": rng.choice((0, 0, 0.0005))}
+        return ScriptedProvider(_Served(model), **delays)
+
+    providers = [served(writer), *map(served, asked)]
+    verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
+    result = await fuse(
+        "a b",
+        draft=providers[0],
+        assistant=providers[1:],
+        verifier=verifier,
+        unit=unit,
+        max_tokens=limit,
+        stop=[one.decode() for one in stop],
+        draft_length=length,
+    )
+    wanted = reference.fuse(b"a b", writer, asked, verifier.fires, unit=unit, max_tokens=limit, stop=stop)
+    assert result.text == wanted.text.decode("utf-8", "backslashreplace")
+    assert result.finish_reason == wanted.finish_reason
+    assert result.replacements == wanted.replacements
+    assert all(provider.open_requests == 0 for provider in providers)

@@ -1,0 +1,58 @@
+"""Equations (5) and (6), and what follows from them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from cosd_api import RuleVerifier, Verifier
+
+PROBS = st.floats(0, 1)
+BOUNDS = st.one_of(st.floats(0, 4), st.just(math.inf))
+
+
+@given(BOUNDS, BOUNDS, PROBS, PROBS)
+def test_contestable_is_exact(alpha: float, beta: float, p: float, q: float) -> None:
+    rule = RuleVerifier(alpha=alpha, beta=beta)
+    assert rule.contestable(p) == rule.fires(p, 1.0)  # the rule is monotonic in q
+    if rule.fires(p, q):
+        assert rule.contestable(p)
+
+
+def test_both_comparisons_are_strict() -> None:
+    rule = RuleVerifier(alpha=0.5, beta=0.5)
+    assert rule.fires(0.4, 0.21)
+    assert not rule.fires(0.5, 1)
+    assert not rule.fires(0.4, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "words"),
+    [
+        (0.31, 0.72, "0.31 < 0.5 and 0.72 > 0.5 x 0.31"),
+        (0.31, 0.1, "0.31 < 0.5 and 0.1 <= 0.5 x 0.31"),
+        (0.83, 0.9, "0.83 >= 0.5"),
+        (0.4996, 0.9, "0.4996 < 0.5 and 0.9 > 0.5 x 0.5"),
+    ],
+)
+def test_the_words_are_true(p: float, q: float, words: str) -> None:
+    assert RuleVerifier().words(p, q) == words
+
+
+@pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"beta": math.nan}, {"gamma": 1}])
+def test_bad_thresholds_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        RuleVerifier(**bad)  # type: ignore[arg-type]
+
+
+def test_there_and_back() -> None:
+    rule = RuleVerifier(alpha=0.25, beta=math.inf)
+    assert RuleVerifier.model_validate_json(rule.model_dump_json()) == rule
+    assert "Infinity" in rule.model_dump_json()
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    assert isinstance(rule, Verifier)
