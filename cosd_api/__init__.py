@@ -8,8 +8,7 @@ word stands.
 from __future__ import annotations
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError
-from cosd_api.fusion import Fusion, FusionStream, fuse, fuse_sync
-from cosd_api.version import __version__
+from cosd_api.fusion import Fusion, fuse, fuse_sync
 from cosd_api.result import (
     CustomVerifier,
     Endpoint,
@@ -20,7 +19,9 @@ from cosd_api.result import (
     Timings,
     TokenDecision,
 )
+from cosd_api.stream import FusionStream
 from cosd_api.verification import RuleVerifier, TreeVerifier, Verifier
+from cosd_api.version import __version__
 from cosd_providers import connect
 
 __all__ = [

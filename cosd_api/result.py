@@ -172,7 +172,7 @@ class Settings(_Model):
     stop: tuple[str, ...] = ()
     draft_length: int | None = None
     max_ahead: int | None = None
-    skip: bool = True
+    ask: Literal["contestable", "all"] = "contestable"
 
 
 class Timings(_Model):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.verification import Verifier
+
+Asking = Literal["contestable", "all"]
+"""What assistants are asked about: what could change the text, or everything."""
 
 _GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
@@ -25,6 +29,16 @@ REFUSED: Mapping[str, str] = {
     "stream": "use `async with fusion.stream(prompt)`",
 }
 """Settings of other libraries that mean nothing here, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a fusion decides and drafts; the same for all of its prompts. See `Fusion`."""
+
+    verifier: Verifier
+    draft_length: int | None
+    max_ahead: int | None
+    ask: Asking
 
 
 def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -64,6 +78,17 @@ def check_unit(unit: Unit | None) -> Unit | None:
     if unit not in (None, "token", "word"):
         raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
     return unit
+
+
+def check_asking(ask: Asking) -> Asking:
+    """What assistants are asked about.
+
+    Raises:
+        SettingError: it is not one of the two.
+    """
+    if ask not in ("contestable", "all"):
+        raise SettingError(f'ask must be "contestable" or "all", not {ask!r}')
+    return ask
 
 
 def check_count(name: str, value: int) -> int:

@@ -245,6 +245,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
         ({"draft_length": 0}, "draft_length must be a whole number"),
         ({"max_ahead": -1}, "max_ahead must be a whole number"),
+        ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
         ({"unit": "sentence"}, 'unit must be "token", "word" or None'),
         ({"stop": [""]}, "stop must be strings of at least one character"),
         ({"verifier": 0.5}, "verifier must be a RuleVerifier"),
@@ -290,6 +291,12 @@ def test_fuse_sync_works_again_and_again() -> None:
     writer, asked = draft(), assistant()
     assert {fuse_sync("Q:", draft=writer, assistant=asked).text for _ in range(3)} == {FUSED}
     assert writer.open_requests == 0
+
+
+async def test_asking_everything_leaves_the_text_and_shows_more() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant(), ask="all")
+    assert result.text == FUSED
+    assert all(token.asked for token in result.tokens)
 
 
 @pytest.mark.parametrize("option", [{"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 2}, {"unit": "word"}])

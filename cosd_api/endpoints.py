@@ -1,0 +1,136 @@
+"""The servers of a fusion: opened together, asked once what they are, closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Self
+
+import anyio
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import FusionClosedError, SettingError
+from cosd_api.result import Endpoint
+from cosd_providers import connect
+from cosd_providers.contract import Provider, ServerInfo
+
+TEST_TEXT = (
+    "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
+    "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
+)
+"""What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known of the servers.
+
+    Attributes:
+        draft: the draft endpoint.
+        assistants: the assistants, in the order given.
+        unit: what they are judged by.
+        warnings: what a reader of any answer should know.
+    """
+
+    draft: Endpoint
+    assistants: tuple[Endpoint, ...]
+    unit: Unit
+    warnings: tuple[str, ...]
+
+
+class Endpoints:
+    """A draft and its assistants.
+
+    Args:
+        draft: URL or provider.
+        assistant: one or several of them.
+        unit: what they are judged by; None finds out whether they have the same tokenizer.
+
+    Raises:
+        SettingError: one of them is neither.
+    """
+
+    def __init__(
+        self,
+        draft: str | Provider,
+        assistant: str | Provider | Sequence[str | Provider],
+        *,
+        unit: Unit | None = None,
+    ) -> None:
+        self.unit: Unit | None = unit
+        self.draft = _provider("draft", draft)
+        several = [assistant] if isinstance(assistant, str | Provider) else assistant
+        if not isinstance(several, Sequence):
+            raise SettingError(_not_a_provider("assistant", assistant))
+        if not several:
+            raise SettingError("assistant is empty: a fusion needs at least one; the draft alone needs no fusion")
+        self.assistants = [_provider("assistant", one) for one in several]
+        count = len(self.assistants)
+        self.names = ["assistant"] if count == 1 else [f"assistant {i}" for i in range(1, count + 1)]
+        self._stack: AsyncExitStack | None = None
+        self._learned: Learned | None = None
+        self._learning = anyio.Lock()
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise FusionClosedError("this fusion is open already; open another one, or share this one")
+        async with AsyncExitStack() as stack:
+            for provider in [self.draft, *self.assistants]:
+                await stack.enter_async_context(provider)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def learn(self) -> Learned:
+        """What the servers are; asked once.
+
+        Raises:
+            FusionClosedError: they are not open.
+            ProviderError: one of them failed.
+        """
+        if self._stack is None:
+            raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
+        async with self._learning:
+            if self._learned is None:
+                self._learned = await self._ask()
+            return self._learned
+
+    async def _ask(self) -> Learned:
+        providers = [self.draft, *self.assistants]
+        infos = [await provider.describe() for provider in providers]
+        named = list(zip(["draft", *self.names], infos, strict=True))
+        draft, *assistants = (Endpoint.of(name, info) for name, info in named)
+        warnings = tuple(
+            f"{name} does not tell the probability of its end of sequence: no answer's end is ever contested by it"
+            for name, info in named
+            if not info.capabilities.end_prob
+        )
+        unit = self.unit if self.unit is not None else await _common_unit(providers, infos)
+        return Learned(draft, tuple(assistants), unit, warnings)
+
+
+async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:
+    """`"token"` if all models encode the test text alike, else, or if one cannot tell, `"word"`."""
+    if not all(info.capabilities.tokenize for info in infos):
+        return "word"
+    first, *others = [await provider.tokenize(TEST_TEXT) for provider in providers]
+    if any(other != first for other in others):
+        return "word"
+    return "token"
+
+
+def _provider(role: str, given: object) -> Provider:
+    if isinstance(given, str):
+        return connect(given)
+    if isinstance(given, type) or not isinstance(given, Provider):
+        raise SettingError(_not_a_provider(role, given))
+    return given
+
+
+def _not_a_provider(role: str, given: object) -> str:
+    return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}"
