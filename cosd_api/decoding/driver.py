@@ -20,7 +20,7 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Provider, Token, Usage
-from cosd_providers.errors import ContextLengthError, ResponseError
+from cosd_providers.errors import ResponseError
 from cosd_providers.text import merge, sendable
 
 GRACE_SECONDS = 2.0
@@ -121,11 +121,6 @@ class Driver:
                         else:
                             self._check_end(item, tokens)
                             self._do(self.decoder.draft_ended(command.draft, item))
-            except ContextLengthError as error:
-                if command.text:
-                    self._do(self.decoder.draft_ended(command.draft, DraftEnd("context")))
-                else:  # the prompt alone is too long
-                    self._fail(error)
             except Exception as error:  # noqa: BLE001 - run() raises it
                 self._fail(error)
             finally:

@@ -200,6 +200,9 @@ class Provider(Protocol):
         Yields at most `max_tokens` tokens, fewer only where the model ended or cannot go on, and then one
         `DraftEnd`. With the `continuation` of an earlier draft, goes on from that draft's own token ids; `text` is
         then what they decode to. Closing the iterator closes the request and frees the server.
+
+        Where `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
+        `prompt` that alone is too long raises `ContextLengthError`.
         """
         ...
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cosd_providers.contract import Proposal, Question, Token
-from cosd_providers.text import Merger, continues_word, join, whole
+from cosd_providers.text import Merger, continues_word, join, last_character, whole
 
 __all__ = ["TIES", "Chain", "Choice", "Draft", "Position", "answer", "boundaries", "within"]
 
@@ -169,15 +169,21 @@ class Chain:
         if token.end or not self.question.word:
             self.enough = True
         elif self._differs:
-            self.enough = self._since >= _SPAN or not continues_word(before, token)
+            self.enough = not continues_word(before, token) or self._word_ended(token)
         else:
-            self._compare(len(before), len(self._data))
+            self._compare(token)
 
-    def _compare(self, start: int, end: int) -> None:
-        """The token at bytes `start` to `end` against the draft's bytes there."""
+    def _word_ended(self, token: Token) -> bool:
+        """Whether nothing after `token` can belong to its word, which is as long as a replacement may be at most."""
+        return self._since >= _SPAN or not last_character(token.data).isalnum()
+
+    def _compare(self, token: Token) -> None:
+        """The last token against the draft's bytes where it stands."""
+        end = len(self._data)
+        start = end - len(token.data)
         self._differs = not self._draft or self._data[start : len(self._draft)] != self._draft[start:end]
         if self._differs:
-            self.enough = self._since >= _SPAN
+            self.enough = self._word_ended(token)
             return
         if end in self._ends:
             self._since = 0
@@ -250,12 +256,13 @@ def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
 def within(tokens: Iterable[Token], start: int) -> list[Token]:
     """The part of an encoded text that lies after byte `start`, in whole characters.
 
-    A token that lies across `start` is cut there and keeps its probability: that of the whole token.
+    A token that lies across `start` is cut there and keeps its probability; tokens before `start` do not count.
     """
-    merger, at = Merger(), 0
+    merger, read, at = Merger(), 0, 0
     kept: list[Token] = []
     for raw in tokens:
-        for token in merger.feed(raw):
+        read += len(raw.data)
+        for token in merger.feed(raw if read > start else Token(raw.data, 1.0)):
             at += len(token.data)
             if at > start:
                 kept.append(Token(token.data[max(start - at, -len(token.data)) :], token.prob))

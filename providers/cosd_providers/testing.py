@@ -232,16 +232,12 @@ class ScriptedProvider:
     ) -> AsyncIterator[Token | DraftEnd]:
         """The model's greedy tokens, then a `DraftEnd`."""
         self.calls.append(Call("generate", prompt, text, None, max_tokens, continuation))
-        start = (
-            self._encode(prompt, text)
-            if continuation is None
-            else list(cast("tuple[int, ...]", continuation))
-        )
+        start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
         draft = Draft(max_tokens)
         async with self._request(usage) as number:
             usage.prompt_tokens += len(start)
             while not draft.over:
-                if self._full(start, draft.ids):
+                if self._full(start, draft.ids, grown=bool(text)):
                     yield DraftEnd("context")
                     return
                 await self._fault(number, len(draft.ids))
@@ -307,9 +303,9 @@ class ScriptedProvider:
     def _encode(self, prompt: str, text: bytes) -> list[int]:
         return self.model.encode((prompt + sendable(text)).encode())
 
-    def _full(self, start: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether the context is full; an error if not even `start` fits."""
-        if self.context is not None and not ids and len(start) > self.context:
+    def _full(self, start: Sequence[int], ids: Sequence[int], *, grown: bool = False) -> bool:
+        """Whether the context is full; an error if not even `start` fits, unless it has `grown` beyond the prompt."""
+        if self.context is not None and not ids and len(start) > self.context and not grown:
             raise self._too_long(len(start))
         return self.context is not None and len(start) + len(ids) >= self.context
 
@@ -320,7 +316,8 @@ class ScriptedProvider:
     def _position(self, ids: Sequence[int]) -> Position:
         """What the model says after `ids`: its pick and its most probable tokens."""
         probs = self.model.next(ids)
-        best = heapq.nsmallest(TIES, range(len(probs)), key=lambda at: (-probs[at], at))
+        count = max(TIES, list(probs).count(max(probs)))
+        best = heapq.nsmallest(count, range(len(probs)), key=lambda at: (-probs[at], at))
         choices = [self._choice(at, probs[at]) for at in best]
         return Position(choices[0], [choice for choice in choices if choice.token.prob is not None])
 

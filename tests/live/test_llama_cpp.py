@@ -75,7 +75,7 @@ def test_probabilities_are_raw(url: str) -> None:
         if entry["bytes"]:
             [forced] = ask(url, MIXED, logit_bias=[[entry["id"], 1e4]])["completion_probabilities"]
             assert forced["id"] == entry["id"]
-            assert forced["logprob"] == pytest.approx(entry["logprob"], abs=1e-4)
+            assert forced["logprob"] == pytest.approx(entry["logprob"], abs=1e-2)
 
 
 async def test_draft(url: str) -> None:

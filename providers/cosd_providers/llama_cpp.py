@@ -1,0 +1,309 @@
+"""llama.cpp's own server, by its native `/completion`.
+
+What the adapter relies on, as seen on running servers:
+
+- Probabilities are those of the raw softmax, before samplers, penalties and `logit_bias`.
+- A prompt may mix text and ids: `["text", 17, 4]` encodes the text as if it stood alone (with a
+  beginning-of-sequence token where the model has one) and appends the ids. So a generation goes on from its
+  own ids without `/tokenize`.
+- A prompt list is answered in one array; a list of one by a bare object.
+- A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes
+  the character then shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens`
+  count it, which is how it is noticed. A hidden token is found by `_peek`; from behind it, the rest shows.
+- After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
+
+from cosd_providers.contract import (
+    Capabilities,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Question,
+    ServerInfo,
+    Token,
+    Usage,
+)
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelChoiceError,
+    ResponseError,
+    UnsupportedError,
+)
+from cosd_providers.llama_cpp_wire import (
+    FIELDS,
+    GREEDY,
+    OWNED,
+    Answer,
+    Answers,
+    Models,
+    Pieces,
+    Prefix,
+    Props,
+    Reader,
+    Server,
+    bill,
+    parse,
+    prob,
+    sent,
+)
+from cosd_providers.scoring import TIES, Chain, Draft, Position, answer, boundaries, within
+from cosd_providers.text import sendable
+from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+
+__all__ = ["LlamaCpp"]
+
+_M = TypeVar("_M", bound=BaseModel)
+
+_LIST = 64  # prompts in one request
+_LIKELY = 50  # alternatives that are asked for where a given token's probability is sought
+_ALL = 2**31 - 1  # the whole vocabulary
+_FORCE = 1e4  # added to a logit, this decides
+
+
+class LlamaCpp:
+    """A model behind llama.cpp's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        model: its id or alias; needed where the server has several.
+        api_key: the server's `--api-key`.
+        headers: sent with every request.
+        extra_body: merged into every generation request, e.g. `{"cache_prompt": False}` or `{"id_slot": 0}`.
+        timeout: as in `Transport`.
+        http_client: as in `Transport`.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        http_client: HttpClient | None = None,
+    ) -> None:
+        taken = sorted(OWNED & set(extra_body or {}))
+        if taken:
+            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        self._extra = {"cache_prompt": True, **(extra_body or {})}
+        self._model = model
+        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._server: Server | None = None
+
+    def __repr__(self) -> str:
+        return f"LlamaCpp({self._transport.endpoint!r}, model={self._model!r})"
+
+    @property
+    def name(self) -> str:
+        """Host and port, with the model before it where one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.__aexit__(*exc)
+
+    async def describe(self) -> ServerInfo:
+        """Asks for models, context and special tokens, once."""
+        return (await self._known()).info
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncIterator[Token | DraftEnd]:
+        """Streams a draft; see `contract.Provider`."""
+        server = await self._known()
+        start: Prefix = [prompt + sendable(text)] if continuation is None else list(continuation)
+        draft = Draft(max_tokens)
+        while not draft.over:
+            reader = Reader(server, draft)
+            body = self._body(sent([*start, *draft.ids]), n_predict=draft.left, n_probs=1, stream=True)
+            try:
+                async with self._transport.stream("/completion", body, usage=usage, keep_alive=False) as events:
+                    async for event in events:
+                        for token in reader.feed(event):
+                            yield token
+                        if reader.done:
+                            break
+                    else:
+                        raise server.broken("the stream ended before the answer did")
+            except ContextLengthError:
+                if text or draft.ids:
+                    reader.full = True
+                else:
+                    raise
+            finally:
+                reader.bill(usage)
+            if not draft.over and reader.full:
+                yield DraftEnd("context")
+                return
+            if not draft.over and reader.hidden:
+                [position] = await self._peek(server, [[*start, *draft.ids]], usage)
+                for token in draft.feed(position.pick.id, position.pick.token):
+                    yield token
+        yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*start, *draft.ids))
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions in one request, and one more for those that need it; see `contract.Provider`."""
+        server = await self._known()
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+
+        async def ask(chains: list[Chain]) -> list[list[Position]]:
+            prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
+            wanted = max(chain.wanted for chain in chains)
+            answers = await self._batch(server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True)
+            positions = [server.positions(item) for item in answers]
+            hidden = [at for at, found in enumerate(positions) if not found]
+            peeked = await self._peek(server, [prefixes[at] for at in hidden], usage)
+            for at, position in zip(hidden, peeked, strict=True):
+                positions[at] = [position]
+            return positions
+
+        return await answer(questions, ask)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
+        server = await self._known()
+        pieces = await self.tokenize(prompt + sendable(text))
+        start, ends, at = len(prompt.encode()), list[int](), 0
+        for piece in pieces:
+            at += len(piece.data)
+            ends.append(at)
+        first = next((i for i, end in enumerate(ends) if end > start), len(pieces))
+        ids = [piece.id for piece in pieces]
+        # An empty text first: it stands for the beginning-of-sequence token, where the model has one.
+        probs = await self._probs(server, [["", *ids[:i]] for i in range(first, len(ids))], ids[first:], usage)
+        raw = [Token(piece.data, 1.0) for piece in pieces[:first]]
+        raw += [Token(piece.data, prob) for piece, prob in zip(pieces[first:], probs, strict=True)]
+        return within(raw, start)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, special tokens parsed as in a prompt, none added."""
+        pieces = await self._encode(text)
+        surplus = sum(len(piece.data) for piece in pieces) - len(text.encode())
+        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put a space before every text
+            pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
+        return pieces
+
+    async def _encode(self, text: str) -> list[Piece]:
+        body = {"content": text, "add_special": False, "parse_special": True, "with_pieces": True}
+        raw = self._read(Pieces, await self._transport.post("/tokenize", body)).tokens
+        return [
+            Piece(item.id, item.piece.encode() if isinstance(item.piece, str) else bytes(item.piece)) for item in raw
+        ]
+
+    async def _known(self) -> Server:
+        """What the server is; asked once."""
+        if self._server is None:
+            props = await self._ask_props()
+            model = self._choose(self._read(Models, await self._transport.get("/v1/models")))
+            end = await self._encode(props.eos_token)
+            [*_, visible] = await self._encode("a")
+            able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True)
+            info = ServerInfo(
+                endpoint=self._transport.endpoint,
+                engine="llama.cpp",
+                model=model,
+                build=props.build_info,
+                context=props.default_generation_settings.n_ctx,
+                capabilities=able,
+            )
+            self._server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible.id)
+        return self._server
+
+    async def _ask_props(self) -> Props:
+        words = "this does not look like a llama.cpp server; this version speaks to llama.cpp only"
+        hint = "Give the URL of `llama-server`, without /v1."
+        try:
+            return self._read(Props, await self._transport.get("/props"))
+        except (InvalidRequestError, ResponseError) as error:
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
+
+    def _choose(self, models: Models) -> str:
+        """The id of the model to use."""
+        for model in models.data:
+            if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
+                return model.id
+        problem = f"no model {self._model!r}" if self._model else "several models, and none was named"
+        words = f"{problem}; the server has {', '.join(repr(model.id) for model in models.data)}"
+        raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give one as `model`.")
+
+    def _body(self, prompt: object, **fields: object) -> dict[str, object]:
+        model = {"model": self._model} if self._model else {}
+        return {**self._extra, **model, **GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
+
+    def _read(self, kind: type[_M], data: object) -> _M:
+        return parse(kind, data, self._transport.endpoint)
+
+    async def _batch(self, server: Server, prefixes: Sequence[Prefix], usage: Usage, **fields: object) -> list[Answer]:
+        """The answers to a list of prompts, in order."""
+        answers: list[Answer] = []
+        for at in range(0, len(prefixes), _LIST):
+            asked = prefixes[at : at + _LIST]
+            body = self._body([*map(sent, asked)], **fields)
+            found = await self._transport.post("/completion", body, usage=usage)
+            listed = self._read(Answers, found).root
+            if len(listed) != len(asked):
+                raise server.broken(f"{len(asked)} prompts were asked, {len(listed)} answered")
+            for item in listed:
+                bill(usage, item)
+                server.check_read(item)
+            answers += sorted(listed, key=lambda item: item.index)
+        return answers
+
+    async def _peek(
+        self, server: Server, prefixes: Sequence[Prefix], usage: Usage, *, count: int = TIES
+    ) -> list[Position]:
+        """The `count` most probable tokens after each prefix, where the server hides its own pick.
+
+        A token that always shows is forced; the list beside it is the raw distribution.
+        """
+        force = [[server.visible, _FORCE]]
+        answers = await self._batch(server, prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
+        return [server.hidden_position(item) for item in answers]
+
+    async def _probs(
+        self, server: Server, prefixes: Sequence[Prefix], ids: Sequence[int], usage: Usage
+    ) -> list[float | None]:
+        """The probability of each id after its prefix."""
+        likely = await self._peek(server, prefixes, usage, count=_LIKELY)
+        found = [_listed(position, token_id) for position, token_id in zip(likely, ids, strict=True)]
+        missing = [at for at, value in enumerate(found) if value is None]
+        for wanted in sorted({ids[at] for at in missing}):
+            places = [at for at in missing if ids[at] == wanted]
+            asked = [prefixes[at] for at in places]
+            force = [[wanted, _FORCE]]
+            answers = await self._batch(server, asked, usage, n_predict=1, n_probs=1, logit_bias=force)
+            if all(item.completion_probabilities for item in answers):
+                values = [prob(item.completion_probabilities[0]) for item in answers]
+            else:  # a hidden token
+                whole = await self._peek(server, asked, usage, count=_ALL)
+                values = [_listed(position, wanted) for position in whole]
+            for at, value in zip(places, values, strict=True):
+                found[at] = value
+        return found
+
+
+def _listed(position: Position, token_id: int) -> float | None:
+    """The probability of a token, if it is among the most probable ones."""
+    return next((choice.token.prob for choice in position.top if choice.id == token_id), None)

@@ -1,0 +1,108 @@
+"""A URL becomes a provider: what is accepted, what is refused and how, and where keys go."""
+
+from __future__ import annotations
+
+import pickle
+
+import httpx
+import pytest
+
+from cosd_providers import Provider, UnsupportedError, connect
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("http://gpu1:8080", "http://gpu1:8080"),
+        (" http://gpu1:8080/ ", "http://gpu1:8080"),
+        ("http://gpu1:8080/v1", "http://gpu1:8080"),
+        ("http://gpu1:8080/v1/", "http://gpu1:8080"),
+        ("http://gpu1:8080/completion", "http://gpu1:8080"),
+        ("http://gpu1:8080/v1/completions", "http://gpu1:8080"),
+        ("http://gpu1:8080/v1/chat/completions", "http://gpu1:8080"),
+        ("https://example.com/llm/one/v1", "https://example.com/llm/one"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_urls(url: str, endpoint: str) -> None:
+    provider = connect(url)
+    assert isinstance(provider, Provider)
+    assert repr(provider) == f"LlamaCpp({endpoint!r}, model=None)"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("gpu1:8080", r"'gpu1:8080' is no URL; did you mean 'http://gpu1:8080'\?"),
+        ("localhost", r"did you mean 'http://localhost'\?"),
+        ("", "is no URL"),
+        ("ftp://gpu1", "is not the URL of a server; expected http://HOST:PORT"),
+        ("http://", "is not the URL of a server"),
+        ("http://gpu1:port", "has an impossible port"),
+        ("http://gpu1:99999", "has an impossible port"),
+        ("http://gpu1?key=sk-secret", "has no '.' and no '#'; give keys as api_key"),
+        ("http://me:sk-secret@gpu1", "the URL holds credentials; give the key as api_key"),
+        ("me:sk-secret@gpu1", "the URL holds credentials"),
+    ],
+)
+def test_refused_urls(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        connect(url)
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_tokenizer_is_not_yet_possible() -> None:
+    with pytest.raises(UnsupportedError, match="a local tokenizer cannot be given yet"):
+        connect("http://gpu1", tokenizer="some/folder")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://gpu-1.example.com:8080", "COSD_API_KEY_GPU_1_EXAMPLE_COM"),
+        ("http://gpu-1.example.com:8080", "COSD_API_KEY_GPU_1_EXAMPLE_COM_8080"),
+        ("https://EXAMPLE.com", "COSD_API_KEY_EXAMPLE_COM_443"),
+        ("http://127.0.0.1:80", "COSD_API_KEY_127_0_0_1"),
+    ],
+)
+async def test_keys_from_the_environment(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "sk-mine\n")
+    assert await sent_key(url) == "Bearer sk-mine"
+    assert await sent_key(url, "sk-given") == "Bearer sk-given"
+    assert await sent_key(url, "") is None
+    assert await sent_key("http://other:8080") is None
+
+
+async def test_the_port_is_the_more_exact_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSD_API_KEY_GPU", "sk-host")
+    monkeypatch.setenv("COSD_API_KEY_GPU_8080", "sk-port")
+    assert await sent_key("http://gpu:8080") == "Bearer sk-port"
+    assert await sent_key("http://gpu:8081") == "Bearer sk-host"
+
+
+async def sent_key(url: str, api_key: str | None = None) -> str | None:
+    """The key that a provider sends."""
+    keys: list[str | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers.get("authorization"))
+        return httpx.Response(404)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider = connect(url, api_key=api_key, http_client=client)
+    with pytest.raises(UnsupportedError):
+        await provider.describe()
+    return keys[0]
+
+
+def test_keys_that_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match="the value of the header 'Authorization' has characters") as caught:
+        connect("http://gpu1", api_key="sk-secret\n")
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_survive_pickling_but_for_keys() -> None:
+    provider = connect("http://gpu1", model="m", api_key="sk-one", headers={"X-Key": "sk-two"}, timeout=3)
+    data = pickle.dumps(provider)
+    assert b"sk-" not in data
+    assert repr(pickle.loads(data)) == repr(provider)

@@ -1,0 +1,350 @@
+"""The llama.cpp adapter against a stand-in with toy models, which do all that is rare."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import ANY
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import toys
+from cosd_providers import (
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    ModelChoiceError,
+    Question,
+    ResponseError,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.testing import ScriptedProvider, TextModel
+from fake_llama_cpp import FakeLlamaCpp
+
+URL = "http://gpu:8080"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A toy model in the shape that providers take."""
+
+    toy: toys.ToyModel
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        return self.toy.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {self.toy.vocabulary.end}
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.toy.vocabulary.encode(text))
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        return self.toy.next(ids)
+
+
+def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeLlamaCpp, LlamaCpp]:
+    server = FakeLlamaCpp(TextModel(scripts), **options)
+    return server, LlamaCpp(URL, http_client=server.client())
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+def near(prob: float) -> Any:
+    """A probability that went through a logarithm."""
+    return pytest.approx(prob)
+
+
+def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
+    assert [t.data for t in ours] == [t.data for t in theirs]
+    assert [t.end for t in ours] == [t.end for t in theirs]
+    assert [t.prob for t in ours] == pytest.approx([t.prob for t in theirs], rel=1e-9)
+
+
+# Against toy models: whatever they do, the adapter gives what the model itself would.
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
+async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, limit: int, begins: bool) -> None:
+    server = FakeLlamaCpp(Plain(model), beginning=begins or not prompt)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    ours = await draft(provider, prompt.decode(), limit=limit)
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1].reason == theirs[-1].reason
+    if ours[-1].continuation is not None:
+        text = b"".join(token.data for token in ours[:-1])
+        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
+        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
+
+
+@st.composite
+def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text, and questions within it."""
+    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
+    tokens = draw(st.lists(words, max_size=8))
+    asked = []
+    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
+        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
+        asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
+    return draw(toys.prompts()), b"".join(tokens), asked
+
+
+@given(toys.models(may_hide_end=False, longest_merge=6), inquiries())
+async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]) -> None:
+    prompt, text, questions = inquiry
+    server = FakeLlamaCpp(Plain(model), beginning=True)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+    assert [one is None for one in ours] == [one is None for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        if one is not None and other is not None:
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
+async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
+    server = FakeLlamaCpp(Plain(model), beginning=True)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    ours = await provider.score(prompt.decode(), text, usage=Usage())
+    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
+    assert b"".join(token.data for token in ours) == text
+    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
+    reference = await expected.propose(prompt.decode(), text, None, usage=Usage())
+    assert [one and one.start for one in everywhere] == [one and one.start for one in reference]
+
+
+# What goes over the wire.
+
+
+async def test_what_a_draft_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    await draft(provider, limit=1)
+    path, body = server.requests[-1]
+    assert path == "/completion"
+    assert body["prompt"] == "Q"
+    assert (body["n_predict"], body["n_probs"], body["stream"], body["cache_prompt"]) == (1, 1, True, True)
+    assert (body["temperature"], body["samplers"], body["repeat_penalty"], body["stop"]) == (
+        0,
+        ["temperature"],
+        1.0,
+        [],
+    )
+
+
+async def test_a_draft_goes_on_from_its_ids() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4), " c"]})
+    *_, end = await draft(provider, limit=2)
+    assert end.reason == "limit"
+    server.requests.clear()
+    assert await draft(provider, text=b" a b", continuation=pickle.loads(pickle.dumps(end.continuation))) == [
+        Token(b" c", 1.0),
+        Token(b"", 1.0, end=True, name="</s>"),
+        DraftEnd("end"),
+    ]
+    [(_, body)] = server.requests
+    assert body["prompt"] == ["Q", *(server.model.encode(b" a") + server.model.encode(b" b"))]
+
+
+async def test_all_questions_in_one_request() -> None:
+    server, provider = fake({"Q": [" a", " b", " c"]})
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
+    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
+    [(_, body)] = server.requests
+    assert body["prompt"] == ["Q", "Q a", "Q a b"]
+    assert body["n_probs"] == 5
+    assert (usage.requests, usage.prompt_tokens) == (1, 6)
+
+
+async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part() -> None:
+    _, provider = fake({"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]})
+    assert await draft(provider, limit=2) == [
+        Token(" 😀".encode(), near(0.3)),
+        Token(b"!", 1.0),
+        DraftEnd("limit", ANY),
+    ]
+    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    assert proposal is not None
+    assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
+
+
+async def test_bytes_that_are_no_characters_are_left_out() -> None:
+    server, provider = fake({"Q": [" a"]})
+    await draft(provider, text=b" a\xff", limit=1)
+    assert server.requests[-1][1]["prompt"] == "Q a"
+
+
+async def test_extra_body() -> None:
+    server = FakeLlamaCpp(TextModel({"Q": ["a"]}))
+    provider = LlamaCpp(URL, extra_body={"id_slot": 3, "cache_prompt": False}, http_client=server.client())
+    await draft(provider, limit=1)
+    assert (server.requests[-1][1]["id_slot"], server.requests[-1][1]["cache_prompt"]) == (3, False)
+    with pytest.raises(ValueError, match=r"extra_body cannot set grammar, temperature: decoding is greedy"):
+        LlamaCpp(URL, extra_body={"temperature": 0.7, "grammar": "x"})
+
+
+# Ends and limits.
+
+
+@pytest.mark.parametrize("special", [False, True])
+async def test_the_end_is_a_token_with_its_probability(special: bool) -> None:
+    _, provider = fake({"Q": [" a", ("", 0.7)]}, special=special)
+    assert await draft(provider) == [
+        Token(b" a", 1.0),
+        Token(b"", near(0.7), end=True, name="</s>"),
+        DraftEnd("end"),
+    ]
+
+
+@pytest.mark.parametrize("special", [False, True])
+async def test_an_end_that_was_not_known(special: bool) -> None:
+    model = TextModel({"Q": ["a"]})
+    model.tokens = [*model.tokens, b""]
+    model.end_ids = (0, len(model.tokens) - 1)
+    model.next = lambda ids: [0.0] * (len(model.tokens) - 1) + [1.0]
+    provider = LlamaCpp(URL, http_client=FakeLlamaCpp(model, special=special).client())
+    assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
+    assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
+
+
+async def test_the_context_is_full() -> None:
+    _, provider = fake({"Q": [" a"] * 9}, context=5)
+    assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
+    assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
+    with pytest.raises(ContextLengthError, match=r"request \(7 tokens\) exceeds .* \(5 tokens\)"):
+        await draft(provider, prompt="Q Q Q Q")
+
+
+async def test_a_server_that_shifts_its_context_is_stopped() -> None:
+    server, provider = fake({"Q": [" a"] * 9})
+    server.context = 5
+    await provider.describe()
+    server.context = 4096
+    assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({"": ["a"]})
+    with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
+        await draft(provider, prompt="")
+
+
+# Servers that cannot, and answers that are wrong.
+
+
+async def test_models() -> None:
+    server, provider = fake({})
+    server.models = ["small", "large"]
+    with pytest.raises(ModelChoiceError, match="several models, and none was named; the server has 'small', 'large'"):
+        await provider.describe()
+    with pytest.raises(ModelChoiceError, match="no model 'tiny'; the server has 'small', 'large'"):
+        await LlamaCpp(URL, model="tiny", http_client=server.client()).describe()
+    named = LlamaCpp(URL, model="large", http_client=server.client())
+    assert (await named.describe()).model == "large"
+    assert named.name == "large@gpu:8080"
+    await draft(named)
+    assert server.requests[-1][1]["model"] == "large"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(404, json={"detail": "Not Found"}),
+        httpx.Response(200, html="<html>"),
+        httpx.Response(200, json={}),
+    ],
+)
+async def test_not_llama_cpp(response: httpx.Response) -> None:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
+    with pytest.raises(UnsupportedError, match=r"does not look like a llama.cpp server; this version speaks"):
+        await LlamaCpp(URL, http_client=client).describe()
+
+
+async def test_speculative_decoding_is_refused() -> None:
+    server, provider = fake({"Q": ["a"]})
+    server.changes = {"completion_probabilities": [{"id": 1, "bytes": [97], "logprob": 0.0, "top_logprobs": []}]}
+    with pytest.raises(UnsupportedError, match=r"speculatively .* without a draft model \(--model-draft"):
+        await draft(provider)
+    with pytest.raises(UnsupportedError, match="speculatively"):
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+
+
+async def test_missing_probabilities() -> None:
+    server, provider = fake({"Q": ["a"]})
+    server.changes = {"completion_probabilities": None}
+    with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked \(n_probs\)"):
+        await draft(provider)
+    with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked \(n_probs\)"):
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+
+
+async def test_strange_answers() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    server.changes = {"tokens_predicted": "many"}
+    with pytest.raises(ResponseError, match=r"the answer is not as expected: tokens_predicted"):
+        await draft(provider)
+    with pytest.raises(ResponseError, match=r"the answer is not as expected: 0.tokens_predicted"):
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+
+
+async def test_a_stream_without_an_end() -> None:
+    server, provider = fake({"Q": ["a", "b", "c"]})
+    server.changes = {"stop": False, "completion_probabilities": None}
+    await provider.describe()
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        whole = FakeLlamaCpp(server.model).handle(request)
+        lines = b"\n\n".join(whole.content.split(b"\n\n")[:2]) + b"\n\n"
+        return (
+            httpx.Response(200, content=lines, headers=whole.headers)
+            if "event" in whole.headers["content-type"]
+            else whole
+        )
+
+    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(cut)))
+    with pytest.raises(ResponseError, match="the stream ended before the answer did"):
+        await draft(provider)
+
+
+async def test_values_that_are_no_probabilities() -> None:
+    server, provider = fake({"Q": ["a"]})
+    for value, expected in ((-3.4e38, 0.0), (float("-inf"), 0.0), (float("nan"), None), (1e-7, 1.0)):
+        server.changes = {
+            "completion_probabilities": [
+                {
+                    "id": 98,
+                    "bytes": [97],
+                    "logprob": value,
+                    "top_logprobs": [{"id": 98, "bytes": [97], "logprob": value}],
+                }
+            ]
+        }
+        assert (await draft(provider, limit=1))[0].prob == expected
+
+
+async def test_pickles_without_its_key() -> None:
+    provider = LlamaCpp(URL, api_key="sk-secret", model="m")
+    data = pickle.dumps(provider)
+    assert b"sk-secret" not in data
+    assert repr(pickle.loads(data)) == repr(provider) == "LlamaCpp('http://gpu:8080', model='m')"

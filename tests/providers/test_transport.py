@@ -1,0 +1,440 @@
+"""HTTP: errors in words, attempts, keys that stay where they belong, clients that come and go."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import SocketStream
+
+from cosd_providers import (
+    AuthenticationError,
+    ConnectError,
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    ResponseError,
+    ServerError,
+    StatusError,
+    Usage,
+)
+from cosd_providers.transport import Transport
+
+URL = "http://gpu:8080"
+KEY = "sk-very-secret"
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+def transport(*answers: httpx.Response | Exception, **options: Any) -> tuple[Transport, list[httpx.Request]]:
+    """A transport whose server gives these answers, the last one for ever."""
+    requests: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        found = answers[min(len(requests), len(answers)) - 1]
+        if isinstance(found, Exception):
+            raise found
+        return httpx.Response(found.status_code, headers=found.headers, content=found.content)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    return Transport(URL, http_client=client, **options), requests
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made; none takes time."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    return pauses
+
+
+async def events(found: Transport, usage: Usage | None = None) -> list[dict[str, Any]]:
+    async with found.stream("/go", {"prompt": "hello"}, usage=usage or Usage()) as stream:
+        return [event async for event in stream]
+
+
+def error(message: str, code: int = 400) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "type": "some_error"}}
+
+
+LONG = "request (920 tokens) exceeds the available context size (256 tokens)"
+OTHERS = "This model's maximum context length is 512 tokens"
+FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words", "hint"),
+    [
+        (400, error("no such field"), InvalidRequestError, "400: no such field", ""),
+        (400, error(LONG), ContextLengthError, f"400: {LONG}", ""),
+        (400, error(OTHERS), ContextLengthError, f"400: {OTHERS}", ""),
+        (401, error("Invalid API Key"), AuthenticationError, "401: Invalid API Key", "No key was given."),
+        (403, {"detail": "no"}, AuthenticationError, "403: no", "No key was given."),
+        (
+            404,
+            {"detail": "none"},
+            InvalidRequestError,
+            "404: none",
+            "Is this the URL of the API, and the model's name right?",
+        ),
+        (418, {}, InvalidRequestError, "HTTP status 418", ""),
+        (422, {"error": "bad", "error_type": "validation"}, InvalidRequestError, "422: bad", ""),
+        (422, {"detail": FIELDS}, InvalidRequestError, "422: ['body', 'n']: too small", ""),
+        (429, {"message": "slow down"}, RateLimitError, "429: slow down", ""),
+        (500, error("oops", 500), ServerError, "500: oops", ""),
+        (501, error("not here"), InvalidRequestError, "501: not here", ""),
+        (503, error("busy", 503), ServerError, "503: busy", ""),
+        (400, error("x" * 999), InvalidRequestError, f"400: {'x' * 299}…", ""),
+    ],
+)
+async def test_statuses(
+    status: int, body: Any, kind: type[StatusError], words: str, hint: str, slept: list[float]
+) -> None:
+    found, _ = transport(httpx.Response(status, json=body, headers={"x-request-id": "req-7"}))
+    for ask in (lambda: found.get("/props"), lambda: found.post("/go", {}), lambda: events(found)):
+        with pytest.raises(kind) as caught:
+            await ask()
+        assert type(caught.value) is kind
+        assert (caught.value.args[0], caught.value.hint) == (words, hint)
+        assert (caught.value.status, caught.value.request_id, caught.value.endpoint) == (status, "req-7", URL)
+        assert caught.value.retryable == (status in (429, 500, 503))
+
+
+async def test_the_key_is_in_no_error() -> None:
+    found, requests = transport(
+        httpx.Response(401, json=error(f"bad key {KEY}, or hdr-secret")), api_key=KEY, headers={"X": "hdr-secret"}
+    )
+    with pytest.raises(AuthenticationError, match=r"bad key \*\*\*, or \*\*\* The key was refused"):
+        await found.get("/props")
+    assert requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert requests[0].headers["x"] == "hdr-secret"
+    assert repr(found) == "Transport('http://gpu:8080')"
+    restored = pickle.loads(pickle.dumps(found))
+    assert "secret" not in repr(restored.__dict__.values())
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    moved = httpx.Response(307, headers={"location": f"https://me:{KEY}@other.example/x?y=1"})
+    found, requests = transport(moved, api_key=KEY)
+    with pytest.raises(StatusError, match=r"the server redirects to https://other\.example; give that URL") as caught:
+        await found.get("/props")
+    assert len(requests) == 1
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (httpx.Response(200, html="<html>hi</html>"), "a web page instead of .* Is this the URL of the API"),
+        (httpx.Response(200, text="<!doctype html>"), "a web page instead of"),
+        (httpx.Response(200, text='{"a": [1, 2', headers=JSON), "not whole JSON|application/json instead of"),
+        (httpx.Response(200, text="", headers=JSON), "not whole JSON|application/json instead of"),
+        (httpx.Response(204), "not whole JSON|no content type instead of a stream of events"),
+    ],
+)
+async def test_answers_that_are_none(response: httpx.Response, words: str) -> None:
+    found, _ = transport(response)
+    for ask in (lambda: found.get("/props"), lambda: found.post("/go", {}), lambda: events(found)):
+        with pytest.raises(ResponseError, match=words):
+            await ask()
+
+
+async def test_events() -> None:
+    lines = 'data: null\n\n: comment\n\ndata: {"a":\ndata: "x\u2028y"}\n\ndata: {"b": 1}\r\n\r\n'
+    lines += 'data: [DONE]\n\ndata: {"c": 1}\n\n'
+    found, _ = transport(httpx.Response(200, text=lines, headers=EVENTS))
+    usage = Usage()
+    assert await events(found, usage) == [{"a": "x\u2028y"}, {"b": 1}]
+    assert usage.requests == 1
+    assert usage.first_token_seconds is not None
+    assert usage.busy_seconds >= usage.first_token_seconds
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "words"),
+    [
+        ("data: {oops\n\n", ResponseError, "an event of the stream is not JSON"),
+        ('data: {"error": {"code": 500, "message": "boom"}}\n\n', ServerError, "500: boom"),
+        ('data: {"error": {"code": 400, "message": "over the context size"}}\n\n', ContextLengthError, "context size"),
+        ('data: {"error": "boom"}\n\n', ServerError, "500: boom"),
+    ],
+)
+async def test_errors_within_a_stream(lines: str, kind: type[ProviderError], words: str) -> None:
+    found, requests = transport(httpx.Response(200, text='data: {"a": 1}\n\n' + lines, headers=EVENTS))
+    with pytest.raises(kind, match=words):
+        await events(found)
+    assert len(requests) == 1  # nothing is asked again once an answer was begun
+
+
+# Attempts.
+
+
+async def test_tries_again(slept: list[float]) -> None:
+    answers: list[httpx.Response | Exception] = [
+        httpx.Response(503),
+        httpx.Response(429, headers={"retry-after": "7"}),
+        httpx.ConnectError("no"),
+        httpx.Response(200, json=1),
+    ]
+    found, requests = transport(*answers)
+    usage = Usage()
+    assert await found.post("/go", {}, usage=usage) == 1
+    assert (len(requests), usage.requests, usage.retries) == (4, 1, 3)
+    assert 0.25 <= slept[0] <= 0.5
+    assert slept[1] == 7
+    assert 1 <= slept[2] <= 1.25
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(500), httpx.ConnectError("refused"), httpx.ConnectTimeout("")])
+async def test_gives_up(answer: Any, slept: list[float]) -> None:
+    found, requests = transport(answer)
+    with pytest.raises((ServerError, ConnectError)):
+        await found.get("/props")
+    assert len(requests) == 4
+
+
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(400), httpx.Response(401), httpx.Response(501), httpx.ReadTimeout("")]
+)
+async def test_does_not_try_again(answer: Any, slept: list[float]) -> None:
+    found, requests = transport(answer)
+    with pytest.raises(ProviderError):
+        await found.get("/props")
+    assert len(requests) == 1
+    assert slept == []
+
+
+async def test_waits_for_a_server_that_loads(slept: list[float]) -> None:
+    loading = httpx.Response(503, json=error("Loading model", 503))
+    found, requests = transport(*[loading] * 20, httpx.Response(200, json=1))
+    assert await found.get("/props") == 1
+    assert len(requests) == 21
+    assert max(slept) <= 2
+
+
+async def test_a_long_wait_is_cut(slept: list[float]) -> None:
+    found, _ = transport(httpx.Response(429, headers={"retry-after": "9999"}), httpx.Response(200, json=1))
+    await found.get("/props")
+    assert slept == [30]
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (httpx.ConnectError("all failed"), "no connection: all failed Is the server running"),
+        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), "SSL_CERT_FILE or give an `http_client`"),
+        (httpx.ConnectTimeout(""), "no connection: nothing within 5 s"),
+        (httpx.ReadTimeout(""), "no answer within 600 s A longer `timeout` may help"),
+        (httpx.RemoteProtocolError("Server disconnected"), "the server closed the connection without an answer"),
+    ],
+)
+async def test_failures(failure: Exception, words: str, slept: list[float]) -> None:
+    found, _ = transport(failure)
+    with pytest.raises(ProviderError, match=words) as caught:
+        await found.get("/props")
+    assert caught.value.retryable
+    assert isinstance(caught.value, ProviderTimeoutError | ConnectError)
+
+
+# Real sockets.
+
+
+@asynccontextmanager
+async def server(handle: Callable[[SocketStream, int], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server on loopback that does with each connection what `handle` does."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    count = 0
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal count
+        count += 1
+        async with stream:
+            await stream.receive()
+            await handle(stream, count)
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        yield f"http://127.0.0.1:{port}"
+        tasks.cancel_scope.cancel()
+
+
+GOOD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1"
+CUT = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: 99\r\n\r\n%s"
+
+
+async def test_a_server_that_hangs_up_is_asked_again_at_once() -> None:
+    async def handle(stream: SocketStream, count: int) -> None:
+        if count > 1:
+            await stream.send(GOOD)
+
+    async with server(handle) as url, Transport(url) as found:
+        usage = Usage()
+        with anyio.fail_after(0.2):
+            assert await found.post("/go", {}, usage=usage) == 1
+        assert usage.retries == 1
+
+
+async def test_connections_that_break() -> None:
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(
+            CUT % ((b"application/json", b"[1, 2") if count == 1 else (b"text/event-stream", b'data: {"a": 1}\n\n'))
+        )
+
+    async with server(handle) as url, Transport(url) as found:
+        with pytest.raises(ResponseError, match="the connection broke in the middle of the answer") as caught:
+            await found.get("/props")
+        assert caught.value.retryable
+        async with found.stream("/go", {}, usage=Usage()) as stream:
+            assert await anext(stream) == {"a": 1}
+            with pytest.raises(ResponseError, match="the connection broke in the middle of the answer"):
+                await anext(stream)
+
+
+async def test_a_server_that_never_answers() -> None:
+    async def handle(stream: SocketStream, count: int) -> None:
+        await anyio.sleep_forever()
+
+    async with server(handle) as url, Transport(url, timeout=0.05) as found:
+        with pytest.raises(ProviderTimeoutError, match=r"no answer within 0.05 s A longer `timeout` may help"):
+            await found.get("/props")
+        assert isinstance(ProviderTimeoutError(""), TimeoutError)
+
+
+async def test_refused() -> None:
+    with pytest.raises(ConnectError, match=r"http://127.0.0.1:9: no connection: .* Is the server running"):
+        await Transport("http://127.0.0.1:9").get("/props")
+
+
+async def test_leaving_a_stream_closes_its_connection() -> None:
+    closed = anyio.Event()
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"a": 1}\n\n')
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+        closed.set()
+
+    async with server(handle) as url, Transport(url) as found:
+        usage = Usage()
+        async with found.stream("/go", {}, usage=usage) as stream:
+            await anext(stream)
+        with anyio.fail_after(1):
+            await closed.wait()
+        assert usage.busy_seconds > 0
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_a_stream_that_keeps_its_connection_or_not(keep: bool) -> None:
+    connections = 0
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        nonlocal connections
+        connections = count
+        with suppress(anyio.EndOfStream):
+            while True:
+                await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n")
+                await stream.send(b"data: 1\n\n")
+                await stream.receive()
+
+    async with server(handle) as url, Transport(url) as found:
+        for _ in range(2):
+            async with found.stream("/go", {}, usage=Usage(), keep_alive=keep) as stream:
+                assert [event async for event in stream] == []
+        assert connections == (1 if keep else 2)
+
+
+async def test_a_cancelled_request_closes_its_connection() -> None:
+    closed = anyio.Event()
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+        closed.set()
+
+    async with server(handle) as url, Transport(url) as found:
+        usage = Usage()
+        with anyio.move_on_after(0.05):
+            await found.post("/go", {}, usage=usage)
+        with anyio.fail_after(1):
+            await closed.wait()
+        assert usage.busy_seconds >= 0.05
+
+
+# Clients.
+
+
+def test_constructing_makes_no_client() -> None:
+    assert Transport(URL)._clients == {}
+
+
+async def test_the_last_user_closes_and_the_next_reopens() -> None:
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(GOOD)
+
+    async with server(handle) as url:
+        found = Transport(url)
+        async with found:
+            async with found:
+                await found.get("/props")
+            [first] = found._clients.values()
+            assert not first.is_closed
+        assert first.is_closed
+        assert await found.get("/props") == 1
+        async with found:
+            pass
+        assert found._clients == {}
+
+
+def test_one_client_for_each_loop() -> None:
+    found = Transport(URL)
+
+    async def client() -> Any:
+        async with found:
+            return found._client()
+
+    assert anyio.run(client) is not anyio.run(client)
+    assert found._clients == {}
+
+
+async def test_a_users_client_is_used_as_it_is_and_never_closed() -> None:
+    found, requests = transport(httpx.Response(200, json=1))
+    async with found:
+        await found.get("/props")
+    client = found._user_client
+    assert client is not None
+    assert not client.is_closed
+    assert requests[0].extensions["timeout"] == client.timeout.as_dict()
+    found, requests = transport(httpx.Response(200, json=1), timeout=3)
+    await found.get("/props")
+    assert requests[0].extensions["timeout"]["read"] == 3
+
+
+def test_timeouts() -> None:
+    assert Transport(URL)._timeout == httpx.Timeout(600, connect=5, pool=None)
+    assert Transport(URL, timeout=60)._timeout == httpx.Timeout(60, connect=5, pool=None)
+    assert Transport(URL, timeout=1)._timeout.connect == 1
+    assert Transport(URL, timeout=httpx.Timeout(7))._timeout == httpx.Timeout(7)
+
+
+async def test_the_log_has_no_prompts_and_no_keys(caplog: pytest.LogCaptureFixture) -> None:
+    found, _ = transport(httpx.Response(200, json=1), api_key=KEY)
+    with caplog.at_level(logging.DEBUG, logger="cosd_providers"):
+        await found.post("/go", {"prompt": "hello"})
+    [message] = [record.getMessage() for record in caplog.records if record.name == "cosd_providers"]
+    assert message.startswith("POST http://gpu:8080/go: 200 after 0.")
+    assert "hello" not in caplog.text
+    assert KEY not in caplog.text
