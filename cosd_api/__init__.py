@@ -7,6 +7,8 @@ word stands.
 
 from __future__ import annotations
 
+import logging
+
 from cosd_api.errors import FusionClosedError, FusionError, SettingError
 from cosd_api.fusion import Fusion, fuse, fuse_sync
 from cosd_api.result import (
@@ -46,3 +48,5 @@ __all__ = [
     "fuse",
     "fuse_sync",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())

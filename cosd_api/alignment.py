@@ -84,8 +84,13 @@ def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
     if unit == "token" or token.end or len(before) >= LONGEST:
         return True
     first = first_character(token.data)
-    if first.isspace() or last_character(before[-1].data).isspace():
+    if first.isspace():
         return True
+    last = before[-1].data
+    if last_character(last).isspace():
+        # A space belongs to the word behind it, also where a tokenizer makes it a token of its own (most do before
+        # digits): others would never cut between the two. White space is always the start of its unit.
+        return not (len(before) == 1 and last.endswith(b" ") and last.isspace())
     return first > "\u0e00" and unicodedata.name(first, "").startswith(WRITTEN_WITHOUT_SPACES)
 
 

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cosd_api.demo.servers import Pair, bundled_pair
+
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline.
 _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors]
-settings.register_profile(
-    "dev", max_examples=50, deadline=None, suppress_health_check=_QUIET, print_blob=True
-)
-settings.register_profile(
-    "ci", settings.get_profile("dev"), max_examples=200, derandomize=True, database=None
-)
+settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_QUIET, print_blob=True)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=200, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("dev"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
@@ -54,3 +52,25 @@ def clean_environment() -> Iterator[None]:
             if name.startswith(_SETTINGS) or name.lower() in _PROXIES:
                 patch.delenv(name)
         yield
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Pair]:
+    """The two bundled models on real llama.cpp servers: URLs by name, and as `pair.sums` and `pair.facts`.
+
+    Tests that use it carry `@pytest.mark.live`. Without the demo extra they fail, with the line that installs it.
+    """
+    with bundled_pair() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def sums_url(pair: Pair) -> str:
+    """The server of the model that adds."""
+    return pair.sums
+
+
+@pytest.fixture(scope="session")
+def facts_url(pair: Pair) -> str:
+    """The server of the model that knows facts."""
+    return pair.facts

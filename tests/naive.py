@@ -60,9 +60,11 @@ class HttpModel:
         key = tuple(ids)
         if key not in self._known:
             self.asked += 1
-            answer: dict[str, Any] = self.client.post(
-                f"{self.url}/completion", json={"prompt": list(ids), **GREEDY}
-            ).json()
+            answer = self._ask(ids)
+            if "completion_probabilities" not in answer:
+                # The most probable token leaves a character open, and the server hides it. A letter that is forced
+                # shows the list beside it: that is of the model, before any bias.
+                answer = self._ask(ids, logit_bias=[["a", 1e4]])
             (position,) = answer["completion_probabilities"]
             probs = [0.0] * self.size
             for one in position["top_logprobs"]:
@@ -71,3 +73,8 @@ class HttpModel:
             self.vocabulary.tokens[self.vocabulary.end] = b""
             self._known[key] = probs
         return self._known[key]
+
+    def _ask(self, ids: Sequence[int], **more: object) -> dict[str, Any]:
+        body = {"prompt": list(ids), **GREEDY, **more}
+        answer: dict[str, Any] = self.client.post(f"{self.url}/completion", json=body).json()
+        return answer

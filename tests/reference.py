@@ -162,7 +162,9 @@ def split(before: bytes, draft: Sequence[Tok], unit: Literal["token", "word"]) -
     units: list[list[Tok]] = []
     for token in draft:
         first, last = chars(token.data)[:1], chars(before)[-1:]
-        starts = first.isspace() or last.isspace() or token.end
+        unit_so_far = chars(text_of(units[-1])) if units else ""
+        space_before_word = unit_so_far.isspace() and unit_so_far.endswith(" ")
+        starts = first.isspace() or (last.isspace() and not space_before_word) or token.end
         starts = starts or unicodedata.name(first or "\0", "").startswith(UNSPACED)
         if unit == "token" or not units or starts or len(units[-1]) == LONGEST_UNIT:
             units.append([])

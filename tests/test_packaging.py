@@ -20,9 +20,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 FACES = ["cosd_api", "cosd_providers"]
 
 #: A folder of somebody's machine, as it would be written in text or left in a binary by a tool.
-MACHINE_PATH = re.compile(
-    rb"(?<![\w.*-])(?:/(?:home|root|Users|work|workspace)/|[A-Za-z]:\\+Users\\+)[\w.-]+"
-)
+MACHINE_PATH = re.compile(rb"(?<![\w.*-])(?:/(?:home|root|Users|work|workspace)/|[A-Za-z]:\\+Users\\+)[\w.-]+")
 
 
 def build(target: str, source: Path, folder: Path) -> Path:
@@ -120,9 +118,7 @@ def test_all_is_sorted_and_complete(face: str) -> None:
 @pytest.mark.parametrize("face", FACES)
 def test_public_names_are_described(face: str) -> None:
     package = importlib.import_module(face)
-    silent = [
-        name for name in package.__all__ if callable(value := getattr(package, name)) and not value.__doc__
-    ]
+    silent = [name for name in package.__all__ if callable(value := getattr(package, name)) and not value.__doc__]
     assert not silent
 
 
@@ -141,9 +137,7 @@ def test_constraints_pin_everything_by_name_and_version_only() -> None:
 
     project = PROJECT["project"]
     groups = [*project["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
-    wanted = project["dependencies"] + [
-        entry for group in groups for entry in group if isinstance(entry, str)
-    ]
+    wanted = project["dependencies"] + [entry for group in groups for entry in group if isinstance(entry, str)]
     required = {re.split(r"[^\w-]", entry)[0] for entry in wanted} - {project["name"]}
     assert required - {pin.partition("==")[0] for pin in pins} == set()
 

@@ -9,9 +9,9 @@ import pytest
 
 import naive
 import reference
-from conftest import Pair
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import KINDS, sample
+from cosd_api.demo.servers import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -26,7 +26,7 @@ PROMPTS = PROMPTS[:100]
 def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
     """The two servers as the naive reference sees them; what it asked once it remembers."""
     with httpx.Client(timeout=60) as client:
-        yield {name: naive.HttpModel(url, client) for name, url in pair.urls.items()}
+        yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 0.5), (0.75, 0.75), (1, 1)])
@@ -36,7 +36,7 @@ async def test_a_hundred_prompts(
 ) -> None:
     draft, assistant = direction
     verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
-    async with Fusion(draft=pair.urls[draft], assistant=pair.urls[assistant], verifier=verifier) as fusion:
+    async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier) as fusion:
         results = [result async for result in fusion.map(PROMPTS, max_tokens=MAX_TOKENS)]
     assert len(results) == 100
     different = []

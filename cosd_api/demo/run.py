@@ -1,0 +1,202 @@
+"""`cosd demo` on the screen: one question answered by each model alone and by both together, then a small table."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from cosd_api.demo.questions import OWN_KINDS, Question, as_prompt, is_right
+from cosd_api.demo.sample import MAX_TOKENS, Score, Way, measure, open_ways, questions
+from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
+from cosd_api.result import FusedToken
+
+__all__ = ["EXAMPLE", "console", "show"]
+
+_TEXT = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
+EXAMPLE = Question(
+    kind="mixed",
+    prompt=as_prompt(_TEXT),
+    reply="The capital of Peru is {fact} and the total is {number}.",
+    number=42,
+    fact="Lima",
+    fact_kind="capital",
+)
+"""The question that is shown; neither model can answer it alone."""
+
+_WIDTH = 80
+_INDENT = (0, 0, 0, 2)
+_REASONS = 3  # shown below an answer, at most
+_COMPLEMENTARY = (
+    "They were made to be complementary: sums adds and only guesses facts, facts knows them and only guesses sums."
+)
+
+
+def console() -> Console:
+    """Standard output as the demonstration needs it: at most 80 columns, without guessing at what to colour."""
+    found = Console(highlight=False, markup=False)
+    found.width = min(found.width, _WIDTH)
+    return found
+
+
+async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
+    """Runs the whole demonstration on two servers that are there.
+
+    Args:
+        screen: where to.
+        urls: of the servers, by the models' names.
+        mixed: questions of the table that need both models; half as many of each other kind are added.
+        seed: which ones.
+
+    Raises:
+        cosd_providers.ProviderError: a server failed.
+    """
+    async with open_ways(urls) as ways:
+        _introduce(screen, urls)
+        await _show_example(screen, ways)
+        await _show_table(screen, ways, questions(mixed, seed=seed))
+    _take_leave(screen, urls)
+
+
+def _introduce(screen: Console, urls: Mapping[str, str]) -> None:
+    screen.print()
+    screen.print(Text("Two language models that write one answer", "bold"))
+    screen.print(f"Two models of 2 million parameters, each on a llama.cpp server of its own. {_COMPLEMENTARY}")
+    screen.print()
+    for name, url in urls.items():
+        screen.print(Text.assemble("  ", (f"{name:8}", "bold"), url), soft_wrap=True)
+
+
+# The example.
+
+
+async def _show_example(screen: Console, ways: Sequence[Way]) -> None:
+    colour = has_colour(screen)
+    screen.print()
+    screen.print(Padding(Text.assemble(("Q: ", "bold"), _TEXT), _INDENT))
+    screen.print()
+    answers: list[list[FusedToken]] = [[] for _ in ways]
+    verdicts: list[bool | None] = [None for _ in ways]
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+        for index, way in enumerate(ways):
+            async with way.fusion.stream(EXAMPLE.prompt, max_tokens=MAX_TOKENS) as stream:
+                async for token in stream:
+                    answers[index].append(token)
+                    live.update(_answers(ways, answers, verdicts, colour=colour), refresh=True)
+            verdicts[index] = is_right(EXAMPLE, stream.result.text)
+    screen.print(_answers(ways, answers, verdicts, colour=colour))
+    screen.print()
+    screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=colour)), _INDENT))
+
+
+def _answers(
+    ways: Sequence[Way], answers: Sequence[Sequence[FusedToken]], verdicts: Sequence[bool | None], *, colour: bool
+) -> RenderableType:
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_column(width=19)
+    table.add_column(ratio=1)
+    table.add_column(width=5)
+    for way, tokens, verdict in zip(ways, answers, verdicts, strict=True):
+        answer = fused_text(tokens, colour=colour)
+        answer = answer[len(answer.plain) - len(answer.plain.lstrip()) :]
+        words = "" if verdict is None else "right" if verdict else "wrong"
+        table.add_row(
+            Text(_label(way), "bold"),
+            Group(answer, *(Text(why, "dim") for why in _reasons(way, tokens))),
+            Text(words, "green" if verdict else "red"),
+        )
+    return Padding(table, _INDENT)
+
+
+def _reasons(way: Way, tokens: Sequence[FusedToken]) -> list[str]:
+    """What the first replacements were decided on, a line each."""
+    replaced = [span for span in spans(tokens) if span.replaced is not None]
+    lines = [
+        f"{way.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
+        f"{way.assistant} {_percent(span.assistant_prob)} of {_word(span.text)}"
+        for span in replaced[:_REASONS]
+    ]
+    more = len(replaced) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
+
+
+def _word(text: str) -> str:
+    return visible(text).strip() or "the end"
+
+
+def _percent(prob: float | None) -> str:
+    return "?" if prob is None else f"{prob:.0%}"
+
+
+def _label(way: Way) -> str:
+    return f"{way.draft} alone" if way.assistant is None else f"{way.draft}, asking {way.assistant}"
+
+
+# The table.
+
+
+async def _show_table(screen: Console, ways: Sequence[Way], asked: Sequence[Question]) -> None:
+    screen.print()
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("  answering", total=len(ways) * len(asked))
+        scores = [await measure(way, asked, answered=lambda: progress.advance(task)) for way in ways]
+    count = sum(question.kind == "mixed" for question in asked)
+    screen.print(
+        f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were kept out of the "
+        "training. Right answers:"
+    )
+    screen.print(Padding(_table(ways, scores), _INDENT))
+
+
+def _table(ways: Sequence[Way], scores: Sequence[Score]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("", style="bold")
+    for title in ("mixed", "sums", "facts", "draft's\ntokens kept", "asked per\nanswer"):
+        table.add_column(title, justify="right")
+    for way, score in zip(ways, scores, strict=True):
+        mixed = score.accuracy("mixed")
+        cells = [Text(f"{mixed:.0%}", "green" if mixed > 0.5 else "red")]
+        cells += [Text(f"{score.accuracy(*_asked(name)):.0%}") for name in OWN_KINDS]
+        if way.assistant is not None:
+            cells += [Text(f"{score.acceptance_rate:.0%}"), Text(f"{score.requests_per_answer:.1f}")]
+        table.add_row(_label(way), *cells)
+    return table
+
+
+def _asked(name: str) -> list[str]:
+    """The kinds of question that only this model answers."""
+    return [
+        kind for kind in OWN_KINDS[name] if all(kind not in OWN_KINDS[other] for other in OWN_KINDS if other != name)
+    ]
+
+
+# What comes next.
+
+
+def _take_leave(screen: Console, urls: Mapping[str, str]) -> None:
+    draft, assistant = urls
+    screen.print(Text("Next", "bold"))
+    screen.print("  keep the two servers up (they end with this command), then ask them:")
+    screen.print(f"    {_program()} servers", soft_wrap=True)
+    screen.print(f"    {_program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
+    screen.print("  the same in Python, with any llama.cpp servers:")
+    screen.print("    from cosd_api import fuse_sync")
+    screen.print(f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text')
+    screen.print()
+
+
+def _program() -> str:
+    """How this command can be called from where the user is."""
+    called = Path(sys.argv[0])
+    if called.stem != "cosd":
+        return "python -m cosd_api"
+    return "cosd" if shutil.which("cosd") else sys.argv[0]

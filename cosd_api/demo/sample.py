@@ -1,0 +1,133 @@
+"""Two models and their fusions on a sample of questions: who is right how often, and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from cosd_api.demo.questions import KINDS, Question, is_right, sample
+from cosd_api.fusion import Fusion
+from cosd_api.result import FusionResult
+from cosd_api.verification import RuleVerifier
+from cosd_providers import connect
+
+__all__ = ["MAX_TOKENS", "Score", "Way", "measure", "open_ways", "questions"]
+
+MAX_TOKENS = 64
+"""Every answer of the small models is shorter."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to an answer: a model alone, or a model that writes while another is asked.
+
+    Attributes:
+        draft: the name of the model that writes.
+        assistant: the name of the one that is asked; None for a model alone.
+        fusion: what answers.
+    """
+
+    draft: str
+    assistant: str | None
+    fusion: Fusion
+
+
+@dataclass
+class Score:
+    """How a way did on a sample.
+
+    Attributes:
+        right: answers without a fault, by kind of question.
+        asked: questions of the sample, by kind.
+        results: the answers, in the order of the sample.
+        seconds: from the first question to the last answer, several being answered at the same time.
+    """
+
+    right: dict[str, int] = field(default_factory=dict[str, int])
+    asked: dict[str, int] = field(default_factory=dict[str, int])
+    results: list[FusionResult] = field(default_factory=list[FusionResult])
+    seconds: float = 0.0
+
+    def add(self, question: Question, result: FusionResult) -> None:
+        """Takes one more answer into account."""
+        self.results.append(result)
+        self.asked[question.kind] = self.asked.get(question.kind, 0) + 1
+        self.right[question.kind] = self.right.get(question.kind, 0) + is_right(question, result.text)
+
+    def accuracy(self, *kinds: str) -> float:
+        """Part of the answers to questions of these kinds that are right, from 0 to 1."""
+        return sum(self.right.get(kind, 0) for kind in kinds) / sum(self.asked[kind] for kind in kinds)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Part of the draft's tokens that were kept, over all answers, from 0 to 1."""
+        kept = sum(result.kept_tokens for result in self.results)
+        judged = kept + sum(result.replaced_tokens for result in self.results)
+        return kept / judged if judged else 1.0
+
+    @property
+    def requests_per_answer(self) -> float:
+        """Questions to the assistant for one answer, on average."""
+        return sum(result.assistant_requests for result in self.results) / max(1, len(self.results))
+
+
+@asynccontextmanager
+async def open_ways(urls: Mapping[str, str], verifier: RuleVerifier | None = None) -> AsyncIterator[list[Way]]:
+    """Each model alone, then each pair of them, either way round.
+
+    Args:
+        urls: of the servers, by the models' names.
+        verifier: of the fusions.
+    """
+    # A verifier that never fires never asks: this is the model's own greedy answer.
+    alone = RuleVerifier(alpha=0)
+    providers = {name: connect(url) for name, url in urls.items()}
+    async with AsyncExitStack() as stack:
+        ways: list[Way] = []
+        names = list(providers)
+        pairs = [(draft, other, False) for draft, other in zip(names, reversed(names), strict=True)]
+        pairs += [(draft, other, True) for draft, other, _ in pairs]
+        for draft, other, fused in pairs:
+            fusion = Fusion(draft=providers[draft], assistant=providers[other], verifier=verifier if fused else alone)
+            await stack.enter_async_context(fusion)
+            ways.append(Way(draft, other if fused else None, fusion))
+        yield ways
+
+
+def questions(mixed: int, *, seed: int = 0) -> list[Question]:
+    """A sample of questions with numbers that training never saw: `mixed` mixed ones, half as many of each other kind.
+
+    Greetings are left out: both models know them all by heart.
+    """
+    others = [kind for kind in KINDS if kind not in ("mixed", "greeting")]
+    found = sample("mixed", mixed, seed)
+    for kind in others:
+        found += sample(kind, max(1, mixed // 2), seed)
+    return found
+
+
+async def measure(
+    way: Way, asked: Sequence[Question], *, concurrency: int = 4, answered: Callable[[], object] = lambda: None
+) -> Score:
+    """Asks every question and sees which answers are right.
+
+    Args:
+        way: who answers.
+        asked: what.
+        concurrency: how many questions are under way at once.
+        answered: called after each answer.
+
+    Raises:
+        cosd_providers.ProviderError: a server failed.
+    """
+    score = Score()
+    began = time.perf_counter()
+    prompts = [question.prompt for question in asked]
+    async with aclosing(way.fusion.map(prompts, concurrency=concurrency, max_tokens=MAX_TOKENS)) as results:
+        async for result in results:
+            score.add(asked[len(score.results)], result)
+            answered()
+    score.seconds = time.perf_counter() - began
+    return score

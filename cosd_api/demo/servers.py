@@ -1,0 +1,228 @@
+"""Real llama.cpp servers on loopback, one process each, for the demonstration and for tests.
+
+The server comes from the wheel `xllamacpp` (extra `demo`). A server is stopped when its block is left, and it ends
+by itself when the process that started it is gone, however that ended: it watches a pipe that only we hold open.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+__all__ = ["BUNDLED", "INSTALL", "MODELS", "LocalServer", "LocalServerError", "Pair", "bundled_pair", "serve"]
+
+BUNDLED = ("sums", "facts")
+"""The names of the two models that ship with the package: one adds, the other knows facts."""
+
+MODELS = Path(__file__).parent / "models"
+"""Where they are: `<name>.gguf`."""
+
+INSTALL = 'pip install "cosd-api[demo]"'
+
+_CHILD = Path(__file__).with_name("_serve.py")
+_START_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+
+
+class LocalServerError(RuntimeError):
+    """A server could not be started, or has ended by itself; the message says why and what would help."""
+
+
+class LocalServer:
+    """One llama.cpp server in a process of its own; made by `serve`.
+
+    Attributes:
+        name: the model's id on the server.
+        url: where it answers, e.g. `"http://127.0.0.1:43210"`; empty until it is ready.
+    """
+
+    def __init__(self, model: Path, name: str, *, context: int | None, slots: int, threads: int) -> None:
+        self.name = name
+        self.url = ""
+        self._model = model
+        if not model.is_file():
+            raise LocalServerError(f"there is no model {model}")
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
+        settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads}
+        options = [f"--{option}={value}" for option, value in settings.items()]
+        # What goes wrong is a few lines at most; a file, unlike a pipe, never makes the server wait for a reader.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
+        # -P: the folder of the script, full of modules of ours, is no place to import from.
+        self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
+            [sys.executable, "-P", str(_CHILD), *options, str(model.resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+
+    def __repr__(self) -> str:
+        return f"LocalServer({self.name!r}, {self.url!r})"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self._process.pid
+
+    def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
+        """Waits until the model is loaded and `/health` is ok.
+
+        Raises:
+            LocalServerError: it ended instead, or took longer than `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        assert self._process.stdout is not None
+        # The URL comes as one line, or the pipe ends because the process did.
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        try:
+            url = self._process.stdout.readline().decode().strip()
+        finally:
+            timer.cancel()
+        while url and time.monotonic() < deadline:
+            if _healthy(url):
+                self.url = url
+                return
+            time.sleep(0.05)
+        raise self._failure(seconds if time.monotonic() >= deadline else None)
+
+    def stop(self) -> None:
+        """Ends the process and waits for its end; does nothing the second time."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            self._errors.close()
+
+    def check(self) -> None:
+        """Sees whether it still runs.
+
+        Raises:
+            LocalServerError: it has ended by itself.
+        """
+        if not self.running:
+            raise self._failure(None)
+
+    def _failure(self, waited: float | None) -> LocalServerError:
+        if waited is not None:
+            return LocalServerError(f"the server for {self._model.name} was not ready after {waited:g} s")
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        last = " / ".join(line.strip() for line in lines[-3:] if line.strip()) or "it said nothing"
+        return LocalServerError(f"the server for {self._model.name} ended with code {code}: {last}")
+
+
+class Pair(Mapping[str, str]):
+    """The two servers of the demonstration: a mapping from a model's name to its server's URL."""
+
+    def __init__(self, servers: Mapping[str, LocalServer]) -> None:
+        self.servers = servers
+
+    def __getitem__(self, name: str) -> str:
+        return self.servers[name].url
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.servers)
+
+    def __len__(self) -> int:
+        return len(self.servers)
+
+    @property
+    def sums(self) -> str:
+        """URL of the model that adds."""
+        return self["sums"]
+
+    @property
+    def facts(self) -> str:
+        """URL of the model that knows facts."""
+        return self["facts"]
+
+    def check(self) -> None:
+        """Sees whether both still run.
+
+        Raises:
+            LocalServerError: one has ended by itself.
+        """
+        for server in self.servers.values():
+            server.check()
+
+
+@contextmanager
+def serve(
+    model: str | Path, *, name: str | None = None, context: int | None = None, slots: int = 8, threads: int = 1
+) -> Iterator[LocalServer]:
+    """Serves a GGUF file on a free port of 127.0.0.1 while the block lasts.
+
+    Args:
+        model: the file.
+        name: the model's id on the server; by default the file's name without its ending.
+        context: tokens, prompt and answer together, that fit into each slot; llama.cpp rounds up to a
+            multiple of 256. By default as many as the model was trained with.
+        slots: how many requests are answered at the same time; others wait.
+        threads: of the processor.
+
+    Raises:
+        LocalServerError: it cannot be started; the message says why.
+    """
+    path = Path(model)
+    server = LocalServer(path, name or path.stem, context=context, slots=slots, threads=threads)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
+    """Serves the two models of the demonstration while the block lasts.
+
+    Args:
+        models: another folder with `sums.gguf` and `facts.gguf`.
+
+    Raises:
+        LocalServerError: one cannot be started; the message says why.
+    """
+    folder = MODELS if models is None else Path(models)
+    with ExitStack() as stack:
+        servers: dict[str, LocalServer] = {}
+        for name in BUNDLED:
+            servers[name] = LocalServer(folder / f"{name}.gguf", name, context=None, slots=8, threads=1)
+            stack.callback(servers[name].stop)
+        for server in servers.values():
+            server.wait_until_ready()
+        yield Pair(servers)
+
+
+def _healthy(url: str) -> bool:
+    # Plain and direct: no proxy stands between this process and its own child.
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_STOP_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,1 @@
+"""What a fusion did, for people to read."""

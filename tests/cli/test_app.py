@@ -1,0 +1,67 @@
+"""What all commands share."""
+
+import subprocess
+import sys
+
+import pytest
+
+import cosd_api
+from commands import cosd
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("flag", ["--version", "--help", "-h"])
+def test_version_and_help(flag: str) -> None:
+    result = cosd(flag)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    if flag == "--version":
+        assert result.stdout == f"cosd-api {cosd_api.__version__}\n"
+    else:
+        assert all(name in result.stdout for name in ("fuse", "demo", "servers"))
+
+
+def test_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "cosd_api", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cosd-api {cosd_api.__version__}\n", "")
+
+
+def test_no_command_is_wrong_usage() -> None:
+    assert cosd().exit_code == 2
+    assert cosd("fuze").exit_code == 2
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_requirements_the_line_that_installs_them(missing: str) -> None:
+    done = python(f"import sys; sys.modules[{missing!r}] = None; from cosd_api.cli import main; main()")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == 'cosd: the cosd command needs a little more: pip install "cosd-api[cli]"\n'
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_missing_requirement() -> None:
+    done = python("import sys; sys.modules['anyio'] = None; from cosd_api.cli import main; main()")
+    assert "pip install" not in done.stderr
+    assert "anyio" in done.stderr
+
+
+def test_the_library_needs_nothing_of_the_extras() -> None:
+    extras = ("rich", "sklearn", "tiktoken", "tokenizers", "typer", "xllamacpp")
+    done = python(f"import sys; sys.modules |= dict.fromkeys({extras}); import cosd_api, cosd_providers")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["cosd_api", "cosd_providers"])
+def test_the_library_is_silent_by_default(name: str) -> None:
+    done = python(f"import logging, {name}; logging.getLogger('{name}.part').error('not a word')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("level", ["loud", "10"])
+def test_an_unknown_log_level_is_wrong_usage(level: str) -> None:
+    result = cosd("servers", env={"COSD_LOG": level})
+    assert result.exit_code == 2
+    assert "debug, info, warning, error" in result.stderr

@@ -1,0 +1,314 @@
+"""`cosd fuse`: what goes where, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import ANSWER, Scripted, cosd, start, start_scripted
+from cosd_api import FusionResult, RuleVerifier, TreeVerifier, fuse
+from cosd_api.demo.servers import Pair
+from cosd_api.verification.tree import Node
+from cosd_providers import ConnectError
+from cosd_providers.testing import Fault, ScriptedProvider
+
+posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
+PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
+
+
+def requests(scripted: Scripted) -> list[int]:
+    return [provider.requests for provider in scripted.providers.values()]
+
+
+# The answer and the rest.
+
+
+def test_answer_on_stdout_and_summary_on_stderr(scripted: Scripted) -> None:
+    result = scripted("Q")
+    assert result.exit_code == 0
+    assert result.stdout == " a c.\n"
+    assert result.stderr.startswith("cosd: stop ('</s>'), 4 tokens, 1 replacement, acceptance 75%, ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_quiet(scripted: Scripted) -> None:
+    result = scripted("Q", "--quiet")
+    assert (result.stdout, result.stderr) == (" a c.\n", "")
+
+
+def test_json_is_the_result_and_nothing_else(scripted: Scripted) -> None:
+    result = scripted("Q", "--json")
+    assert result.exit_code == 0
+    parsed = FusionResult.model_validate_json(result.stdout)
+    assert parsed.text == " a c."
+    assert "acceptance" in result.stderr
+    assert result.stdout.endswith("}\n")
+
+
+def test_warnings_are_on_stderr(scripted: Scripted) -> None:
+    scripted.providers["http://one"].end_prob = False
+    assert "cosd: note: assistant does not tell the probability of its end" in scripted("Q").stderr
+    assert scripted("Q", "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize(("end", "added"), [(".", "\n"), ("\n", ""), (".\n\n", "")])
+def test_a_line_end_is_added_where_there_is_none(scripted: Scripted, end: str, added: str) -> None:
+    scripted.providers["http://draft"] = ScriptedProvider.from_texts({"Q": [" a", end]})
+    assert scripted("Q").stdout == f" a{end}{added}"
+
+
+def test_an_empty_answer_is_empty(scripted: Scripted) -> None:
+    result = scripted("nobody has a script for this")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"), [("Q", "Q"), ("Q\n", "Q"), ("Q\r\n", "Q"), ("Q\n\n", "Q\n"), ("Qé\nA:", "Qé\nA:")]
+)
+def test_prompt_from_stdin(scripted: Scripted, given: str, prompt: str) -> None:
+    scripted("-", input=given.encode())
+    assert scripted.providers["http://draft"].calls[0].prompt == prompt
+
+
+def test_several_assistants(scripted: Scripted) -> None:
+    result = scripted("Q", "--json", urls=("draft", "one", "two"))
+    parsed = FusionResult.model_validate_json(result.stdout)
+    assert parsed.text == " a e!"
+    assert [token.source for token in parsed.tokens][:2] == ["draft", "assistant 2"]
+
+
+def test_models_go_to_their_servers(scripted: Scripted) -> None:
+    models = ["--draft-model", "d", "--assistant-model", "x", "--assistant-model", "y"]
+    assert scripted("Q", *models, urls=("draft", "one", "two")).exit_code == 0
+    assert scripted.models == ["d", "x", "y"]
+
+
+def test_servers_from_the_environment(scripted: Scripted) -> None:
+    environment = {"COSD_DRAFT_URL": "http://draft", "COSD_ASSISTANT_URL": "http://one http://two"}
+    assert cosd("fuse", "Q", env=environment).stdout == " a e!\n"
+
+
+def test_settings_reach_the_fusion(scripted: Scripted) -> None:
+    numbers = ["--max-tokens", "3", "--draft-length", "2", "--max-ahead", "5", "--alpha", "0.1", "--beta", "inf"]
+    result = scripted("Q", "--json", "--unit", "word", "--stop", "x", "--stop", "y", *numbers)
+    settings = FusionResult.model_validate_json(result.stdout).settings
+    assert (settings.unit, settings.stop, settings.max_tokens) == ("word", ("x", "y"), 3)
+    assert (settings.draft_length, settings.max_ahead) == (2, 5)
+    assert settings.verifier == RuleVerifier(alpha=0.1, beta=float("inf"))
+
+
+@pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
+def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
+    TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
+    assert scripted("Q", "--tree", str(tmp_path / "tree.json")).stdout == answer
+
+
+# How it ends when it cannot go on.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["Q", "--alpha", "-1"], "greater than or equal to 0"),
+        (["Q", "--beta", "nan"], "greater than or equal to 0"),
+        (["Q", "--tree", "nowhere.json"], "No such file"),
+        (["Q", "--tree", __file__], "is no tree"),
+        (["Q", "--tree", __file__, "--beta", "1"], "one or the other"),
+        (["Q", "--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
+        (["Q", "--max-tokens", "0"], "max-tokens"),
+        (["Q", "--unit", "letter"], "unit"),
+        (["Q", "--stop", ""], "at least one character"),
+        (["Q", "--temperature", "1"], "No such option"),
+        ([""], "prompt is empty"),
+        ([], "prompt"),
+    ],
+)
+def test_wrong_usage(scripted: Scripted, arguments: list[str], words: str) -> None:
+    result = scripted(*arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.replace("│", "").split())
+    assert result.stdout == ""
+    assert not any(requests(scripted))
+
+
+def test_servers_are_required() -> None:
+    for arguments in (["--draft", "http://d"], ["--assistant", "http://a"], ["--draft", "no url", "--assistant", "x"]):
+        result = cosd("fuse", "Q", *arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+
+
+def test_stdin_that_is_no_text(scripted: Scripted) -> None:
+    result = scripted("-", input=b"Q \xff")
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_failing_server_is_one_line(scripted: Scripted, flags: list[str]) -> None:
+    error = ConnectError("no connection", endpoint="http://one", hint="Is it running?")
+    scripted.providers["http://one"].faults = [Fault(error)]
+    result = scripted("Q", *flags)
+    assert result.exit_code == 1
+    assert result.stderr == f"cosd: {error}\n"
+    assert result.stdout in ("", " a\n") if not flags else result.stdout == ""
+
+
+def test_a_fault_of_ours_is_one_line_too(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe() -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(scripted.providers["http://draft"], "describe", describe)
+    result = scripted("Q")
+    assert result.exit_code == 1
+    assert result.stderr == "cosd: unexpected ZeroDivisionError: oh (COSD_LOG=debug shows where)\n"
+
+
+# A process of its own.
+
+
+def test_the_answer_comes_as_it_becomes_final() -> None:
+    with start_scripted(draft="token_delay=0.1") as process:
+        first = process.stdout.read(2)
+        began = time.monotonic()
+        rest = process.stdout.read()
+        assert time.monotonic() - began > 1.0
+    assert (first + rest).decode().replace("\r\n", "\n") == ANSWER
+    assert process.returncode == 0
+
+
+@posix
+@pytest.mark.parametrize(("draft", "assistant"), [("token_delay=0.1", ""), ("", "request_delay=60")])
+def test_interrupted(draft: str, assistant: str) -> None:
+    with start_scripted(draft=draft, assistant=assistant) as process:
+        assert process.stdout.read(2) == b" a"
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - began < 5
+    assert process.returncode == 130
+    assert errors == b""
+
+
+@posix
+def test_nobody_reads_on() -> None:
+    with start_scripted(draft="token_delay=0.02") as process:
+        assert process.stdout.read(2) == b" a"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", [{}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+def test_pipes_carry_utf8(encoding: dict[str, str]) -> None:
+    with start_scripted("--quiet", texts={"Q": [" 東京 🙂"]}, environment=encoding) as process:
+        out, errors = process.communicate()
+    assert errors == b""
+    assert out.decode().split() == ["東京", "🙂"]
+
+
+def on_terminal(environment: dict[str, str], **options: Any) -> str:
+    """What the command writes where standard output is a terminal."""
+    import pty  # is not there on Windows
+
+    ours, theirs = pty.openpty()
+    with start_scripted(environment={"TERM": "xterm-256color"} | environment, stdout=theirs, **options) as process:
+        os.close(theirs)
+        process.wait(timeout=30)
+    found = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            found += chunk
+    except OSError:  # Linux's way to say that this was all
+        pass
+    os.close(ours)
+    return found.decode().replace("\r\n", "\n")
+
+
+@posix
+def test_on_a_terminal_the_assistants_words_are_green() -> None:
+    written = on_terminal({})
+    assert "\x1b[1;32m c\x1b[0m" in written
+    assert written.count("\x1b[1;32m") == 1
+    assert written.replace("\x1b[1;32m", "").replace("\x1b[0m", "") == ANSWER
+
+
+@posix
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colour_where_none_is_wanted(environment: dict[str, str]) -> None:
+    assert on_terminal(environment) == ANSWER
+
+
+def test_no_colour_where_it_is_no_terminal() -> None:
+    with start_scripted(environment={"FORCE_COLOR": "1", "TERM": "xterm"}) as process:
+        assert b"\x1b" not in process.stdout.read()
+
+
+@posix
+def test_an_answer_cannot_steer_the_terminal() -> None:
+    assert r" \x1b]0;owned\x07" in on_terminal({}, texts={"Q": [" \x1b]0;owned\x07"]})
+
+
+# Live servers.
+
+
+def urls(pair: Pair) -> list[str]:
+    return ["--draft", pair.sums, "--assistant", pair.facts]
+
+
+@pytest.mark.live
+async def test_live_answer_is_that_of_the_library(pair: Pair) -> None:
+    expected = await fuse(PERU, draft=pair.sums, assistant=pair.facts, max_tokens=40)
+    with start("fuse", "-", *urls(pair), "--max-tokens", "40", stdin=subprocess.PIPE) as process:
+        out, errors = process.communicate(PERU.encode())
+    assert process.returncode == 0
+    assert out.decode().replace("\r\n", "\n") == expected.text + "\n"
+    assert errors.startswith(b"cosd: ")
+
+
+@pytest.mark.live
+def test_live_json(pair: Pair) -> None:
+    with start("fuse", PERU, *urls(pair), "--assistant", pair.sums, "--json", "--quiet") as process:
+        out, errors = process.communicate()
+    result = FusionResult.model_validate_json(out)
+    assert [end.model for end in (result.draft, *result.assistants)] == ["sums", "facts", "sums"]
+    assert json.loads(out)["schema_version"] == 1
+    assert errors == b""
+
+
+@pytest.mark.live
+def test_live_wrong_model(pair: Pair) -> None:
+    with start("fuse", PERU, *urls(pair), "--draft-model", "nobody") as process:
+        out, errors = process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert b"'nobody'" in errors and b"'sums'" in errors
+    assert errors.count(b"\n") == 1
+
+
+@pytest.mark.live
+def test_live_log_tells_neither_prompt_nor_answer(pair: Pair) -> None:
+    environment = {"COSD_LOG": "debug", "COSD_API_KEY_127_0_0_1": "secret-key"}
+    with start("fuse", PERU, *urls(pair), "--quiet", environment=environment) as process:
+        out, errors = process.communicate()
+    assert b"DEBUG cosd_providers: POST" in errors
+    assert b"/completion" in errors
+    for word in ("Peru", "secret-key", *out.decode().split()[:1]):
+        assert word.encode() not in errors
+
+
+def test_unreachable_server() -> None:
+    with socket.socket() as closed:  # bound, and nobody listens
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with start("fuse", PERU, "--draft", url, "--assistant", url) as process:
+            out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, b"")
+    assert errors.startswith(f"cosd: {url}: no connection".encode())
+    assert errors.count(b"\n") == 1
+    assert b"Is the server running" in errors

@@ -1,0 +1,74 @@
+"""`cosd servers`: two URLs to work with, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from commands import Process, gone, start
+
+pytestmark = pytest.mark.live
+posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+
+
+def read_urls(process: Process) -> dict[str, str]:
+    """The two lines of standard output."""
+    lines = [process.stdout.readline().decode().strip() for _ in range(2)]
+    return dict(line.split("\t") for line in lines)
+
+
+@posix
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_servers_run_until_interrupted(end: signal.Signals) -> None:
+    with start("servers") as process:
+        urls = read_urls(process)
+        assert list(urls) == ["sums", "facts"]
+        for url in urls.values():
+            assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        process.send_signal(end)
+        out, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert out == b""
+    assert f"cosd fuse - --draft {urls['sums']} --assistant {urls['facts']}" in errors.decode()
+    assert b"Traceback" not in errors
+    assert all(map(gone, urls.values()))
+
+
+@posix
+def test_ctrl_c_of_a_terminal_reaches_the_servers_too_and_does_no_harm() -> None:
+    with start("servers", start_new_session=True) as process:
+        urls = read_urls(process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert b"Traceback" not in errors
+    assert all(map(gone, urls.values()))
+
+
+def test_servers_go_when_the_command_is_killed() -> None:
+    with start("servers") as process:
+        urls = read_urls(process)
+        process.kill()
+    assert all(map(gone, urls.values()))
+
+
+def test_no_models_there(tmp_path: Path) -> None:
+    with start("servers", "--models", str(tmp_path)) as process:
+        out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, b"")
+    assert errors.startswith(b"cosd: there is no model ")
+
+
+@pytest.mark.parametrize("command", ["servers", "demo"])
+def test_without_llama_cpp_the_line_that_installs_it(command: str) -> None:
+    script = "import sys; sys.modules['xllamacpp'] = None; from cosd_api.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, command], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'pip install "cosd-api[demo]"' in done.stderr
+    assert done.stderr.count("\n") == 1

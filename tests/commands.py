@@ -1,0 +1,127 @@
+"""The `cosd` command as tests run it: in this process, and in one of its own; over scripted models, and over servers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from typer.testing import CliRunner, Result
+
+from cosd_api.cli.app import app
+from cosd_providers.testing import ScriptedProvider
+
+__all__ = ["ANSWER", "Process", "Scripted", "cosd", "gone", "start", "start_scripted"]
+
+#: Any warning would be printed to standard error, and seen.
+PYTHON = [sys.executable, "-W", "error"]
+
+#: The command over scripted models instead of servers; {draft} and {assistant} are their options.
+SCRIPT = """
+import cosd_api.cli.fuse
+from cosd_api.cli import main
+from cosd_providers.testing import ScriptedProvider
+
+providers = {{
+    "draft": ScriptedProvider.from_texts({texts}, {draft}),
+    "assistant": ScriptedProvider.from_texts({{"Q": [" a", (" c", 0.9)]}}, {assistant}),
+}}
+cosd_api.cli.fuse.connect = lambda url, model=None: providers[url]
+main()
+"""
+TEXTS: Mapping[str, Sequence[Any]] = {"Q": [" a", (" b", 0.2)], "Q a c": [" d"] * 20}
+#: What it writes: the assistant's word is " c".
+ANSWER = " a c" + " d" * 20 + "\n"
+
+
+def cosd(*arguments: str, **options: Any) -> Result:
+    """Runs the command in this process."""
+    return CliRunner().invoke(app, arguments, **options)
+
+
+@dataclass
+class Scripted:
+    """`cosd fuse` in this process, over scripted models at `http://draft`, `http://one` and `http://two`.
+
+    Attributes:
+        providers: by URL.
+        models: what was asked for, in order.
+    """
+
+    providers: dict[str, ScriptedProvider]
+    models: list[str | None] = field(default_factory=list)
+
+    def connect(self, url: str, *, model: str | None = None) -> ScriptedProvider:
+        """Stands for `cosd_api.connect`."""
+        self.models.append(model)
+        return self.providers[url]
+
+    def __call__(self, *arguments: str, urls: Sequence[str] = ("draft", "one"), **options: Any) -> Result:
+        """Runs the command with the models named in `urls`, the draft first."""
+        draft, *assistants = (f"http://{name}" for name in urls)
+        given = [option for url in assistants for option in ("--assistant", url)]
+        return cosd("fuse", *arguments, "--draft", draft, *given, **options)
+
+
+class Process(subprocess.Popen[bytes]):
+    """A process with pipes, which are there."""
+
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    stdin: IO[bytes]
+
+
+@contextmanager
+def start(*arguments: str, environment: Mapping[str, str] | None = None, **options: Any) -> Iterator[Process]:
+    """`cosd` as a process; killed at the end of the block."""
+    with _started(["-m", "cosd_api", *arguments], environment, options) as process:
+        yield process
+
+
+@contextmanager
+def start_scripted(
+    *arguments: str,
+    draft: str = "",
+    assistant: str = "",
+    texts: Mapping[str, Sequence[Any]] = TEXTS,
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Iterator[Process]:
+    """`cosd fuse Q` as a process over the models of `SCRIPT`; killed at the end of the block."""
+    script = SCRIPT.format(texts=ascii(texts), draft=draft, assistant=assistant)
+    command = ["-c", script, "fuse", "Q", "--draft", "draft", "--assistant", "assistant", *arguments]
+    with _started(command, environment, options) as process:
+        yield process
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], environment: Mapping[str, str] | None, options: Mapping[str, Any]
+) -> Iterator[Process]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    everything = {**os.environ, **(environment or {})}
+    with Process([*PYTHON, *command], env=everything, **{**pipes, **options}) as process:
+        try:
+            yield process
+            process.wait(60)
+        finally:
+            process.kill()
+
+
+def gone(url: str, seconds: float = 10.0) -> bool:
+    """Whether nothing accepts connections there any more, or will soon."""
+    parts = urlsplit(url)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex((parts.hostname, parts.port)) != 0:
+                return True
+        time.sleep(0.05)
+    return False
