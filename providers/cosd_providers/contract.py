@@ -10,7 +10,7 @@ token, as sure as the least sure of them, in every adapter alike (`text.Merger`)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -194,7 +194,7 @@ class Provider(Protocol):
 
     def generate(
         self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
-    ) -> AsyncIterator[Token | DraftEnd]:
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Goes on from `prompt` and `text`, always with the most probable token.
 
         Yields at most `max_tokens` tokens, fewer only where the model ended or cannot go on, and then one

@@ -70,8 +70,10 @@ class ProviderError(Exception):
     def __str__(self) -> str:
         where = f"{self.endpoint}: " if self.endpoint else ""
         request = f" (request {self.request_id})" if self.request_id else ""
-        hint = f" {self.hint}" if self.hint else ""
-        return f"{where}{self.args[0]}{request}{hint}"
+        message = f"{where}{self.args[0]}{request}"
+        if not self.hint:
+            return message
+        return f"{message}{'' if message.endswith(('.', '!', '?')) else '.'} {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args[0], self.__dict__))

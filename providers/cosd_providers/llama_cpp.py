@@ -9,13 +9,13 @@ What the adapter relies on, as seen on running servers:
 - A prompt list is answered in one array; a list of one by a bare object.
 - A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes
   the character then shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens`
-  count it, which is how it is noticed. A hidden token is found by `_peek`; from behind it, the rest shows.
+  count it, which is how it is noticed. A hidden token is found by `Completions.peek`; from behind it, the rest shows.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -38,23 +38,9 @@ from cosd_providers.errors import (
     ResponseError,
     UnsupportedError,
 )
-from cosd_providers.llama_cpp_wire import (
-    FIELDS,
-    GREEDY,
-    OWNED,
-    Answer,
-    Answers,
-    Models,
-    Pieces,
-    Prefix,
-    Props,
-    Reader,
-    Server,
-    bill,
-    parse,
-    prob,
-    sent,
-)
+from cosd_providers.llama_cpp_completions import Completions
+from cosd_providers.llama_cpp_reading import Reader, Server
+from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, parse, sent
 from cosd_providers.scoring import TIES, Chain, Draft, Position, answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -62,11 +48,6 @@ from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Trans
 __all__ = ["LlamaCpp"]
 
 _M = TypeVar("_M", bound=BaseModel)
-
-_LIST = 64  # prompts in one request
-_LIKELY = 50  # alternatives that are asked for where a given token's probability is sought
-_ALL = 2**31 - 1  # the whole vocabulary
-_FORCE = 1e4  # added to a logit, this decides
 
 
 class LlamaCpp:
@@ -99,9 +80,9 @@ class LlamaCpp:
         taken = sorted(OWNED & set(extra_body or {}))
         if taken:
             raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
-        self._extra = {"cache_prompt": True, **(extra_body or {})}
         self._model = model
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._completions = Completions(self._transport, model, extra_body or {})
         self._server: Server | None = None
 
     def __repr__(self) -> str:
@@ -126,14 +107,14 @@ class LlamaCpp:
 
     async def generate(
         self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
-    ) -> AsyncIterator[Token | DraftEnd]:
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
         start: Prefix = [prompt + sendable(text)] if continuation is None else list(continuation)
         draft = Draft(max_tokens)
         while not draft.over:
             reader = Reader(server, draft)
-            body = self._body(sent([*start, *draft.ids]), n_predict=draft.left, n_probs=1, stream=True)
+            body = self._completions.body(sent([*start, *draft.ids]), n_predict=draft.left, n_probs=1, stream=True)
             try:
                 async with self._transport.stream("/completion", body, usage=usage, keep_alive=False) as events:
                     async for event in events:
@@ -154,7 +135,7 @@ class LlamaCpp:
                 yield DraftEnd("context")
                 return
             if not draft.over and reader.hidden:
-                [position] = await self._peek(server, [[*start, *draft.ids]], usage)
+                [position] = await self._completions.peek(server, [[*start, *draft.ids]], usage)
                 for token in draft.feed(position.pick.id, position.pick.token):
                     yield token
         yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*start, *draft.ids))
@@ -171,10 +152,12 @@ class LlamaCpp:
         async def ask(chains: list[Chain]) -> list[list[Position]]:
             prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
             wanted = max(chain.wanted for chain in chains)
-            answers = await self._batch(server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True)
+            answers = await self._completions.batch(
+                server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True
+            )
             positions = [server.positions(item) for item in answers]
             hidden = [at for at, found in enumerate(positions) if not found]
-            peeked = await self._peek(server, [prefixes[at] for at in hidden], usage)
+            peeked = await self._completions.peek(server, [prefixes[at] for at in hidden], usage)
             for at, position in zip(hidden, peeked, strict=True):
                 positions[at] = [position]
             return positions
@@ -192,7 +175,9 @@ class LlamaCpp:
         first = next((i for i, end in enumerate(ends) if end > start), len(pieces))
         ids = [piece.id for piece in pieces]
         # An empty text first: it stands for the beginning-of-sequence token, where the model has one.
-        probs = await self._probs(server, [["", *ids[:i]] for i in range(first, len(ids))], ids[first:], usage)
+        probs = await self._completions.probs(
+            server, [["", *ids[:i]] for i in range(first, len(ids))], ids[first:], usage
+        )
         raw = [Token(piece.data, 1.0) for piece in pieces[:first]]
         raw += [Token(piece.data, prob) for piece, prob in zip(pieces[first:], probs, strict=True)]
         return within(raw, start)
@@ -248,62 +233,5 @@ class LlamaCpp:
         words = f"{problem}; the server has {', '.join(repr(model.id) for model in models.data)}"
         raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give one as `model`.")
 
-    def _body(self, prompt: object, **fields: object) -> dict[str, object]:
-        model = {"model": self._model} if self._model else {}
-        return {**self._extra, **model, **GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
-
     def _read(self, kind: type[_M], data: object) -> _M:
         return parse(kind, data, self._transport.endpoint)
-
-    async def _batch(self, server: Server, prefixes: Sequence[Prefix], usage: Usage, **fields: object) -> list[Answer]:
-        """The answers to a list of prompts, in order."""
-        answers: list[Answer] = []
-        for at in range(0, len(prefixes), _LIST):
-            asked = prefixes[at : at + _LIST]
-            body = self._body([*map(sent, asked)], **fields)
-            found = await self._transport.post("/completion", body, usage=usage)
-            listed = self._read(Answers, found).root
-            if len(listed) != len(asked):
-                raise server.broken(f"{len(asked)} prompts were asked, {len(listed)} answered")
-            for item in listed:
-                bill(usage, item)
-                server.check_read(item)
-            answers += sorted(listed, key=lambda item: item.index)
-        return answers
-
-    async def _peek(
-        self, server: Server, prefixes: Sequence[Prefix], usage: Usage, *, count: int = TIES
-    ) -> list[Position]:
-        """The `count` most probable tokens after each prefix, where the server hides its own pick.
-
-        A token that always shows is forced; the list beside it is the raw distribution.
-        """
-        force = [[server.visible, _FORCE]]
-        answers = await self._batch(server, prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
-        return [server.hidden_position(item) for item in answers]
-
-    async def _probs(
-        self, server: Server, prefixes: Sequence[Prefix], ids: Sequence[int], usage: Usage
-    ) -> list[float | None]:
-        """The probability of each id after its prefix."""
-        likely = await self._peek(server, prefixes, usage, count=_LIKELY)
-        found = [_listed(position, token_id) for position, token_id in zip(likely, ids, strict=True)]
-        missing = [at for at, value in enumerate(found) if value is None]
-        for wanted in sorted({ids[at] for at in missing}):
-            places = [at for at in missing if ids[at] == wanted]
-            asked = [prefixes[at] for at in places]
-            force = [[wanted, _FORCE]]
-            answers = await self._batch(server, asked, usage, n_predict=1, n_probs=1, logit_bias=force)
-            if all(item.completion_probabilities for item in answers):
-                values = [prob(item.completion_probabilities[0]) for item in answers]
-            else:  # a hidden token
-                whole = await self._peek(server, asked, usage, count=_ALL)
-                values = [_listed(position, wanted) for position in whole]
-            for at, value in zip(places, values, strict=True):
-                found[at] = value
-        return found
-
-
-def _listed(position: Position, token_id: int) -> float | None:
-    """The probability of a token, if it is among the most probable ones."""
-    return next((choice.token.prob for choice in position.top if choice.id == token_id), None)

@@ -11,28 +11,19 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self, TypeVar, cast
+from functools import partial
+from typing import Any, Self
 
 import anyio
 import httpx
-import tenacity
 from anyio.lowlevel import current_token
 from httpx_sse import EventSource
 from pydantic_core import from_json
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import (
-    AuthenticationError,
-    ConnectError,
-    ContextLengthError,
-    InvalidRequestError,
-    ProviderError,
-    ProviderTimeoutError,
-    RateLimitError,
-    ResponseError,
-    ServerError,
-    StatusError,
-)
+from cosd_providers.errors import ConnectError, ProviderError, ProviderTimeoutError, ResponseError, StatusError
+from cosd_providers.refusals import Errors, event_status
+from cosd_providers.retries import until_answered
 
 __all__ = ["DEFAULT_TIMEOUT", "HttpClient", "Timeout", "Transport"]
 
@@ -43,17 +34,8 @@ DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 """Seconds: 5 to connect, 600 between two bytes of an answer; none to wait for a free connection."""
 
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-_ATTEMPTS = 4
-_LOADING_SECONDS = 120.0  # how long to wait for a server that loads its model
-_LONGEST_WAIT = 30.0  # seconds between two attempts, whatever the server asks for
-_QUOTED = 300  # characters of a server's own message that an error quotes
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
-
-_BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
-_TOO_LONG = ("context size", "context length", "maximum context", "context window", "too many tokens")
-
-_E = TypeVar("_E", bound=ProviderError)
 
 _log = logging.getLogger("cosd_providers")
 
@@ -87,7 +69,8 @@ class Transport:
             if not (value.isascii() and value.isprintable()):
                 raise ValueError(f"the value of the header {name!r} has characters that cannot be sent")
         secrets = (api_key, *(headers or {}).values())
-        self._secrets = [secret for secret in secrets if secret and len(secret) > 3]
+        struck = [secret for secret in secrets if secret and len(secret) > 3]
+        self._errors = Errors(base_url, struck, with_key="Authorization" in self._headers)
         self._own_timeout = http_client is not None and timeout is DEFAULT_TIMEOUT
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
@@ -103,7 +86,7 @@ class Transport:
         """Everything but keys, other headers' values and connections."""
         gone: dict[str, Any] = {
             "_headers": {},
-            "_secrets": [],
+            "_errors": Errors(self.endpoint),
             "_user_client": None,
             "_clients": {},
             "_users": {},
@@ -161,7 +144,7 @@ class Transport:
     async def _events(self, response: httpx.Response, usage: Usage) -> AsyncGenerator[dict[str, Any]]:
         kind = response.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
-            raise self._unreadable(response, await self._read(response), "a stream of events")
+            raise self._errors.unreadable(response, await self._read(response), "a stream of events")
         first = True
         source = EventSource(response).aiter_sse()
         try:
@@ -173,7 +156,7 @@ class Transport:
                     if type(event) is not dict:  # some servers greet with null
                         continue
                     if "error" in event:
-                        raise self._status_error(_code(event), event, response)
+                        raise self._errors.status_error(event_status(event), event, response)
                     if first:
                         first = False
                         usage.answered(time.monotonic())
@@ -183,7 +166,7 @@ class Transport:
         except ValueError as error:
             if isinstance(error, ProviderError):
                 raise
-            raise self._error(ResponseError, "an event of the stream is not JSON", response) from error
+            raise self._errors.make(ResponseError, "an event of the stream is not JSON", response) from error
 
     @asynccontextmanager
     async def _open(
@@ -219,21 +202,12 @@ class Transport:
     ) -> httpx.Response:
         """Sends, and sends again what may succeed later, as long as nothing of an answer was used."""
 
-        def again(state: tenacity.RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
+        def again(error: BaseException | None) -> None:
             _log.info("%s %s%s: again after %s", method, self.endpoint, path, type(error).__name__)
             if usage is not None:
                 usage.retries += 1
 
-        attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_worth_retrying),
-            stop=_enough_attempts,
-            wait=_pause,
-            sleep=anyio.sleep,
-            before_sleep=again,
-            reraise=True,
-        )
-        return await attempts(self._send, method, path, body, headers)
+        return await until_answered(partial(self._send, method, path, body, headers), stale=_hung_up, again=again)
 
     async def _send(self, method: str, path: str, body: object, headers: Mapping[str, str] | None) -> httpx.Response:
         client = self._client()
@@ -278,38 +252,26 @@ class Transport:
         try:
             return from_json(text)
         except ValueError:
-            raise self._unreadable(response, text, "JSON") from None
-
-    # What went wrong, in the words of `errors`.
-
-    def _error(self, kind: type[_E], words: str, response: httpx.Response | None = None, hint: str = "") -> _E:
-        """An error of this endpoint; no secret survives in its words."""
-        for secret in self._secrets:
-            words = words.replace(secret, "***")
-        error = kind(words, endpoint=self.endpoint, hint=hint)
-        if response is not None:
-            error.status = response.status_code
-            error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
-        return error
+            raise self._errors.unreadable(response, text, "JSON") from None
 
     def _failure(self, error: httpx.HTTPError, *, answered: bool) -> ProviderError:
         """The connection failed: before anything of an answer came, or in the middle of it."""
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             words = f"no answer within {self._timeout.read:g} s" if self._timeout.read else "no answer in time"
-            return self._error(ProviderTimeoutError, words, hint="A longer `timeout` may help.")
+            return self._errors.make(ProviderTimeoutError, words, hint="A longer `timeout` may help.")
         if answered:
-            broken = self._error(ResponseError, "the connection broke in the middle of the answer")
+            broken = self._errors.make(ResponseError, "the connection broke in the middle of the answer")
             broken.retryable = True
             return broken
         if isinstance(error, _HUNG_UP):
-            return self._error(ConnectError, "the server closed the connection without an answer")
+            return self._errors.make(ConnectError, "the server closed the connection without an answer")
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.ConnectTimeout):
             reason = f"nothing within {self._timeout.connect:g} s" if self._timeout.connect else "timeout"
         hint = "Is the server running, and is the URL right?"
         if "CERTIFICATE" in reason.upper() or "SSL" in reason.upper():
             hint = "For a private certificate set SSL_CERT_FILE or give an `http_client`."
-        return self._error(ConnectError, f"no connection: {reason}", hint=hint)
+        return self._errors.make(ConnectError, f"no connection: {reason}", hint=hint)
 
     def _refusal(self, response: httpx.Response, text: str) -> ProviderError:
         """The server answered, but not with success."""
@@ -317,99 +279,9 @@ class Transport:
             target = response.request.url.join(response.headers["location"])
             origin = str(target.copy_with(username=None, password=None, path="/", query=None, fragment=None))
             words = f"the server redirects to {origin.rstrip('/')}; give that URL"
-            return self._error(StatusError, words, response)
-        try:
-            answer = from_json(text)
-        except ValueError:
-            answer = None
-        return self._status_error(response.status_code, answer, response)
-
-    def _status_error(self, status: int, answer: object, response: httpx.Response) -> StatusError:
-        """An HTTP status, or an error within a stream, with the server's own message."""
-        message = _message(answer)
-        quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
-        words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
-        kind, hint = _kind(status, message)
-        if kind is AuthenticationError:
-            hint = "The key was refused." if "Authorization" in self._headers else "No key was given."
-        error = self._error(kind, words, response, hint)
-        error.status = status
-        wait = response.headers.get("retry-after", "")
-        if wait.replace(".", "", 1).isdigit():
-            error.__dict__["retry_after"] = float(wait)
-        return error
-
-    def _unreadable(self, response: httpx.Response, text: str, expected: str) -> ResponseError:
-        """Success, but not in the form that was asked for."""
-        kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
-        if kind == "text/html" or text.lstrip()[:1] == "<":
-            words, hint = f"answered with a web page instead of {expected}", "Is this the URL of the API?"
-        elif expected == "JSON":
-            words, hint = f"the answer is not whole JSON ({len(text)} characters of {kind})", ""
-        else:
-            words, hint = f"answered with {kind} instead of {expected}", ""
-        return self._error(ResponseError, words, response, hint)
+            return self._errors.make(StatusError, words, response)
+        return self._errors.refusal(response, text)
 
 
-def _message(answer: object) -> str:
-    """The server's own words in an error's body: the common shapes; never what was sent to it."""
-    if not isinstance(answer, dict):
-        return ""
-    fields = cast("dict[str, object]", answer)
-    for value in (fields.get("error"), fields.get("message"), fields.get("detail")):
-        if isinstance(value, str):
-            return value
-        if isinstance(value, dict):
-            return _message({"message": cast("dict[str, object]", value).get("message")})
-        if isinstance(value, list):
-            entries = cast("list[dict[str, object]]", value)
-            return "; ".join(f"{item['loc']}: {item['msg']}" for item in entries if {"loc", "msg"} <= {*item})
-    return ""
-
-
-def _code(event: dict[str, Any]) -> int:
-    """The status of an error within a stream."""
-    error: Any = event["error"]
-    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and code >= 400 else 500
-
-
-def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
-    """The class of an HTTP error, and what would help."""
-    if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
-        return ContextLengthError, ""
-    if status in (401, 403):
-        return AuthenticationError, ""
-    if status == 429:
-        return RateLimitError, ""
-    if status >= 500 and status != 501:
-        return ServerError, ""
-    if status == 404:
-        return InvalidRequestError, "Is this the URL of the API, and the model's name right?"
-    return (InvalidRequestError if status >= 400 else StatusError), ""
-
-
-def _loading(error: BaseException | None) -> bool:
-    return isinstance(error, ServerError) and error.status == 503 and "loading" in str(error).lower()
-
-
-def _worth_retrying(error: BaseException) -> bool:
-    return isinstance(error, (ConnectError, RateLimitError, ServerError))
-
-
-def _enough_attempts(state: tenacity.RetryCallState) -> bool:
-    error = state.outcome.exception() if state.outcome else None
-    if _loading(error):
-        return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-    return state.attempt_number >= _ATTEMPTS
-
-
-def _pause(state: tenacity.RetryCallState) -> float:
-    """Seconds before the next attempt: what the server asks for, else growing, with jitter."""
-    error = state.outcome.exception() if state.outcome else None
-    if state.attempt_number == 1 and error is not None and isinstance(error.__cause__, _HUNG_UP):
-        return 0.0  # most likely a kept connection that the server had closed meanwhile
-    asked = getattr(error, "retry_after", None)
-    if asked is not None:
-        return min(float(asked), _LONGEST_WAIT)
-    return min(_BACKOFF(state), 2.0) if _loading(error) else _BACKOFF(state)
+def _hung_up(error: BaseException) -> bool:
+    return isinstance(error.__cause__, _HUNG_UP)

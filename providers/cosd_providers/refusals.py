@@ -1,0 +1,137 @@
+"""What a server says when it does not do what it was asked, in the words of `errors`. Knows no HTTP library."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, TypeVar, cast
+
+from pydantic_core import from_json
+
+from cosd_providers.errors import (
+    AuthenticationError,
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    RateLimitError,
+    ResponseError,
+    ServerError,
+    StatusError,
+)
+
+__all__ = ["Errors", "Response", "event_status"]
+
+_QUOTED = 300  # characters of a server's own message that an error quotes
+_TOO_LONG = ("context size", "context length", "maximum context", "context window", "too many tokens")
+
+_E = TypeVar("_E", bound=ProviderError)
+
+
+class Response(Protocol):
+    """What is looked at of an HTTP response, beside its text."""
+
+    @property
+    def status_code(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers; names in any case."""
+        ...
+
+
+class Errors:
+    """Makes the errors of one server; no secret survives in their words.
+
+    Args:
+        endpoint: the server's URL.
+        secrets: what is struck out wherever it stands.
+        with_key: whether a key is sent.
+    """
+
+    def __init__(self, endpoint: str, secrets: Collection[str] = (), *, with_key: bool = False) -> None:
+        self._endpoint = endpoint
+        self._secrets = [*secrets]
+        self._with_key = with_key
+
+    def make(self, kind: type[_E], words: str, response: Response | None = None, hint: str = "") -> _E:
+        """An error of this endpoint."""
+        for secret in self._secrets:
+            words = words.replace(secret, "***")
+        error = kind(words, endpoint=self._endpoint, hint=hint)
+        if response is not None:
+            error.status = response.status_code
+            error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+        return error
+
+    def refusal(self, response: Response, text: str) -> StatusError:
+        """The server answered with `text`, but not with success."""
+        try:
+            answer = from_json(text)
+        except ValueError:
+            answer = None
+        return self.status_error(response.status_code, answer, response)
+
+    def status_error(self, status: int, answer: object, response: Response) -> StatusError:
+        """An HTTP status, or an error within a stream, with the server's own message."""
+        message = _message(answer)
+        quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
+        words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
+        kind, hint = _kind(status, message)
+        if kind is AuthenticationError:
+            hint = "The key was refused." if self._with_key else "No key was given."
+        error = self.make(kind, words, response, hint)
+        error.status = status
+        wait = response.headers.get("retry-after", "")
+        if wait.replace(".", "", 1).isdigit():
+            error.__dict__["retry_after"] = float(wait)
+        return error
+
+    def unreadable(self, response: Response, text: str, expected: str) -> ResponseError:
+        """Success, but not in the form that was asked for."""
+        kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
+        if kind == "text/html" or text.lstrip()[:1] == "<":
+            words, hint = f"answered with a web page instead of {expected}", "Is this the URL of the API?"
+        elif expected == "JSON":
+            words, hint = f"the answer is not whole JSON ({len(text)} characters of {kind})", ""
+        else:
+            words, hint = f"answered with {kind} instead of {expected}", ""
+        return self.make(ResponseError, words, response, hint)
+
+
+def event_status(event: dict[str, Any]) -> int:
+    """The status of an error within a stream."""
+    error: Any = event["error"]
+    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and code >= 400 else 500
+
+
+def _message(answer: object) -> str:
+    """The server's own words in an error's body: the common shapes; never what was sent to it."""
+    if not isinstance(answer, dict):
+        return ""
+    fields = cast("dict[str, object]", answer)
+    for value in (fields.get("error"), fields.get("message"), fields.get("detail")):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict):
+            return _message({"message": cast("dict[str, object]", value).get("message")})
+        if isinstance(value, list):
+            entries = cast("list[dict[str, object]]", value)
+            return "; ".join(f"{item['loc']}: {item['msg']}" for item in entries if {"loc", "msg"} <= {*item})
+    return ""
+
+
+def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
+    """The class of an HTTP error, and what would help."""
+    if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
+        return ContextLengthError, ""
+    if status in (401, 403):
+        return AuthenticationError, ""
+    if status == 429:
+        return RateLimitError, ""
+    if status >= 500 and status != 501:
+        return ServerError, ""
+    if status == 404:
+        return InvalidRequestError, "Is this the URL of the API, and the model's name right?"
+    return (InvalidRequestError if status >= 400 else StatusError), ""
