@@ -14,6 +14,7 @@ from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.result import Endpoint
 from cosd_providers import connect
 from cosd_providers.contract import Provider, ServerInfo
+from cosd_providers.errors import UnsupportedError
 
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
@@ -118,7 +119,10 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
     """`"token"` if all models encode the test text alike, else, or if one cannot tell, `"word"`."""
     if not all(info.capabilities.tokenize for info in infos):
         return "word"
-    first, *others = [await provider.tokenize(TEST_TEXT) for provider in providers]
+    try:
+        first, *others = [await provider.tokenize(TEST_TEXT) for provider in providers]
+    except UnsupportedError:
+        return "word"
     if any(other != first for other in others):
         return "word"
     return "token"

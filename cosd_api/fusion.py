@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from itertools import islice
 from typing import Any, Self
 
 from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
+from cosd_api.errors import SettingError
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
     Asking,
@@ -142,13 +144,15 @@ class Fusion:
         Arguments and errors are otherwise those of `stream`.
         """
         refuse(refused, Fusion.map)
+        if isinstance(prompts, str):
+            raise SettingError("map takes several prompts; for one, use generate or stream")
         check_count("concurrency", concurrency)
         waiting = iter(prompts)
         # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
         tasks: list[asyncio.Task[FusionResult]] = []
         try:
             while True:
-                while len(tasks) < concurrency and (prompt := next(waiting, None)) is not None:
+                for prompt in islice(waiting, concurrency - len(tasks)):
                     work = self.generate(prompt, max_tokens=max_tokens, stop=stop)
                     tasks.append(asyncio.create_task(work))  # noqa: TID251
                 if not tasks:

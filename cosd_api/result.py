@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.alignment import Decision, Unit
-from cosd_api.decoding.commands import DRAFT, FinishReason, Placed
+from cosd_api.decoding.commands import FinishReason, Placed
 from cosd_api.verification import RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
 from cosd_providers.contract import ServerInfo, Usage
 from cosd_providers.text import readable
-
-_NOTHING_TO_JUDGE = "kept: the assistant's token reaches beyond, and is judged with what follows"
 
 
 class _Model(BaseModel):
@@ -29,7 +27,8 @@ class TokenDecision(_Model):
         text: what it wrote there; empty for its end of sequence.
         prob: its probability of its least sure token there, in [0, 1]; None where the endpoint did not tell.
         agreed: it wrote what the draft wrote.
-        replaced: it differed, and the verifier chose it.
+        fired: it differed, and the verifier would put its word in the draft's place. Of several that fire, the surest
+            does: the token's `source`.
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
     """
 
@@ -37,7 +36,7 @@ class TokenDecision(_Model):
     text: str
     prob: float | None
     agreed: bool
-    replaced: bool
+    fired: bool
     reason: str
 
 
@@ -55,8 +54,8 @@ class FusedToken(_Model):
         replaced: on the first token of a replacement, the draft's text in whose place it stands.
         asked: whether an assistant was asked about it. One that could not change the answer is not.
         reason: the decision in words; None where nobody was asked.
-        decisions: what each assistant that was asked said there; one whose token reaches beyond the unit has said
-            nothing about it yet, and is judged with the next.
+        decisions: what each assistant that was asked said there. Empty where it could not answer, where its token
+            reaches beyond the unit (it is judged with the next), and where no answer could matter any more.
     """
 
     text: str
@@ -73,17 +72,19 @@ class FusedToken(_Model):
     def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier) -> Self:
         """The public form of a token that the decoder placed; `names` are the assistants'."""
         decisions = tuple(_decision(decision, names, verifier) for decision in placed.decisions)
-        deciding = max(decisions, key=lambda d: (d.replaced, d.prob or 0.0), default=None)
-        mine = placed.source == DRAFT
+        deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
+        mine = placed.winner is None
+        if placed.winner is not None:
+            deciding = decisions[placed.decisions.index(placed.winner)]
         return cls(
             text=readable(placed.token.data),
             source="draft" if mine else names[placed.source],
             end=placed.token.end,
-            draft_prob=placed.token.prob if mine else placed.decisions[0].p,
+            draft_prob=placed.token.prob if placed.winner is None else placed.winner.p,
             assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
             replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
             asked=placed.asked,
-            reason=deciding.reason if deciding else _NOTHING_TO_JUDGE if placed.asked else None,
+            reason=deciding.reason if deciding else "kept: nothing to judge" if placed.asked else None,
             decisions=decisions,
         )
 
@@ -100,7 +101,7 @@ def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> T
         text=readable(decision.text),
         prob=decision.q,
         agreed=decision.agreed,
-        replaced=decision.fired,
+        fired=decision.fired,
         reason=reason,
     )
 
@@ -158,7 +159,7 @@ class CustomVerifier(_Model):
 
 def describe_verifier(verifier: Verifier) -> RuleVerifier | TreeVerifier | CustomVerifier:
     """The verifier as a result can hold it."""
-    if isinstance(verifier, RuleVerifier | TreeVerifier):
+    if type(verifier) is RuleVerifier or type(verifier) is TreeVerifier:  # a subclass may decide otherwise
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
 
@@ -191,7 +192,8 @@ class FusionResult(_Model):
         text: the answer.
         finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"` or `"budget"`.
         stop_reason: which: the end token, the stop string, `"max_tokens"`, `"context"`, ...
-        tokens: the answer, token by token; their texts together are `text`.
+        tokens: the answer, token by token; their texts together are `text`, but for a character of which two models
+            wrote a part each.
         acceptance_rate: draft tokens kept / (kept + replaced), tokens that nobody needed to ask about counting as
             kept: the paper's proportion of draft tokens that were not replaced. 1.0 for an empty answer.
         replacements: how often an assistant's word was taken.

@@ -129,4 +129,6 @@ def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     for one in stops:
         if not isinstance(one, str) or not one:
             raise SettingError(f"stop must be strings of at least one character, not {one!r}")
+        if not one.isprintable() and any("\ud800" <= character <= "\udfff" for character in one):
+            raise SettingError(f"stop is not valid Unicode text: {one!r}")
     return stops

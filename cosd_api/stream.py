@@ -73,8 +73,9 @@ class FusionStream:
         token = None if self._ended else await self._tokens.get()
         if token is None:
             self._ended = True
+            self._tokens.put_nowait(None)  # for whoever else reads
             if self._task.cancelled():
-                raise StopAsyncIteration
+                raise FusionClosedError("the stream was left before its end")
             self._task.result()  # raises what went wrong
             raise StopAsyncIteration
         return token
@@ -95,7 +96,7 @@ class FusionStream:
         ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
 
         def emit(tokens: Sequence[Placed]) -> None:
-            if self._first_token is None:
+            if self._first_token is None and tokens:
                 self._first_token = time.perf_counter() - self._began
             for placed in tokens:
                 token = FusedToken.of(placed, endpoints.names, plan.verifier)
@@ -149,9 +150,15 @@ class FusionStream:
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Waits until cancelled tasks have closed what they held, even while being cancelled itself."""
-    if tasks:
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()  # seen; whoever waited for it has raised it
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):  # from anyio's cancellation; asyncio's own is put off
+        while waiting := [task for task in tasks if not task.done()]:
+            try:
+                await asyncio.wait(waiting)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen; whoever waited for it has raised it
+    if cancelled is not None:
+        raise cancelled

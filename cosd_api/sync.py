@@ -16,7 +16,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_open: tuple[int, BlockingPortal] | None = None
+_open: tuple[int, BlockingPortal, int] | None = None
+"""Process, portal, and the portal's thread."""
 
 
 def portal() -> BlockingPortal:
@@ -30,7 +31,8 @@ def portal() -> BlockingPortal:
         # A forked child has a copy of the object but not the thread behind it.
         if _open is None or _open[0] != os.getpid():
             stack = ExitStack()
-            _open = os.getpid(), stack.enter_context(start_blocking_portal("asyncio", name="cosd-api"))
+            opened = stack.enter_context(start_blocking_portal("asyncio", name="cosd-api"))
+            _open = os.getpid(), opened, opened.call(threading.get_ident)
             atexit.register(_close, stack, os.getpid())
         return _open[1]
 
@@ -45,6 +47,8 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
 
     @functools.wraps(function)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _open is not None and _open[2] == threading.get_ident():
+            raise RuntimeError(f"{name} was called from code that it runs itself; use `await {function.__name__}(...)`")
         work: Callable[[], Coroutine[Any, Any, T]] = functools.partial(function, *args, **kwargs)
         future = portal().start_task_soon(work)
         try:

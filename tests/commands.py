@@ -1,4 +1,4 @@
-"""The `cosd` command as tests run it: in this process, and in one of its own; over scripted models, and over servers."""
+"""The `cosd` command as tests run it: in this process and in one of its own, over scripted models and servers."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Literal
 
 from toys import Model
@@ -57,12 +57,16 @@ class Firing:
 
 @dataclass(frozen=True)
 class Fused:
-    """An answer. `firings` are its replacements in order, before any cut by a limit or a stop."""
+    """An answer. `firings` are its replacements in order, before any cut by a limit or a stop.
+
+    `iterations` is how often drafting began.
+    """
 
     tokens: tuple[Out, ...]
     finish_reason: str
     stop_reason: str
     firings: tuple[Firing, ...] = ()
+    iterations: int = 1
 
     @property
     def text(self) -> bytes:
@@ -264,7 +268,7 @@ def fuse(
     judge = judge_token if unit == "token" else judge_word
     answer: list[Out] = []
     firings: list[Firing] = []
-    while True:
+    for iterations in count(1):
         text, plan = prompt + text_of(answer), list[Tok]()
         ahead = drafted(draft, text, None if ids_kept else round_length)
         while not finished([*answer, *(Out(t.data, -1, t.end) for t in plan)], stop, max_tokens):
@@ -281,4 +285,5 @@ def fuse(
         for token in new:
             answer.append(token)
             if done := finished(answer, stop, max_tokens):
-                return Fused(done.tokens, done.finish_reason, done.stop_reason, tuple(firings))
+                return Fused(done.tokens, done.finish_reason, done.stop_reason, tuple(firings), iterations)
+    raise AssertionError  # a loop without an end

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Emit, Finish, Placed, StartDraft
+from cosd_api.decoding.commands import (
+    DRAFT,
+    Ask,
+    CancelAsk,
+    CancelDraft,
+    Command,
+    Emit,
+    Fail,
+    Finish,
+    Placed,
+    StartDraft,
+)
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
@@ -73,6 +84,7 @@ class DraftStream:
 
     def __post_init__(self) -> None:
         self.draft = Draft(self.command.max_tokens)
+        self.bytes = len(self.command.text)
 
     def next(self) -> Token | DraftEnd:
         """The next item that the decoder gets to see."""
@@ -83,6 +95,18 @@ class DraftStream:
             pick = position(self.model, self.ids + self.draft.ids).pick
             self.ready += self.draft.feed(pick.id, pick.token)
         return self.ready.pop(0)
+
+
+class BrokenError(Exception):
+    """What a toy server says where it breaks."""
+
+
+@dataclass
+class Limits:
+    """Where toy servers break: a draft that gets beyond so many bytes, a request that asks beyond so many."""
+
+    draft: int | None = None
+    ask: int | None = None
 
 
 @dataclass
@@ -96,9 +120,125 @@ class Outcome:
     asks: list[Ask]
     drafts: list[StartDraft]
     most_ahead: int
+    error: Exception | None = None
 
 
-def run(  # noqa: C901 - one happening after another
+class Run:
+    """One fused answer under a schedule. `late`: what was cancelled may still speak."""
+
+    def __init__(self, prompt: bytes, draft: Model, assistants: Sequence[Model], decoder: CoSD, **options: Any) -> None:
+        self.prompt = prompt
+        self.draft = draft
+        self.assistants = assistants
+        self.decoder = decoder
+        self.keeps_ids: bool = options["keeps_ids"]
+        self.late: bool = options["late"]
+        self.limits: Limits = options["limits"]
+        self.streams: dict[int, DraftStream] = {}
+        self.waiting: dict[int, Ask] = {}
+        self.outcome = Outcome(b"", [], Finish("length", ""), decoder, [], [], 0)
+        self.ended = False
+
+    def obey(self, commands: Sequence[Command]) -> None:
+        """Does what the decoder wants done."""
+        for command in commands:
+            assert not self.ended, "a command after the end"
+            match command:
+                case StartDraft():
+                    self.start(command)
+                case Ask():
+                    self.check_ask(command)
+                    self.outcome.asks.append(command)
+                    self.waiting[command.ask] = command
+                case CancelDraft():
+                    if not self.late:
+                        del self.streams[command.draft]
+                case CancelAsk():
+                    if not self.late:
+                        del self.waiting[command.ask]
+                case Emit():
+                    assert command.tokens
+                    self.outcome.emitted.extend(command.tokens)
+                case Finish():
+                    self.ended, self.outcome.finish = True, command
+                case Fail():
+                    self.ended, self.outcome.error = True, command.error
+        self.check()
+
+    def start(self, command: StartDraft) -> None:
+        """A draft begins: only where something may still come of it."""
+        response = self.decoder.response
+        assert command.max_tokens >= 1
+        assert len(response.tokens) + command.max_tokens <= response.max_tokens
+        assert response.over is None
+        assert not any(unit.doomed and unit.waiting for unit in self.decoder._pending)
+        assert command.text.endswith(b"".join(command.own))
+        self.outcome.drafts.append(command)
+        ids = command.continuation or encode(self.draft, self.prompt, command.text)
+        self.streams[command.draft] = DraftStream(self.draft, command, ids, self.keeps_ids)
+
+    def check_ask(self, command: Ask) -> None:
+        """Nothing is asked that cannot matter, given what is known."""
+        decoder = self.decoder
+        _, asked = decoder._asks[command.ask]
+        assert len(asked) == len(command.questions) > 0
+        for (unit, verdict), question in zip(asked, command.questions, strict=True):
+            rest = unit.tokens[verdict.at :]
+            assert question.tokens == tuple(token.data for token in rest)
+            end = question.start + sum(map(len, question.tokens))
+            assert command.text[question.start : end] == b"".join(question.tokens)
+            assert decoder._contestable(rest)
+            before = list(decoder._pending)[: list(decoder._pending).index(unit)]
+            assert not any(other.doomed and other.waiting for other in before)
+
+    def check(self) -> None:
+        """What holds between any two events."""
+        decoder = self.decoder
+        for assistant in range(decoder.assistants):
+            assert sum(of == assistant for of, _ in decoder._asks.values()) <= decoder.in_flight
+        if not self.ended:
+            for _, asked in decoder._asks.values():
+                assert any(unit.waiting and unit in decoder._pending for unit, _ in asked)
+            assert not (decoder.response.stopped and decoder._draft is not None)
+        ahead = sum(one.source == DRAFT for one in decoder.response.tokens[decoder.response.settled :])
+        self.outcome.most_ahead = max(self.outcome.most_ahead, ahead)
+
+    def happen(self, choose: Choose) -> None:
+        """One event, of those that could be next."""
+        happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
+        assert happenings, "nothing can happen, and the answer is not complete"
+        kind, number = happenings[choose(len(happenings))]
+        if kind == "draft":
+            self.draft_on(number)
+        else:
+            self.answer(number)
+
+    def draft_on(self, number: int) -> None:
+        """A draft writes its next token, ends, or breaks."""
+        stream = self.streams[number]
+        item = stream.next()
+        stream.bytes += len(item.data) if isinstance(item, Token) else 0
+        if self.limits.draft is not None and stream.bytes > self.limits.draft:
+            del self.streams[number]
+            self.obey(self.decoder.draft_failed(number, BrokenError("draft")))
+        elif isinstance(item, Token):
+            self.obey(self.decoder.drafted(number, item))
+        else:
+            del self.streams[number]
+            self.obey(self.decoder.draft_ended(number, item))
+
+    def answer(self, number: int) -> None:
+        """A request to an assistant is answered, or breaks as a whole."""
+        ask = self.waiting.pop(number)
+        limit = self.limits.ask
+        if limit is not None and any(question.start > limit for question in ask.questions):
+            self.obey(self.decoder.ask_failed(number, BrokenError("ask")))
+            return
+        model = self.assistants[ask.assistant]
+        self.obey(self.decoder.answered(number, propose(model, self.prompt, ask.text, ask.questions)))
+
+
+def run(
     prompt: bytes,
     draft: Model,
     assistants: Sequence[Model],
@@ -109,55 +249,14 @@ def run(  # noqa: C901 - one happening after another
     max_tokens: int,
     keeps_ids: bool = True,
     late: bool = True,
+    limits: Limits | None = None,
     **settings: Any,
 ) -> Outcome:
-    """One fused answer. `late`: what was cancelled may still speak."""
+    """One fused answer: events as `choose` says, until it is complete or has failed."""
     decoder = CoSD(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), **settings)
-    streams: dict[int, DraftStream] = {}
-    waiting: dict[int, Ask] = {}
-    outcome = Outcome(b"", [], Finish("length", ""), decoder, [], [], 0)
-    ended = False
-
-    def obey(commands: Sequence[object]) -> None:
-        nonlocal ended
-        for command in commands:
-            assert not ended, "a command after the end"
-            match command:
-                case StartDraft():
-                    outcome.drafts.append(command)
-                    ids = command.continuation or encode(draft, prompt, command.text)
-                    streams[command.draft] = DraftStream(draft, command, ids, keeps_ids)
-                case Ask():
-                    outcome.asks.append(command)
-                    waiting[command.ask] = command
-                case CancelDraft():
-                    if not late:
-                        del streams[command.draft]
-                case CancelAsk():
-                    if not late:
-                        del waiting[command.ask]
-                case Emit():
-                    outcome.emitted.extend(command.tokens)
-                case Finish():
-                    ended = True
-                    outcome.finish = command
-
-    obey(decoder.start())
-    while not ended:
-        happenings = [("draft", number) for number in streams] + [("answer", number) for number in waiting]
-        assert happenings, "nothing can happen, and the answer is not complete"
-        kind, number = happenings[choose(len(happenings))]
-        if kind == "draft":
-            item = streams[number].next()
-            if isinstance(item, Token):
-                obey(decoder.drafted(number, item))
-            else:
-                del streams[number]
-                obey(decoder.draft_ended(number, item))
-        else:
-            ask = waiting.pop(number)
-            obey(decoder.answered(number, propose(assistants[ask.assistant], prompt, ask.text, ask.questions)))
-        ahead = sum(one.source == DRAFT for one in decoder.response.tokens[decoder.response.settled :])
-        outcome.most_ahead = max(outcome.most_ahead, ahead)
-    outcome.text = bytes(decoder.response.text)
-    return outcome
+    one = Run(prompt, draft, assistants, decoder, keeps_ids=keeps_ids, late=late, limits=limits or Limits())
+    one.obey(decoder.start())
+    while not one.ended:
+        one.happen(choose)
+    one.outcome.text = bytes(decoder.response.text)
+    return one.outcome

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import random
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,8 +34,9 @@ from cosd_api import (
     fuse,
     fuse_sync,
 )
-from cosd_providers import ContextLengthError, ServerError
-from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
+from cosd_providers import ContextLengthError, ResponseError, ServerError
+from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 
 DRAFT: dict[str, list[ScriptToken]] = {
     "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
@@ -92,7 +100,8 @@ async def test_a_tree_decides() -> None:
 
 async def test_a_verifier_of_the_users_own_is_named_in_the_result() -> None:
     class Mine(RuleVerifier):
-        pass
+        def fires(self, p: float, q: float) -> bool:
+            return q > 0.8
 
     class Own:
         def fires(self, p: float, q: float) -> bool:
@@ -107,6 +116,8 @@ async def test_a_verifier_of_the_users_own_is_named_in_the_result() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Own())
     assert result.text == FUSED
     assert result.settings.verifier.kind == "custom"
+    subclass = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Mine())
+    assert subclass.settings.verifier.kind == "custom"
     assert next(token for token in result.tokens if token.text == " Li").reason == "because"
 
 
@@ -116,7 +127,7 @@ async def test_several_assistants_and_the_surest_wins() -> None:
     assert result.text == FUSED
     lima = next(token for token in result.tokens if token.text == " Li")
     assert lima.source == "assistant 2"
-    assert {(said.assistant, said.text, said.replaced) for said in lima.decisions} == {
+    assert {(said.assistant, said.text, said.fired) for said in lima.decisions} == {
         ("assistant 1", " Paris", True),
         ("assistant 2", " Li", True),
     }
@@ -253,6 +264,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"assistant": []}, "assistant is empty"),
         ({"assistant": 7}, "assistant must be a URL or a provider"),
         ({"draft": None}, "draft must be a URL or a provider"),
+        ({"stop": "a\ud800"}, "stop is not valid Unicode"),
         ({"prompt": ""}, "prompt is empty"),
         ({"prompt": [{"role": "user"}]}, "prompt must be a string, not list"),
         ({"prompt": "a\ud800"}, "not valid Unicode text at character 1"),
@@ -341,6 +353,213 @@ async def test_a_text_only_draft_that_reads_itself_otherwise_is_warned_of() -> N
     fine = await fuse("Q:", draft=draft(token_ids=False), assistant=assistant(), draft_length=2)
     assert fine.text == FUSED
     assert fine.warnings == ()
+
+
+class _Odd(ScriptedProvider):
+    """A provider that breaks the contract in one way."""
+
+    odd = ""
+
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
+        match self.odd:
+            case "nothing":
+                return
+            case "no end":
+                yield Token(b" a", 0.9)
+                return
+            case "end without an end":
+                yield Token(b" a", 0.9)
+                yield DraftEnd("end")
+            case "limit without a token":
+                yield DraftEnd("limit")
+
+    async def propose(self, *args: Any, **kwargs: Any) -> Any:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ("nothing", "generate\\(\\) ended without a DraftEnd"),
+        ("no end", "generate\\(\\) ended without a DraftEnd"),
+        ("end without an end", "generate\\(\\) ended without an end token before"),
+        ("limit without a token", "generate\\(\\) reached its limit without a token"),
+    ],
+)
+async def test_a_provider_that_breaks_the_contract_is_named(odd: str, words: str) -> None:
+    writer = _Odd(TextModel(DRAFT), name="odd one")
+    writer.odd = odd
+    with pytest.raises(ResponseError, match=f"odd one: {words}"):
+        await fuse("Q:", draft=writer, assistant=assistant())
+
+
+async def test_too_few_answers_are_named() -> None:
+    with pytest.raises(ResponseError, match=r"propose\(\) gave 0 answers to 1 questions"):
+        await fuse("Q:", draft=draft(), assistant=_Odd(TextModel(ASSISTANT)))
+
+
+async def test_a_users_verifier_that_raises_is_heard_as_it_is() -> None:
+    class Broken(RuleVerifier):
+        def fires(self, p: float, q: float) -> bool:
+            raise ZeroDivisionError("mine")
+
+    writer, asked = draft(), assistant()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        await fuse("Q:", draft=writer, assistant=asked, verifier=Broken())
+    assert writer.open_requests == asked.open_requests == 0
+
+
+@pytest.mark.parametrize("delay", [0, 0.05])
+async def test_what_nobody_waits_for_may_fail(delay: float) -> None:
+    """The draft breaks behind a word that is replaced, sooner or later: the answer does not depend on when."""
+    error = ServerError("the server broke", status=500)
+    scripts = DRAFT | {"Q:": [*DRAFT["Q:"][:5], " and", " so", " on"]}
+    writer = ScriptedProvider.from_texts(scripts, faults=[Fault(error, tokens=7)])
+    assert (await fuse("Q:", draft=writer, assistant=assistant(request_delay=delay))).text == FUSED
+
+
+async def test_a_draft_that_breaks_where_the_answer_needs_it() -> None:
+    error = ServerError("the server broke", status=500)
+    writer = draft(faults=[Fault(error, tokens=3)])
+    async with Fusion(draft=writer, assistant=assistant()) as fusion, fusion.stream("Q:") as stream:
+        texts: list[str] = []
+
+        async def read() -> None:
+            async for token in stream:
+                texts.append(token.text)  # noqa: PERF401 - what came before the error counts
+
+        with pytest.raises(ServerError):
+            await read()
+    assert "".join(texts) == " The"  # " capital" is a word that was not ended yet
+
+
+class _SlowToClose(ScriptedProvider):
+    """Takes a while to close a request, as a real connection does."""
+
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            async with aclosing(super().generate(*args, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+            self.requests = -1
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+async def test_a_cancellation_while_a_stream_is_left_waits_for_the_closing(how: str) -> None:
+    writer = _SlowToClose(TextModel(DRAFT), token_delay=0.01)
+    fusion = Fusion(draft=writer, assistant=assistant())
+
+    async def leave() -> None:
+        async with fusion, fusion.stream("Q:") as stream:
+            await anext(stream)
+
+    async def work() -> None:
+        if how == "cancel":
+            await leave()
+        else:
+            async with asyncio.timeout(0.03):
+                await leave()
+
+    task = asyncio.create_task(work())  # noqa: TID251 - to be cancelled by asyncio, not by anyio
+    await anyio.sleep(0.03)
+    if how == "cancel":
+        task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() or isinstance(task.exception(), TimeoutError)
+    assert writer.requests == -1
+
+
+async def test_a_stream_that_was_left_is_no_stream_that_ended() -> None:
+    async with Fusion(draft=draft(token_delay=0.01), assistant=assistant()) as fusion:
+        async with fusion.stream("Q:") as stream:
+            await anext(stream)
+        left = [stream]
+
+        async def read() -> None:
+            async for _ in left[0]:
+                pass
+
+        with pytest.raises(FusionClosedError, match="left before its end"):
+            await read()
+        with pytest.raises(FusionClosedError):
+            _ = stream.result
+
+
+async def test_two_readers_share_a_stream() -> None:
+    texts: list[str] = []
+
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion, fusion.stream("Q:") as stream:
+
+        async def read() -> None:
+            async for token in stream:
+                texts.append(token.text)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(read)
+    assert "".join(texts) == FUSED
+
+
+async def test_map_takes_a_list_and_no_text() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        with pytest.raises(SettingError, match="map takes several prompts"):
+            await anext(fusion.map("Q:"))
+        with pytest.raises(SettingError, match="prompt must be a string, not NoneType"):
+            [result async for result in fusion.map(["Q:", None])]  # type: ignore[list-item]
+
+
+async def test_what_a_stop_cut_away_is_not_counted_as_kept() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant(), stop=" is")
+    assert result.text == " The capital"
+    assert result.kept_tokens == len(result.tokens) == 3
+    empty = await fuse("Q:", draft=draft(), assistant=assistant(), stop=" The")
+    assert (empty.text, empty.tokens, empty.kept_tokens, empty.timings.first_token) == ("", (), 0, None)
+
+
+async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
+    class Silent(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+            return [None for _ in questions]
+
+    result = await fuse("Q:", draft=draft(), assistant=Silent(TextModel(ASSISTANT)))
+    assert result.text == " The capital is Rome."
+    assert result.warnings == ("an assistant could not answer at 1 places: the draft stands there",)
+    assert next(token for token in result.tokens if token.text == " Rome").reason == "kept: nothing to judge"
+
+
+def test_fuse_sync_is_refused_where_it_would_wait_for_itself() -> None:
+    class Nested(RuleVerifier):
+        def fires(self, p: float, q: float) -> bool:
+            fuse_sync("Q:", draft=draft(), assistant=assistant())
+            return True
+
+    with pytest.raises(RuntimeError, match="use `await fuse"):
+        fuse_sync("Q:", draft=draft(), assistant=assistant(), verifier=Nested())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to a process of one's own there")
+def test_an_interrupt_of_fuse_sync_cancels_the_work() -> None:
+    writer = draft(request_delay=60)
+
+    def interrupt() -> None:
+        while not writer.open_requests:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        fuse_sync("Q:", draft=writer, assistant=assistant())
+    thread.join()
+    deadline = time.monotonic() + 10
+    while writer.open_requests and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert writer.open_requests == 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Placed:
         source: `DRAFT`, or the index of the assistant whose word it is.
         asked: whether an assistant was asked about its unit.
         decisions: what assistants said there.
+        winner: on the tokens of a replacement: the decision that put them there.
         replaced: on the first token of a replacement: the draft's tokens in whose place it stands.
     """
 
@@ -29,6 +30,7 @@ class Placed:
     source: int = DRAFT
     asked: bool = False
     decisions: tuple[Decision, ...] = ()
+    winner: Decision | None = None
     replaced: tuple[Token, ...] = ()
 
 
@@ -85,4 +87,11 @@ class Finish:
     stop_reason: str
 
 
-Command = StartDraft | CancelDraft | Ask | CancelAsk | Emit | Finish
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The answer cannot go on without what failed."""
+
+    error: Exception
+
+
+Command = StartDraft | CancelDraft | Ask | CancelAsk | Emit | Finish | Fail

@@ -1,9 +1,9 @@
 """Collaborative Speculative Decoding (Algorithm 1) as a state machine that does no I/O.
 
-Events go in: a draft token came (`drafted`), the draft ended (`draft_ended`), an assistant answered (`answered`).
-Commands come out: draft from here, ask an assistant there, cancel, emit these tokens, finish. Which text comes out
-does not depend on the order or the timing of the events, on how much is drafted ahead, or on how questions are
-batched: every verdict is a function of the text before its unit, and nothing else.
+Events go in: a draft token came (`drafted`), the draft ended (`draft_ended`), an assistant answered (`answered`), one
+of them failed. Commands come out: draft from here, ask an assistant there, cancel, emit, finish, fail. Which text
+comes out does not depend on the order or the timing of the events, on how much is drafted ahead, or on how questions
+are batched: every verdict is a function of the text before its unit, and nothing else.
 
 A replacement is put into the text as soon as its unit is judged, even while an earlier unit still waits: if that
 one is replaced later, all that follows it is thrown away, as Algorithm 1 does.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from cosd_api.alignment import LONGEST, Decision, Unit, judge, starts_unit
+from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.decoding.commands import (
     DRAFT,
     Ask,
@@ -24,43 +24,15 @@ from cosd_api.decoding.commands import (
     CancelDraft,
     Command,
     Emit,
+    Fail,
     Finish,
     Placed,
     StartDraft,
 )
+from cosd_api.decoding.pending import Pending, Verdict
 from cosd_api.decoding.response import Response
 from cosd_api.verification import Verifier
-from cosd_providers.contract import DraftEnd, Proposal, Question, Token
-
-
-@dataclass(slots=True)
-class _Judge:
-    """How far one assistant has judged one unit."""
-
-    at: int = 0  # index of the unit's token that its next question is about
-    asked: bool = False
-    done: bool = False
-    decisions: list[Decision] = field(default_factory=list[Decision])
-    replacement: tuple[Token, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A unit that waits for its verdict, or the replacement that took its place."""
-
-    start: int  # byte offset in the response
-    first: int  # index of its first token in the response
-    tokens: list[Token] = field(default_factory=list[Token])
-    complete: bool = False
-    judges: list[_Judge] = field(default_factory=list[_Judge])
-    resolved: bool = False
-    replaced: int = 0  # draft tokens that a replacement took away
-    drafted_on: bool = False  # after that replacement
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an assistant still has to be heard."""
-        return self.complete and not self.resolved
+from cosd_providers.contract import DraftEnd, Proposal, Token
 
 
 @dataclass(slots=True)
@@ -118,12 +90,14 @@ class CoSD:
         self.response = Response(max_tokens, stop)
         self.counts = Counts()
         self.finished: Finish | None = None
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._draft: int | None = None  # the draft under way
         self._drafts = 0
         self._continuation: Any = None
+        self._draft_error: Exception | None = None  # the draft broke behind everything that is pending
+        self._failed = False
         self._own = 0  # index of the first token that the draft wrote since the start or the last replacement
-        self._asks: dict[int, tuple[int, list[tuple[_Pending, _Judge]]]] = {}
+        self._asks: dict[int, tuple[int, list[tuple[Pending, Verdict]]]] = {}
         self._asked = 0
 
     # --- events ---
@@ -138,15 +112,15 @@ class CoSD:
             return []
         unit = self._open_unit()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
-            self._complete(unit)
+            unit.finish(self.assistants, self._contestable)
             unit = None
         if unit is None:
-            unit = _Pending(len(self.response.text), len(self.response.tokens))
+            unit = Pending(len(self.response.text), len(self.response.tokens))
             self._pending.append(unit)
         unit.tokens.append(token)
         self.response.place(Placed(token))
         if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
-            self._complete(unit)
+            unit.finish(self.assistants, self._contestable)
         commands: list[Command] = []
         if self.response.stopped:  # what would follow a stop string is never judged
             self._cancel_draft(commands)
@@ -162,7 +136,16 @@ class CoSD:
             self.response.over = Finish("length", "context") if context else Finish("content_filter", "content_filter")
             unit = self._open_unit()
             if unit is not None:
-                self._complete(unit)
+                unit.finish(self.assistants, self._contestable)
+        return self._proceed([])
+
+    def draft_failed(self, draft: int, error: Exception) -> list[Command]:
+        """The draft under way broke: an error once everything before is settled and the answer is to go on."""
+        if draft != self._draft:
+            return []
+        self._draft = None
+        if not self.response.over:
+            self._draft_error = error
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
@@ -173,20 +156,31 @@ class CoSD:
         commands: list[Command] = []
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             verdict.asked = False
-            if unit.resolved or unit not in self._pending:
-                continue  # thrown away since, or by an answer just before this one
-            self._hear(unit, verdict, assistant, proposal)
-            if all(verdict.done for verdict in unit.judges):
+            if unit.resolved or verdict.done or unit not in self._pending:
+                continue  # void since, or by an answer just before this one
+            unit.hear(assistant, proposal, self.verifier.fires, self._contestable, self.unit)
+            if unit.heard:
                 self._resolve(unit, commands)
+            elif verdict.replacement:
+                self._void_after(unit, commands)
         return self._proceed(commands)
 
-    # --- verdicts ---
+    def ask_failed(self, ask: int, error: Exception) -> list[Command]:
+        """A request to an assistant broke: an error once its first question is what the answer waits for.
 
-    def _complete(self, unit: _Pending) -> None:
-        """The unit's last token is there: whoever could change it has to be asked."""
-        unit.complete = True
-        unit.judges = [_Judge() for _ in range(self.assistants)]
-        unit.resolved = not self._contestable(unit.tokens)
+        It was sent early, perhaps for text that will never stand: so whether an answer succeeds does not depend
+        on timing, several questions that failed together are asked again one by one.
+        """
+        if ask not in self._asks:
+            return []
+        _, asked = self._asks.pop(ask)
+        for _, verdict in asked:
+            verdict.asked = False
+            verdict.alone = True
+            verdict.error = error if len(asked) == 1 else None
+        return self._proceed([])
+
+    # --- verdicts ---
 
     def _contestable(self, tokens: Sequence[Token]) -> bool:
         """Whether an answer about these tokens could change the text."""
@@ -195,42 +189,25 @@ class CoSD:
         contestable = self.verifier.contestable
         return any(token.prob is not None and contestable(token.prob) for token in tokens)
 
-    def _hear(self, unit: _Pending, verdict: _Judge, assistant: int, proposal: Proposal | None) -> None:
-        if proposal is None:
-            self.counts.unanswered += 1
-        chain = () if proposal is None else proposal.tokens
-        fires = self.verifier.fires
-        judgement = judge(unit.tokens, chain, fires, unit=self.unit, first=verdict.at, assistant=assistant)
-        verdict.decisions.extend(judgement.decisions)
-        verdict.replacement = judgement.replacement
-        if judgement.again is not None and self._contestable(unit.tokens[judgement.again :]):
-            verdict.at = judgement.again
-        else:
-            verdict.done = True
-
-    def _resolve(self, unit: _Pending, commands: list[Command]) -> None:
+    def _resolve(self, unit: Pending, commands: list[Command]) -> None:
         """All assistants have judged the unit: of those that fire, the surest replaces; ties go to the first."""
         unit.resolved = True
         for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
             token.asked = True
-            token.decisions = _between(unit, place, place + 1)
-        firing = [verdict for verdict in unit.judges if verdict.replacement]
-        if firing:
-            self._replace(unit, max(firing, key=lambda verdict: verdict.decisions[-1].q or 0.0), commands)
+            token.decisions = unit.decisions(place, place + 1)
+        winner = unit.winner
+        if winner is not None:
+            self._replace(unit, winner, commands)
 
-    def _replace(self, unit: _Pending, winner: _Judge, commands: list[Command]) -> None:
+    def _replace(self, unit: Pending, winner: Verdict, commands: list[Command]) -> None:
         """Algorithm 1, lines 11 to 13: keep what stands before, put the assistant's word, draft again from there."""
         decision = winner.decisions[-1]
-        self._cancel_draft(commands)
-        self._continuation = None
-        while self._pending[-1] is not unit:
-            self._pending.pop()
-        self._cancel_asks(commands)
+        self._void_after(unit, commands)
         self.response.cut_back(unit.first + decision.first)
-        decisions = _between(unit, decision.first, decision.last)
+        decisions = unit.decisions(decision.first, decision.last)
         replaced = tuple(unit.tokens[decision.first : decision.last])
         for token in winner.replacement:
-            self.response.place(Placed(token, decision.assistant, True, decisions, replaced))
+            self.response.place(Placed(token, decision.assistant, True, decisions, decision, replaced))
             replaced = ()
             if self.response.over:
                 break
@@ -238,16 +215,33 @@ class CoSD:
         unit.replaced = decision.last - decision.first
         unit.drafted_on = self.response.over is None
 
+    def _void_after(self, unit: Pending, commands: list[Command]) -> None:
+        """Whatever was drafted after the unit will be thrown away: so it is now, and nobody is asked about it."""
+        self._cancel_draft(commands)
+        self._continuation = self._draft_error = None
+        while self._pending[-1] is not unit:
+            self._pending.pop()
+        self.response.cut_back(unit.first + len(unit.tokens))
+        waiting = {id(unit) for unit in self._pending if unit.waiting}
+        for ask, (_, asked) in list(self._asks.items()):
+            if not any(id(unit) in waiting and not verdict.done for unit, verdict in asked):
+                del self._asks[ask]
+                commands.append(CancelAsk(ask))
+
     # --- commands ---
 
     def _proceed(self, commands: list[Command]) -> list[Command]:
         """What is to be done as things stand now."""
-        if self.finished:
+        if self.finished or self._failed:
             return []
         self._settle(commands)
         if self.response.over and not self._pending:
-            self.finished = self.response.over
-            commands += (Emit(self.response.finish()), self.finished)
+            self._finish(commands)
+            return commands
+        error = self._error()
+        if error is not None:
+            self._failed = True
+            commands.append(Fail(error))
             return commands
         self._start_draft(commands)
         self._ask(commands)
@@ -261,19 +255,36 @@ class CoSD:
         while self._pending and self._pending[0].resolved:
             unit = self._pending.popleft()
             end = self._pending[0].first if self._pending else len(self.response.tokens)
-            self.counts.kept += sum(one.source == DRAFT for one in self.response.tokens[unit.first : end])
             self.counts.replaced += unit.replaced
             self.counts.replacements += unit.replaced > 0
             self.counts.iterations += unit.drafted_on
+            self.counts.unanswered += sum(verdict.unanswered for verdict in unit.verdicts)
         if not (self.response.over and not self._pending):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:
                 commands.append(Emit(tokens))
 
+    def _finish(self, commands: list[Command]) -> None:
+        self.finished = self.response.over
+        assert self.finished is not None
+        tokens = self.response.finish()
+        self.counts.kept = sum(one.source == DRAFT for one in self.response.tokens)
+        if tokens:
+            commands.append(Emit(tokens))
+        commands.append(self.finished)
+
+    def _error(self) -> Exception | None:
+        """What failed, if the first thing that the answer waits for is that."""
+        if self._pending and self._pending[0].waiting:
+            return self._pending[0].error
+        return self._draft_error
+
     def _start_draft(self, commands: list[Command]) -> None:
         """Drafts on, unless a draft is under way or enough is drafted ahead of what is settled."""
         response = self.response
-        if self._draft is not None or response.over:
+        if self._draft is not None or response.over or self._draft_error is not None:
+            return
+        if self._pending and self._pending[-1].doomed and self._pending[-1].waiting:
             return
         most = response.max_tokens - len(response.tokens)
         waiting = any(unit.waiting for unit in self._pending)
@@ -299,9 +310,10 @@ class CoSD:
         for assistant in range(self.assistants):
             if sum(of == assistant for of, _ in self._asks.values()) >= self.in_flight:
                 continue
-            units = [unit for unit in self._pending if unit.waiting]
-            asked = [(unit, unit.judges[assistant]) for unit in units]
-            asked = [(unit, verdict) for unit, verdict in asked if not (verdict.done or verdict.asked)]
+            asked = [(unit, unit.verdicts[assistant]) for unit in self._pending if unit.waiting]
+            asked = [(unit, verdict) for unit, verdict in asked if verdict.open]
+            if any(verdict.alone for _, verdict in asked):
+                asked = asked[:1]
             if not asked:
                 continue
             for _, verdict in asked:
@@ -310,14 +322,10 @@ class CoSD:
             self._asks[self._asked] = (assistant, asked)
             last = asked[-1][0]
             text = bytes(self.response.text[: self.response.end_of(last.first + len(last.tokens))])
-            questions = tuple(self._question(unit, verdict.at) for unit, verdict in asked)
+            questions = tuple(unit.question(assistant, self.unit) for unit, _ in asked)
             commands.append(Ask(self._asked, assistant, text, questions))
 
-    def _question(self, unit: _Pending, at: int) -> Question:
-        start = unit.start + sum(len(token.data) for token in unit.tokens[:at])
-        return Question(start, tuple(token.data for token in unit.tokens[at:]), self.unit == "word")
-
-    def _open_unit(self) -> _Pending | None:
+    def _open_unit(self) -> Pending | None:
         unit = self._pending[-1] if self._pending else None
         return None if unit is None or unit.complete else unit
 
@@ -325,17 +333,3 @@ class CoSD:
         if self._draft is not None:
             commands.append(CancelDraft(self._draft))
             self._draft = None
-
-    def _cancel_asks(self, commands: list[Command]) -> None:
-        """Cancels the requests none of whose units waits any more."""
-        waiting = {id(unit) for unit in self._pending if unit.waiting}
-        for ask, (_, asked) in list(self._asks.items()):
-            if not any(id(unit) in waiting for unit, _ in asked):
-                del self._asks[ask]
-                commands.append(CancelAsk(ask))
-
-
-def _between(unit: _Pending, first: int, last: int) -> tuple[Decision, ...]:
-    """What was decided about the unit's tokens `first` to `last` (one past)."""
-    decisions = (decision for verdict in unit.judges for decision in verdict.decisions)
-    return tuple(decision for decision in decisions if decision.first < last and decision.last > first)

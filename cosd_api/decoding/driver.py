@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,6 +16,7 @@ from cosd_api.decoding.commands import (
     CancelDraft,
     Command,
     Emit,
+    Fail,
     Finish,
     Placed,
     StartDraft,
@@ -22,6 +25,8 @@ from cosd_api.decoding.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Provider, Token, Usage
 from cosd_providers.errors import ResponseError
 from cosd_providers.text import merge, sendable
+
+_log = logging.getLogger("cosd_api")
 
 GRACE_SECONDS = 2.0
 """How long a draft that has given its last token may take to say so (and what it billed)."""
@@ -67,12 +72,21 @@ class Driver:
         """Runs to the end of the answer.
 
         Raises:
-            ProviderError: the first one that an endpoint raised; everything else is cancelled then.
+            ProviderError: an endpoint failed, and the answer cannot go on without it; everything else is cancelled.
         """
         async with anyio.create_task_group() as self._group:
-            self._do(self.decoder.start())
+            self._step(self.decoder.start)
         if self._error is not None:
             raise self._error
+        if self.decoder.finished is None:
+            raise ResponseError("a provider gave up without an answer or an error")
+
+    def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
+        """Tells the decoder what happened and does what it wants done."""
+        try:
+            self._do(happen(*what))
+        except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
+            self._fail(error)
 
     def _do(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -89,6 +103,8 @@ class Driver:
                     self._cancel("draft", command.draft)
                 case CancelAsk():
                     self._cancel("ask", command.ask)
+                case Fail():
+                    self._fail(command.error)
                 case Finish():
                     if not self._scopes:
                         self._idle.set()
@@ -101,31 +117,37 @@ class Driver:
         self._group.cancel_scope.cancel()
 
     async def _run_draft(self, command: StartDraft, scope: anyio.CancelScope) -> None:
-        tokens = 0
         with scope:
             try:
                 if command.own and command.continuation is None:
                     await self._compare_encodings(command)
-                stream = self.draft.generate(
-                    self.prompt,
-                    command.text,
-                    max_tokens=command.max_tokens,
-                    continuation=command.continuation,
-                    usage=self.draft_ledger,
-                )
-                async with aclosing(stream):  # type: ignore[type-var]
-                    async for item in stream:
-                        if isinstance(item, Token):
-                            tokens += 1
-                            self._do(self.decoder.drafted(command.draft, item))
-                        else:
-                            self._check_end(item, tokens)
-                            self._do(self.decoder.draft_ended(command.draft, item))
-            except Exception as error:  # noqa: BLE001 - run() raises it
-                self._fail(error)
+                await self._read_draft(command)
+            except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
+                _log.debug("a draft failed: %s", type(error).__name__)
+                self._step(self.decoder.draft_failed, command.draft, error)
             finally:
-                self.drafted_tokens += tokens
                 self._closed("draft", command.draft)
+
+    async def _read_draft(self, command: StartDraft) -> None:
+        stream = self.draft.generate(
+            self.prompt,
+            command.text,
+            max_tokens=command.max_tokens,
+            continuation=command.continuation,
+            usage=self.draft_ledger,
+        )
+        last: Token | DraftEnd | None = None
+        async with aclosing(stream):
+            async for item in stream:
+                if isinstance(item, Token):
+                    self.drafted_tokens += 1
+                    self._step(self.decoder.drafted, command.draft, item)
+                else:
+                    self._check_end(item, last)
+                    self._step(self.decoder.draft_ended, command.draft, item)
+                last = item
+        if not isinstance(last, DraftEnd):
+            raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
 
     async def _compare_encodings(self, command: StartDraft) -> None:
         """Sees whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
@@ -149,19 +171,27 @@ class Driver:
             )
         return warnings
 
-    def _check_end(self, end: DraftEnd, tokens: int) -> None:
-        if end.reason == "limit" and not tokens:
-            raise ResponseError("the draft stopped at its limit without a token", endpoint=self.draft.name)
+    def _check_end(self, end: DraftEnd, last: Token | DraftEnd | None) -> None:
+        """A provider that breaks the contract here would be asked for ever."""
+        if end.reason == "limit" and last is None:
+            raise ResponseError("generate() reached its limit without a token", endpoint=self.draft.name)
+        if end.reason == "end" and not (isinstance(last, Token) and last.end):
+            raise ResponseError("generate() ended without an end token before", endpoint=self.draft.name)
 
     async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
         with scope:
+            assistant = self.assistants[command.assistant]
             try:
-                proposals = await self.assistants[command.assistant].propose(
-                    self.prompt, command.text, command.questions, usage=self.ledgers[command.assistant]
-                )
-                self._do(self.decoder.answered(command.ask, proposals))
-            except Exception as error:  # noqa: BLE001 - run() raises it
-                self._fail(error)
+                ledger = self.ledgers[command.assistant]
+                proposals = await assistant.propose(self.prompt, command.text, command.questions, usage=ledger)
+                if len(proposals) != len(command.questions):
+                    words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
+                    raise ResponseError(words, endpoint=assistant.name)
+            except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
+                _log.debug("a question failed: %s", type(error).__name__)
+                self._step(self.decoder.ask_failed, command.ask, error)
+            else:
+                self._step(self.decoder.answered, command.ask, proposals)
             finally:
                 self._closed("ask", command.ask)
 

@@ -57,7 +57,10 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[Span]:
             yield open_span
         open_span = Span(token.text, token.source)
         if token.replaced is not None:
-            surest = next((decision.prob for decision in token.decisions if decision.replaced), token.assistant_prob)
+            said = (
+                decision.prob for decision in token.decisions if decision.fired and decision.assistant == token.source
+            )
+            surest = next(said, token.assistant_prob)
             open_span = Span(token.text, token.source, token.replaced, token.draft_prob, surest, token.reason)
     if open_span is not None:
         yield open_span

@@ -36,14 +36,12 @@ class RuleVerifier(BaseModel):
 
     def words(self, p: float, q: float) -> str:
         """The two comparisons as they came out."""
-        first = _compared(p, p < self.alpha, "<", ">=", self.alpha, f"{self.alpha:g}")
-        if not p < self.alpha:
-            return first
-        bound = self.beta * p
-        return f"{first} and {_compared(q, q > bound, '>', '<=', bound, f'{self.beta:g} x {p:.2g}')}"
-
-
-def _compared(x: float, holds: bool, sign: str, otherwise: str, bound: float, words: str) -> str:
-    """`x` against a bound, with as many digits as it takes to see on which side of it `x` lies."""
-    digits = next((n for n in (2, 3, 4, 6, 9) if (float(f"{x:.{n}g}") < bound) == (x < bound)), 17)
-    return f"{x:.{digits}g} {sign if holds else otherwise} {words}"
+        unsure, surer = p < self.alpha, q > self.beta * p
+        alpha, beta = (repr(bound).removesuffix(".0") for bound in (self.alpha, self.beta))
+        for digits in (2, 3, 4, 6, 9, 17):  # as few as still show what is true
+            mine, theirs = f"{p:.{digits}g}", f"{q:.{digits}g}"
+            if (float(mine) < self.alpha, float(theirs) > self.beta * float(mine)) == (unsure, surer):
+                break
+        if not unsure:
+            return f"{mine} >= {alpha}"
+        return f"{mine} < {alpha} and {theirs} {'>' if surer else '<='} {beta} x {mine}"

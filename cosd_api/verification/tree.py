@@ -10,9 +10,9 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 P, Q = 0, 1
 """The two features, in the order of the paper: the draft's probability, the assistant's."""
@@ -43,12 +43,12 @@ class TreeVerifier(BaseModel):
         pydantic.ValidationError: the nodes are no tree, or a threshold is no number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     kind: Literal["tree"] = "tree"
     schema_version: Literal[1] = 1
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
-    trained_on: dict[str, Any] = Field(default_factory=dict)
+    trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_a_tree(self) -> Self:
@@ -121,9 +121,7 @@ class TreeVerifier(BaseModel):
         last = self.nodes[0]
         for last in self._path(_float32(p), _float32(q)):
             if last.threshold is not None:
-                x = p if last.feature == "p" else q
-                sign = "<=" if _float32(x) <= last.threshold else ">"
-                steps.append(f"{last.feature} {x:.2g} {sign} {last.threshold:.2g}")
+                steps.append(f"{last.feature} {_compared(_float32(p if last.feature == 'p' else q), last.threshold)}")
         return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
 
     def _path(self, p: float, q: float) -> Iterator[Node]:
@@ -134,6 +132,16 @@ class TreeVerifier(BaseModel):
             assert child is not None  # checked by _is_a_tree
             node = self.nodes[child]
             yield node
+
+
+def _compared(x: float, threshold: float) -> str:
+    """On which side of the threshold `x` lies, with as few digits as still show it."""
+    below = x <= threshold
+    for digits in (2, 3, 4, 6, 9, 17):
+        left, right = f"{x:.{digits}g}", f"{threshold:.{digits}g}"
+        if (float(left) <= float(right)) == below:
+            break
+    return f"{left} {'<=' if below else '>'} {right}"
 
 
 def _float32(x: float) -> float:

@@ -37,11 +37,24 @@ def test_both_comparisons_are_strict() -> None:
         (0.31, 0.72, "0.31 < 0.5 and 0.72 > 0.5 x 0.31"),
         (0.31, 0.1, "0.31 < 0.5 and 0.1 <= 0.5 x 0.31"),
         (0.83, 0.9, "0.83 >= 0.5"),
-        (0.4996, 0.9, "0.4996 < 0.5 and 0.9 > 0.5 x 0.5"),
+        (0.4996, 0.9, "0.4996 < 0.5 and 0.9 > 0.5 x 0.4996"),
+        (0.4, 0.2000001, "0.4 < 0.5 and 0.2000001 > 0.5 x 0.4"),
     ],
 )
 def test_the_words_are_true(p: float, q: float, words: str) -> None:
     assert RuleVerifier().words(p, q) == words
+
+
+@given(BOUNDS, BOUNDS, PROBS, PROBS)
+def test_the_words_are_true_whatever_the_numbers(alpha: float, beta: float, p: float, q: float) -> None:
+    rule = RuleVerifier(alpha=alpha, beta=beta)
+    first, _, second = rule.words(p, q).partition(" and ")
+    mine, sign, bound = first.split(" ")
+    assert (float(mine) < float(bound)) == (sign == "<") == (p < alpha)
+    if second:
+        theirs, sign, factor, _, again = second.split(" ")
+        assert again == mine
+        assert (float(theirs) > float(factor) * float(mine)) == (sign == ">") == rule.fires(p, q)
 
 
 @pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"beta": math.nan}, {"gamma": 1}])

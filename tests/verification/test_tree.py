@@ -93,6 +93,15 @@ def test_words_are_the_path() -> None:
     assert tree.words(0.9, 0.72) == "p 0.9 > 0.42: keep"
 
 
+@given(trees(), st.floats(0, 1), st.floats(0, 1))
+def test_words_are_true(tree: TreeVerifier, p: float, q: float) -> None:
+    path, _, verdict = tree.words(p, q).rpartition(": ")
+    assert (verdict == "replace") == tree.fires(p, q)
+    for step in path.split(", ") if path != "always" else []:
+        _, x, sign, threshold = step.split(" ")
+        assert (float(x) <= float(threshold)) == (sign == "<=")
+
+
 def test_there_and_back(tmp_path: Path) -> None:
     tree = TreeVerifier.model_validate({"nodes": EXAMPLE, "trained_on": {"samples": 12}})
     tree.save(tmp_path / "tree.json")

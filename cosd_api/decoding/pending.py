@@ -1,0 +1,130 @@
+"""A unit that waits for its verdict: what was asked about it, what was heard, and who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cosd_api.alignment import Decision, Unit, judge
+from cosd_providers.contract import Proposal, Question, Token
+
+Fires = Callable[[float, float], bool]
+Contestable = Callable[[Sequence[Token]], bool]
+"""Whether an answer about these tokens could change the text."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How far one assistant has judged one unit.
+
+    Attributes:
+        at: index of the unit's token that its next question is about.
+        asked: a question is under way.
+        alone: its question failed together with others, and is asked again by itself.
+        error: its question failed by itself.
+        done: nothing more is asked of this assistant here.
+        decisions: what it said.
+        replacement: its word, if the verifier fired.
+        unanswered: how often it could not answer.
+    """
+
+    at: int = 0
+    asked: bool = False
+    alone: bool = False
+    error: Exception | None = None
+    done: bool = False
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    replacement: tuple[Token, ...] = ()
+    unanswered: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a question is to be asked."""
+        return not (self.done or self.asked or self.error)
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A unit that waits for its verdict, or the replacement that took its place.
+
+    Attributes:
+        start: byte offset in the response.
+        first: index of its first token in the response.
+        tokens: the draft's tokens.
+        complete: its last token is there.
+        verdicts: one for each assistant, once it is complete.
+        resolved: nobody needs to be heard any more.
+        replaced: how many draft tokens a replacement took away.
+        drafted_on: whether drafting went on after that replacement.
+    """
+
+    start: int
+    first: int
+    tokens: list[Token] = field(default_factory=list[Token])
+    complete: bool = False
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    resolved: bool = False
+    replaced: int = 0
+    drafted_on: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an assistant still has to be heard."""
+        return self.complete and not self.resolved
+
+    @property
+    def doomed(self) -> bool:
+        """Whether an assistant has fired: somebody's word will stand here, and what follows is void."""
+        return any(verdict.replacement for verdict in self.verdicts)
+
+    @property
+    def heard(self) -> bool:
+        """Whether every assistant has judged it."""
+        return all(verdict.done for verdict in self.verdicts)
+
+    @property
+    def winner(self) -> Verdict | None:
+        """Of those that fire, the surest; ties go to the first listed."""
+        firing = [verdict for verdict in self.verdicts if verdict.replacement]
+        return max(firing, key=lambda verdict: verdict.decisions[-1].q or 0.0, default=None)
+
+    @property
+    def error(self) -> Exception | None:
+        """A question that failed and without whose answer there is no verdict."""
+        errors = (verdict.error for verdict in self.verdicts if not verdict.done)
+        return next((error for error in errors if error is not None), None)
+
+    def finish(self, assistants: int, contestable: Contestable) -> None:
+        """Its last token is there: whoever could change it has to be asked."""
+        self.complete = True
+        self.verdicts = [Verdict() for _ in range(assistants)]
+        self.resolved = not contestable(self.tokens)
+
+    def question(self, assistant: int, unit: Unit) -> Question:
+        """What the assistant is to be asked next."""
+        at = self.verdicts[assistant].at
+        start = self.start + sum(len(token.data) for token in self.tokens[:at])
+        return Question(start, tuple(token.data for token in self.tokens[at:]), unit == "word")
+
+    def hear(
+        self, assistant: int, proposal: Proposal | None, fires: Fires, contestable: Contestable, unit: Unit
+    ) -> None:
+        """The assistant answered its question; None says that it could not."""
+        verdict = self.verdicts[assistant]
+        verdict.unanswered += proposal is None
+        chain = () if proposal is None else proposal.tokens
+        judgement = judge(self.tokens, chain, fires, unit=unit, first=verdict.at, assistant=assistant)
+        verdict.decisions.extend(judgement.decisions)
+        verdict.replacement = judgement.replacement
+        if judgement.again is not None and contestable(self.tokens[judgement.again :]):
+            verdict.at = judgement.again
+        else:
+            verdict.done = True
+        if judgement.replacement and judgement.decisions[-1].q == 1:
+            for later in self.verdicts[assistant + 1 :]:  # nobody is surer than that, and ties go to the first
+                later.done = True
+
+    def decisions(self, first: int, last: int) -> tuple[Decision, ...]:
+        """What was decided about its tokens `first` to `last` (one past)."""
+        decisions = (decision for verdict in self.verdicts for decision in verdict.decisions)
+        return tuple(decision for decision in decisions if decision.first < last and decision.last > first)
