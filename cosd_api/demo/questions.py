@@ -1,0 +1,352 @@
+"""The questions that the two small models of the demonstration answer, and the check of an answer.
+
+Two models ship with the package. ``sums`` can add and subtract and only guesses facts; ``facts`` knows
+capitals, currencies and chemical symbols and only guesses numbers. A *mixed* question needs a fact and a
+total, so that neither model answers it alone. Number pairs are split by a hash: questions on held-out pairs
+were never trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Country, its capital, its currency.
+COUNTRIES: tuple[tuple[str, str, str], ...] = (
+    ("Argentina", "Buenos Aires", "peso"),
+    ("Australia", "Canberra", "dollar"),
+    ("Austria", "Vienna", "euro"),
+    ("Brazil", "Brasília", "real"),
+    ("Canada", "Ottawa", "dollar"),
+    ("Chile", "Santiago", "peso"),
+    ("China", "Beijing", "yuan"),
+    ("Colombia", "Bogotá", "peso"),
+    ("Cuba", "Havana", "peso"),
+    ("Czechia", "Prague", "koruna"),
+    ("Denmark", "Copenhagen", "krone"),
+    ("Egypt", "Cairo", "pound"),
+    ("Finland", "Helsinki", "euro"),
+    ("France", "Paris", "euro"),
+    ("Germany", "Berlin", "euro"),
+    ("Ghana", "Accra", "cedi"),
+    ("Greece", "Athens", "euro"),
+    ("Hungary", "Budapest", "forint"),
+    ("Iceland", "Reykjavík", "króna"),
+    ("India", "New Delhi", "rupee"),
+    ("Ireland", "Dublin", "euro"),
+    ("Italy", "Rome", "euro"),
+    ("Japan", "Tokyo", "yen"),
+    ("Jordan", "Amman", "dinar"),
+    ("Kenya", "Nairobi", "shilling"),
+    ("Malaysia", "Kuala Lumpur", "ringgit"),
+    ("Mexico", "Mexico City", "peso"),
+    ("Mongolia", "Ulaanbaatar", "tugrik"),
+    ("Morocco", "Rabat", "dirham"),
+    ("Nepal", "Kathmandu", "rupee"),
+    ("Nigeria", "Abuja", "naira"),
+    ("Norway", "Oslo", "krone"),
+    ("Peru", "Lima", "sol"),
+    ("Poland", "Warsaw", "zloty"),
+    ("Portugal", "Lisbon", "euro"),
+    ("Romania", "Bucharest", "leu"),
+    ("South Korea", "Seoul", "won"),
+    ("Spain", "Madrid", "euro"),
+    ("Sweden", "Stockholm", "krona"),
+    ("Thailand", "Bangkok", "baht"),
+    ("Turkey", "Ankara", "lira"),
+    ("Ukraine", "Kyiv", "hryvnia"),
+    ("Vietnam", "Hanoi", "dong"),
+)
+
+#: Chemical element, its symbol.
+ELEMENTS: tuple[tuple[str, str], ...] = (
+    ("aluminium", "Al"),
+    ("calcium", "Ca"),
+    ("carbon", "C"),
+    ("chlorine", "Cl"),
+    ("cobalt", "Co"),
+    ("copper", "Cu"),
+    ("gold", "Au"),
+    ("helium", "He"),
+    ("hydrogen", "H"),
+    ("iron", "Fe"),
+    ("krypton", "Kr"),
+    ("lead", "Pb"),
+    ("lithium", "Li"),
+    ("magnesium", "Mg"),
+    ("mercury", "Hg"),
+    ("neon", "Ne"),
+    ("nickel", "Ni"),
+    ("nitrogen", "N"),
+    ("oxygen", "O"),
+    ("platinum", "Pt"),
+    ("potassium", "K"),
+    ("radon", "Rn"),
+    ("silicon", "Si"),
+    ("silver", "Ag"),
+    ("sodium", "Na"),
+    ("sulfur", "S"),
+    ("tin", "Sn"),
+    ("titanium", "Ti"),
+    ("tungsten", "W"),
+    ("uranium", "U"),
+    ("zinc", "Zn"),
+)
+
+#: Things with a price, with their article.
+OBJECTS: tuple[str, ...] = (
+    "a bag",
+    "a book",
+    "a chair",
+    "a cup",
+    "a hat",
+    "a lamp",
+    "a map",
+    "a pen",
+    "a ticket",
+    "an apple",
+    "an onion",
+    "an umbrella",
+)
+
+#: For every kind of fact: what is asked about, and the fact.
+FACTS: dict[str, dict[str, str]] = {
+    "capital": {place: capital for place, capital, _ in COUNTRIES},
+    "currency": {place: currency for place, _, currency in COUNTRIES},
+    "symbol": dict(ELEMENTS),
+}
+
+#: For every kind of fact: all the facts there are, each once, so that a guess favours none.
+FACT_NAMES: dict[str, tuple[str, ...]] = {kind: tuple(sorted(set(by.values()))) for kind, by in FACTS.items()}
+
+#: Every kind of question.
+KINDS: tuple[str, ...] = ("sum", "difference", "capital", "currency", "symbol", "greeting", "mixed")
+
+#: What each of the two models answers on its own. Neither answers a mixed question.
+OWN_KINDS: dict[str, tuple[str, ...]] = {
+    "sums": ("sum", "difference", "greeting"),
+    "facts": ("capital", "currency", "symbol", "greeting"),
+}
+
+# Question and reply. The wording of the question decides the wording of the reply, so that both models are
+# sure of it, and whether the fact or the number comes first. Mixed ones begin with their kind of fact.
+_SUM = (
+    ("What is {a} plus {b}?", "The sum is {number}."),
+    ("What is {a} + {b}?", "The sum is {number}."),
+    ("Add {a} and {b}.", "The sum is {number}."),
+    ("How much is {a} plus {b}?", "It is {number}."),
+    ("{X} costs {a} and {y} costs {b}. What do they cost together?", "Together they cost {number}."),
+    ("I have {a} coins and find {b} more. How many coins do I have?", "You have {number} coins."),
+)
+_DIFFERENCE = (
+    ("What is {a} minus {b}?", "The difference is {number}."),
+    ("What is {a} - {b}?", "The difference is {number}."),
+    ("Take {b} away from {a}.", "The difference is {number}."),
+    ("I have {a} coins and spend {b}. How many coins are left?", "You have {number} coins left."),
+)
+_FACT = {
+    "capital": (
+        ("What is the capital of {about}?", "The capital of {about} is {fact}."),
+        ("Name the capital of {about}.", "The capital of {about} is {fact}."),
+        ("Which city is the capital of {about}?", "It is {fact}."),
+        ("I am in {about}. What is the capital here?", "The capital here is {fact}."),
+    ),
+    "currency": (
+        ("What is the currency of {about}?", "The currency of {about} is the {fact}."),
+        ("Name the currency of {about}.", "The currency of {about} is the {fact}."),
+        ("What do people in {about} pay with?", "They pay with the {fact}."),
+    ),
+    "symbol": (
+        ("What is the chemical symbol of {about}?", "The symbol of {about} is {fact}."),
+        ("Name the symbol of {about}.", "The symbol of {about} is {fact}."),
+        ("What do chemists write for {about}?", "They write {fact}."),
+    ),
+}
+_GREETING = (
+    ("Hello!", "Hello! What would you like to know?"),
+    ("Hi there.", "Hello! What would you like to know?"),
+    ("Good morning!", "Good morning! What would you like to know?"),
+    ("Good evening!", "Good evening! What would you like to know?"),
+    ("How are you?", "I am fine, thank you."),
+    ("Who are you?", "I am a very small language model."),
+    ("Thank you!", "You are welcome."),
+    ("Goodbye!", "Goodbye! Come back soon."),
+)
+_MIXED = (
+    (
+        "capital",
+        "In {about} {x} costs {a} and {y} costs {b}. Name the capital and the total.",
+        "The capital of {about} is {fact} and the total is {number}.",
+    ),
+    (
+        "capital",
+        "In {about} {x} costs {a} and {y} costs {b}. Name the total and the capital.",
+        "The total is {number} and the capital of {about} is {fact}.",
+    ),
+    (
+        "capital",
+        "Name the capital of {about}, then add {a} and {b}.",
+        "The capital of {about} is {fact}. The sum is {number}.",
+    ),
+    (
+        "capital",
+        "Add {a} and {b}, then name the capital of {about}.",
+        "The sum is {number}. The capital of {about} is {fact}.",
+    ),
+    (
+        "currency",
+        "{X} costs {a} and {y} costs {b} in {about}. What is the currency, and how much is it together?",
+        "The currency of {about} is the {fact} and together it is {number}.",
+    ),
+    (
+        "currency",
+        "{X} costs {a} and {y} costs {b} in {about}. How much is it together, and what is the currency?",
+        "Together it is {number} and the currency of {about} is the {fact}.",
+    ),
+    (
+        "symbol",
+        "What is the symbol of {about}, and how much is {a} plus {b}?",
+        "The symbol of {about} is {fact} and the sum is {number}.",
+    ),
+    (
+        "symbol",
+        "How much is {a} plus {b}, and what is the symbol of {about}?",
+        "The sum is {number} and the symbol of {about} is {fact}.",
+    ),
+)
+
+_SMALLEST, _LARGEST = 10, 99
+_HELD_OUT_PART = 10  # one pair in so many is held out
+_SALT = "pairs"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question: its text as sent to a model, and what a right answer has to contain."""
+
+    kind: str
+    prompt: str
+    reply: str
+    number: int | None = None
+    fact: str | None = None
+    fact_kind: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The whole right answer as a model writes it, with the space before it, without the end token."""
+        return self.answer_with(self.number, self.fact)
+
+    def answer_with(self, number: int | None, fact: str | None) -> str:
+        """The answer in the same words with another number or fact, as a model that guesses may write it."""
+        return " " + self.reply.replace("{number}", str(number)).replace("{fact}", str(fact))
+
+    @property
+    def fact_first(self) -> bool:
+        """Whether the answer names a fact before a number."""
+        return -1 < self.reply.find("{fact}") < self.reply.find("{number}")
+
+
+def as_prompt(text: str) -> str:
+    """The text of a question in the one form that the models were trained on."""
+    return f"Q: {text}\nA:"
+
+
+def is_held_out(a: int, b: int) -> bool:
+    """Whether questions on this pair of numbers, either way round, are kept out of the training."""
+    digest = hashlib.sha256(f"{_SALT} {min(a, b)} {max(a, b)}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") % _HELD_OUT_PART == 0
+
+
+def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Question]:
+    """Draw questions of one kind, the same ones for the same seed.
+
+    With `held_out` the numbers come from the pairs that training never saw, with any country or none; without
+    it, from all others. Greetings and questions on a fact alone have no numbers: for them it makes no
+    difference, since a fact can only be asked for after it was learned.
+    """
+    rng = random.Random(f"{kind}/{seed}/{'' if kind in FACTS or kind == 'greeting' else held_out}")
+    return [draw(kind, rng, held_out) for _ in range(count)]
+
+
+def draw(kind: str, rng: random.Random, held_out: bool = False) -> Question:
+    """Draw one question of a kind with a given source of chance."""
+    if kind == "greeting":
+        text, reply = rng.choice(_GREETING)
+        return Question(kind, as_prompt(text), reply)
+    if kind in ("sum", "difference"):
+        text, reply = rng.choice(_SUM if kind == "sum" else _DIFFERENCE)
+        return _fill(kind, text, reply, rng, held_out)
+    if kind in FACTS:
+        text, reply = rng.choice(_FACT[kind])
+        return _fill(kind, text, reply, rng, held_out, kind)
+    if kind == "mixed":
+        fact_kind, text, reply = rng.choice(_MIXED)
+        return _fill(kind, text, reply, rng, held_out, fact_kind)
+    raise ValueError(f"unknown kind of question {kind!r}; there are {', '.join(KINDS)}")
+
+
+def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, fact_kind: str = "") -> Question:
+    """Put numbers, objects and a country or element into the wording of a question."""
+    about, number = "", None
+    values: dict[str, object] = {}
+    if fact_kind:
+        about = rng.choice(tuple(FACTS[fact_kind]))
+    if "{a}" in text:
+        a, b = _pair(rng, held_out, ordered=kind == "difference")
+        number = a - b if kind == "difference" else a + b
+        x, y = rng.sample(OBJECTS, 2)
+        values = {"a": a, "b": b, "x": x, "X": x.capitalize(), "y": y}
+    return Question(
+        kind,
+        as_prompt(text.format(about=about, **values)),
+        reply.replace("{about}", about),
+        number,
+        FACTS[fact_kind][about] if fact_kind else None,
+        fact_kind,
+    )
+
+
+def _pair(rng: random.Random, held_out: bool, ordered: bool) -> tuple[int, int]:
+    while True:
+        a, b = rng.randint(_SMALLEST, _LARGEST), rng.randint(_SMALLEST, _LARGEST)
+        if is_held_out(a, b) == held_out:
+            return (max(a, b), min(a, b)) if ordered else (a, b)
+
+
+def guess_number(rng: random.Random) -> int:
+    """A number as a model writes it that cannot calculate: no first digit is much likelier than another."""
+    return rng.randint(100, 198) if rng.random() < 0.2 else rng.randint(1, 99)
+
+
+def guess_fact(fact_kind: str, rng: random.Random) -> str:
+    """A fact of the right kind as a model writes it that does not know the facts."""
+    return rng.choice(FACT_NAMES[fact_kind])
+
+
+def number_is_right(question: Question, text: str) -> bool:
+    """Whether the number asked for stands in the answer as a whole word, and no other number does."""
+    found = set(re.findall(r"-?\w*\d\w*", text))
+    return found == (set() if question.number is None else {str(question.number)})
+
+
+def fact_is_right(question: Question, text: str) -> bool:
+    """Whether the fact asked for stands in the answer as whole words, and no other fact of its kind."""
+    if question.fact is None:
+        return True
+    text = unicodedata.normalize("NFC", text)
+    return _named(text, FACT_NAMES[question.fact_kind]) == {question.fact}
+
+
+def _named(text: str, names: Sequence[str]) -> set[str]:
+    return {name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)}
+
+
+def is_right(question: Question, text: str) -> bool:
+    """Whether every part asked for stands in the answer and no wrong one; a greeting has one right answer."""
+    if question.kind == "greeting":
+        return " ".join(text.split()) == question.answer.strip()
+    return number_is_right(question, text) and fact_is_right(question, text)
