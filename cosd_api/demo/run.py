@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -20,7 +22,7 @@ from cosd_api.demo.sample import MAX_TOKENS, Score, Way, measure, open_ways, que
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 from cosd_api.result import FusedToken
 
-__all__ = ["EXAMPLE", "console", "show"]
+__all__ = ["EXAMPLE", "console", "save_picture", "show"]
 
 _TEXT = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
 EXAMPLE = Question(
@@ -41,11 +43,20 @@ _COMPLEMENTARY = (
 )
 
 
-def console() -> Console:
-    """Standard output as the demonstration needs it: at most 80 columns, without guessing at what to colour."""
-    found = Console(highlight=False, markup=False)
-    found.width = min(found.width, _WIDTH)
+def console(*, record: bool = False) -> Console:
+    """Standard output as the demonstration needs it: at most 80 columns, without guessing at what to colour.
+
+    With `record` it is in colour whatever it is, and can be saved as a picture (`Console.save_svg`).
+    """
+    found = Console(highlight=False, markup=False, record=record, force_terminal=record or None)
+    found.width = _WIDTH if record else min(found.width, _WIDTH)
     return found
+
+
+def save_picture(screen: Console, path: Path) -> None:
+    """Saves what a recording console has shown, as an SVG that loads nothing from anywhere."""
+    without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    screen.save_svg(str(path), title="cosd demo", code_format=without_fonts)
 
 
 async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
@@ -91,7 +102,8 @@ async def _show_example(screen: Console, ways: Sequence[Way]) -> None:
             async with way.fusion.stream(EXAMPLE.prompt, max_tokens=MAX_TOKENS) as stream:
                 async for token in stream:
                     answers[index].append(token)
-                    live.update(_answers(ways, answers, verdicts, colour=colour), refresh=True)
+                    if not screen.record:  # a picture has no moving parts
+                        live.update(_answers(ways, answers, verdicts, colour=colour), refresh=True)
             verdicts[index] = is_right(EXAMPLE, stream.result.text)
     screen.print(_answers(ways, answers, verdicts, colour=colour))
     screen.print()
@@ -146,7 +158,7 @@ def _label(way: Way) -> str:
 
 async def _show_table(screen: Console, ways: Sequence[Way], asked: Sequence[Question]) -> None:
     screen.print()
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+    with Progress(console=screen, transient=True, disable=screen.record or not screen.is_terminal) as progress:
         task = progress.add_task("  answering", total=len(ways) * len(asked))
         scores = [await measure(way, asked, answered=lambda: progress.advance(task)) for way in ways]
     count = sum(question.kind == "mixed" for question in asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import anyio
@@ -189,17 +188,16 @@ async def test_tokens_that_the_server_hides(url: str) -> None:
 
 def find_hidden(url: str) -> tuple[list[int], list[int], int]:
     """A prompt after which the server writes more ids than it shows; those ids; how many are shown."""
-    rng = random.Random(1)
-    parts = sorted({one for text in "éüñçãôø日本😀—" for one in encoded(url, text)})
-    for _ in range(100):
-        prompts = [
-            [rng.choice(parts) if mixed else rng.randrange(300) for _ in range(rng.randrange(2, 30))]
-            for mixed in rng.choices((True, False), k=100)
-        ]
-        for prompt, found in zip(prompts, ask(url, prompts, n_predict=6), strict=True):
-            shown = [entry["id"] for entry in found.get("completion_probabilities", [])]
-            if found["stop_type"] == "limit" and found["tokens"] != shown and found["tokens"][-1:] == shown[-1:]:
-                return prompt, found["tokens"], len(shown)
+    words = ("Bras|ília", "Bogot|á", "Reykjav|ík")  # the models know these words, and write the letter in parts
+    prompts = [
+        encoded(url, f"Q: What is the capital of {country}?\nA: The capital of {country} is {word.partition('|')[0]}")
+        for country in ("Brazil", "Colombia", "Iceland", "Peru")
+        for word in words
+    ]
+    for prompt, found in zip(prompts, ask(url, prompts, n_predict=4), strict=True):
+        shown = [entry["id"] for entry in found.get("completion_probabilities", [])]
+        if found["stop_type"] == "limit" and found["tokens"] != shown and found["tokens"][-1:] == shown[-1:]:
+            return prompt, found["tokens"], len(shown)
     pytest.fail("no prompt was found after which the server hides a token")
 
 

@@ -124,7 +124,8 @@ async def test_the_key_is_in_no_error() -> None:
     assert repr(found) == "Transport('http://gpu:8080')"
     restored = pickle.loads(pickle.dumps(found))
     assert "secret" not in repr(restored.__dict__.values())
-    assert b"secret" not in pickle.dumps(found)
+    assert b"hdr-secret" not in pickle.dumps(found)
+    assert KEY.encode() not in pickle.dumps(found)
 
 
 async def test_a_redirect_is_not_followed() -> None:
