@@ -447,6 +447,18 @@ class _SlowToClose(ScriptedProvider):
             self.requests = -1
 
 
+async def test_the_bill_of_a_draft_may_come_a_moment_after_its_last_token() -> None:
+    class Bills(_SlowToClose):
+        async def generate(self, *args: Any, usage: Any, **kwargs: Any) -> Any:
+            async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
+            usage.completion_tokens += 1000
+
+    result = await fuse("Q:", draft=Bills(TextModel(DRAFT)), assistant=assistant(), verifier=RuleVerifier(alpha=0))
+    assert result.usage["draft"].completion_tokens == 1007
+
+
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
 async def test_a_cancellation_while_a_stream_is_left_waits_for_the_closing(how: str) -> None:
     writer = _SlowToClose(TextModel(DRAFT), token_delay=0.01)

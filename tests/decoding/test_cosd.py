@@ -14,7 +14,9 @@ import reference
 import schedules
 import toys
 from cosd_api import RuleVerifier
-from cosd_api.decoding.commands import DRAFT
+from cosd_api.decoding.commands import DRAFT, Ask, CancelDraft, Command, Emit, Fail, Finish, StartDraft
+from cosd_api.decoding.cosd import CoSD
+from cosd_providers.contract import Proposal, Token
 from schedules import Outcome
 
 UNITS = st.sampled_from(("token", "word"))
@@ -217,3 +219,69 @@ def test_reference_and_decoder_agree_on_a_long_answer(unit: str) -> None:
         "stop": (),
     }
     check(schedules.run(**task, choose=lambda count: count // 2), expected(task))
+
+
+def ask_of(commands: Sequence[Command]) -> Ask:
+    """The one question among some commands."""
+    (ask,) = [command for command in commands if isinstance(command, Ask)]
+    return ask
+
+
+def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, in_flight=1)
+    decoder.start()
+    first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
+    for data in (b"b", b"c"):
+        assert not decoder.drafted(1, Token(data, 0.3))
+    both = ask_of(decoder.answered(first.ask, [Proposal(0, (Token(b"a", 0.9),))]))
+    assert [question.start for question in both.questions] == [1, 2]
+    alone = ask_of(decoder.ask_failed(both.ask, ValueError("too long")))
+    assert [question.start for question in alone.questions] == [1]
+    last = ask_of(decoder.answered(alone.ask, [Proposal(1, (Token(b"b", 0.9),))]))
+    assert [question.start for question in last.questions] == [2]
+    error = ValueError("still too long")
+    assert decoder.ask_failed(last.ask, error) == [Fail(error)]
+
+
+def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
+    decoder.start()
+    first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
+    second = ask_of(decoder.drafted(1, Token(b"b", 0.3)))
+    assert decoder.ask_failed(second.ask, ValueError("too long")) == []
+    commands = decoder.answered(first.ask, [Proposal(0, (Token(b"x", 0.9),))])
+    assert not any(isinstance(command, Fail) for command in commands)
+    assert bytes(decoder.response.text) == b"x"
+
+
+@pytest.mark.parametrize("token", [Token(b"b", 0.9), Token(b"", 0.9, end=True)])
+def test_a_draft_may_break_after_its_last_token(token: Token) -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=2)
+    decoder.start()
+    ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
+    decoder.drafted(1, token)
+    assert decoder.draft_failed(1, ValueError("the connection broke")) == []
+    *_, finish = decoder.answered(ask.ask, [Proposal(0, (Token(b"a", 0.9),))])
+    assert isinstance(finish, Finish)
+
+
+def test_a_draft_that_broke_is_an_error_once_all_before_is_settled() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
+    decoder.start()
+    ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
+    error = ValueError("the connection broke")
+    assert decoder.draft_failed(1, error) == []
+    emit, fail = decoder.answered(ask.ask, [Proposal(0, (Token(b"a", 0.9),))])
+    assert isinstance(emit, Emit)
+    assert fail == Fail(error)
+
+
+def test_once_one_assistant_has_fired_nothing_is_done_behind_it() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder.start()
+    first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
+    decoder.drafted(1, Token(b"b", 0.9))
+    assert decoder.answered(first.ask, [Proposal(0, (Token(b"x", 0.6),))]) == [CancelDraft(1)]
+    assert decoder.drafted(1, Token(b"c", 0.3)) == []
+    commands = decoder.answered(second.ask, [Proposal(0, (Token(b"y", 0.7),))])
+    assert [command.text for command in commands if isinstance(command, StartDraft)] == [b"y"]
