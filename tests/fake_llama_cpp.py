@@ -35,6 +35,9 @@ class FakeLlamaCpp:
     Attributes:
         requests: path and body of each request, in order.
         changes: what to change in every answer or event of `/completion`, for faults; None removes a field.
+        changes_from: from how many tokens on.
+        queries: the query of the last request to each path.
+        slots: what `/slots` says.
     """
 
     def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False, special: bool = False) -> None:
@@ -44,6 +47,9 @@ class FakeLlamaCpp:
         self.special = special
         self.requests: list[tuple[str, Any]] = []
         self.changes: Mapping[str, Any] = {}
+        self.changes_from = 1
+        self.queries: dict[str, str] = {}
+        self.slots: list[dict[str, Any]] = []
         self.models = ["toy"]
 
     def client(self) -> httpx.AsyncClient:
@@ -54,6 +60,7 @@ class FakeLlamaCpp:
         """One request, answered."""
         body: Any = json.loads(request.content) if request.content else None
         self.requests.append((request.url.path, body))
+        self.queries[request.url.path] = request.url.query.decode()
         match request.url.path:
             case "/props":
                 settings = {"n_ctx": self.context, "params": {}}
@@ -62,6 +69,8 @@ class FakeLlamaCpp:
                 return httpx.Response(200, json={"data": [{"id": name, "aliases": [name]} for name in self.models]})
             case "/tokenize":
                 return httpx.Response(200, json={"tokens": [self._piece(n) for n in self._encode(body["content"])]})
+            case "/slots":
+                return httpx.Response(200, json=self.slots)
             case "/completion":
                 return self._completion(body)
         return httpx.Response(
@@ -150,6 +159,8 @@ class FakeLlamaCpp:
         return self.model.tokens[n]
 
     def _changed(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if answer["tokens_predicted"] < self.changes_from:
+            return answer
         changed = {**answer, **{key: value for key, value in self.changes.items() if key in answer}}
         return {key: value for key, value in changed.items() if value is not None}
 

@@ -56,6 +56,7 @@ def _parameters(params: Any, options: argparse.Namespace) -> Any:
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
+    params.cache_ram_mib = 64  # by default prompts of the past may take 8 GB
     params.n_parallel = options.slots
     # Every slot has its own part of the memory; 0 stands for the context that the model was trained with, in each.
     params.kv_unified = False

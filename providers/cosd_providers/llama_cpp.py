@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel
 
@@ -36,12 +36,13 @@ from cosd_providers.errors import (
     InvalidRequestError,
     ModelChoiceError,
     ResponseError,
+    StatusError,
     UnsupportedError,
 )
 from cosd_providers.llama_cpp_completions import Completions
 from cosd_providers.llama_cpp_reading import Reader, Server
-from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, parse, sent
-from cosd_providers.scoring import TIES, Chain, Draft, Position, answer, boundaries, within
+from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, Slots, parse, sent
+from cosd_providers.scoring import Chain, Draft, Position, answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 
@@ -114,7 +115,7 @@ class LlamaCpp:
         draft = Draft(max_tokens)
         while not draft.over:
             reader = Reader(server, draft)
-            body = self._completions.body(sent([*start, *draft.ids]), n_predict=draft.left, n_probs=1, stream=True)
+            body = self._completions.stream(sent([*start, *draft.ids]), draft.left)
             try:
                 async with self._transport.stream("/completion", body, usage=usage, keep_alive=False) as events:
                     async for event in events:
@@ -152,15 +153,14 @@ class LlamaCpp:
         async def ask(chains: list[Chain]) -> list[list[Position]]:
             prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
             wanted = max(chain.wanted for chain in chains)
-            answers = await self._completions.batch(
-                server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True
-            )
-            positions = [server.positions(item) for item in answers]
-            hidden = [at for at, found in enumerate(positions) if not found]
-            peeked = await self._completions.peek(server, [prefixes[at] for at in hidden], usage)
-            for at, position in zip(hidden, peeked, strict=True):
-                positions[at] = [position]
-            return positions
+            try:
+                return await self._completions.greedy(server, prefixes, wanted, usage)
+            except ContextLengthError:
+                if len(chains) > 1:
+                    return [found for chain in chains for found in await ask([chain])]
+                if not chains[0].ids:  # the text itself is too long for this model
+                    raise
+                return [[]]  # its answer has reached the end of the context: it cannot go on
 
         return await answer(questions, ask)
 
@@ -191,7 +191,9 @@ class LlamaCpp:
         return pieces
 
     async def _encode(self, text: str) -> list[Piece]:
-        body = {"content": text, "add_special": False, "parse_special": True, "with_pieces": True}
+        body: dict[str, object] = {"content": text, "add_special": False, "parse_special": True, "with_pieces": True}
+        if self._model:
+            body["model"] = self._model
         raw = self._read(Pieces, await self._transport.post("/tokenize", body)).tokens
         return [
             Piece(item.id, item.piece.encode() if isinstance(item.piece, str) else bytes(item.piece)) for item in raw
@@ -200,10 +202,12 @@ class LlamaCpp:
     async def _known(self) -> Server:
         """What the server is; asked once."""
         if self._server is None:
-            props = await self._ask_props()
-            model = self._choose(self._read(Models, await self._transport.get("/v1/models")))
+            model = self._choose(await self._ask(Models, "/v1/models"))
+            props = await self._ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
             end = await self._encode(props.eos_token)
-            [*_, visible] = await self._encode("a")
+            visible = await self._encode("a")
+            if not visible:
+                raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
             able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True)
             info = ServerInfo(
                 endpoint=self._transport.endpoint,
@@ -213,14 +217,25 @@ class LlamaCpp:
                 context=props.default_generation_settings.n_ctx,
                 capabilities=able,
             )
-            self._server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible.id)
+            server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
+            if await self._speculates():
+                raise server.speculative()
+            self._server = server
         return self._server
 
-    async def _ask_props(self) -> Props:
+    async def _speculates(self) -> bool:
+        """Whether the server says so; it need not show its slots."""
+        try:
+            return any(slot.speculative for slot in self._read(Slots, await self._transport.get("/slots")).root)
+        except (StatusError, ResponseError):
+            return False
+
+    async def _ask(self, kind: type[_M], path: str) -> _M:
+        """What only this engine answers."""
         words = "this does not look like a llama.cpp server; this version speaks to llama.cpp only"
         hint = "Give the URL of `llama-server`, without /v1."
         try:
-            return self._read(Props, await self._transport.get("/props"))
+            return self._read(kind, await self._transport.get(path))
         except (InvalidRequestError, ResponseError) as error:
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
 
@@ -230,7 +245,7 @@ class LlamaCpp:
             if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
                 return model.id
         problem = f"no model {self._model!r}" if self._model else "several models, and none was named"
-        words = f"{problem}; the server has {', '.join(repr(model.id) for model in models.data)}"
+        words = f"{problem}; the server has {', '.join(repr(model.id) for model in models.data) or 'none'}"
         raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give one as `model`.")
 
     def _read(self, kind: type[_M], data: object) -> _M:

@@ -53,6 +53,22 @@ class Completions:
             answers += sorted(listed, key=lambda item: item.index)
         return answers
 
+    def stream(self, prompt: object, limit: int) -> dict[str, object]:
+        """A request for a draft of at most `limit` raw tokens."""
+        return self.body(prompt, n_predict=limit, n_probs=1, stream=True, timings_per_token=True)
+
+    async def greedy(
+        self, server: Server, prefixes: Sequence[Prefix], wanted: int, usage: Usage
+    ) -> list[list[Position]]:
+        """About `wanted` positions after each prefix; none where the context is full."""
+        answers = await self.batch(server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True)
+        positions = [server.positions(item) for item in answers]
+        hidden = [at for at, found in enumerate(positions) if not found and not answers[at].truncated]
+        peeked = await self.peek(server, [prefixes[at] for at in hidden], usage)
+        for at, position in zip(hidden, peeked, strict=True):
+            positions[at] = [position]
+        return positions
+
     async def peek(
         self, server: Server, prefixes: Sequence[Prefix], usage: Usage, *, count: int = TIES
     ) -> list[Position]:

@@ -28,18 +28,30 @@ class Server:
     ends: dict[int, str | None]
     visible: int
 
-    def entries(self, answer: Answer) -> list[Entry]:
+    def entries(self, answer: Answer, *, first: bool = True) -> list[Entry]:
         """The tokens of an answer or event with their probabilities, or the reason why there are none."""
         entries = answer.completion_probabilities
-        if not entries:
+        if not entries and first:
             words = "the server gives no probabilities with its tokens, although asked (n_probs)"
             raise UnsupportedError(words, endpoint=self.info.endpoint)
-        for entry in entries:
-            if not entry.top_logprobs and not entry.logprob:
-                words = "the server decodes speculatively and then reports every probability as 1"
-                hint = "Start it without a draft model (--model-draft, --spec-type)."
-                raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
+        if not entries or any(not entry.top_logprobs and not entry.logprob for entry in entries):
+            raise self.speculative()
         return entries
+
+    def speculative(self) -> UnsupportedError:
+        """The server hides the probabilities of what it has speculated."""
+        words = "the server decodes speculatively and then does not tell the probabilities of its tokens"
+        hint = "Start it without a draft model (--model-draft, --spec-type)."
+        return UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
+
+    def greedy(self, entry: Entry) -> Choice:
+        """A token of a draft, which has to be the most probable one."""
+        best = entry.top_logprobs[0] if entry.top_logprobs else entry
+        if best.id != entry.id and (best.logprob or 0.0) > (entry.logprob or 0.0):
+            words = "the server does not take the most probable token, although asked for greedy decoding"
+            hint = "Is it started with samplers, a grammar or a bias that a request cannot undo?"
+            raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
+        return self.choice(entry)
 
     def choice(self, entry: Entry) -> Choice:
         """A token as scoring takes it."""
@@ -101,12 +113,12 @@ class Reader:
         event = self._last = parse(Answer, data, self._server.info.endpoint)
         tokens: list[Token] = []
         if event.completion_probabilities or not event.stop:
-            entries = self._server.entries(event)
+            entries = self._server.entries(event, first=not self._seen)
             self._seen += len(entries)
             if event.tokens_predicted == self._seen and not self._beyond(event):
                 for entry in entries:
                     tokens += self._release()
-                    self._take(self._server.choice(entry), tokens)
+                    self._take(self._server.greedy(entry), tokens)
         if event.tokens_predicted != self._seen:
             tokens += self._release()
             self.done = self.hidden = True
@@ -135,12 +147,17 @@ class Reader:
         """The last event."""
         self.done = True
         self._server.check_read(event)
+        if event.stop_type == "word":
+            words = "the server stops at a text of its own (--reverse-prompt)"
+            raise UnsupportedError(words, endpoint=self._server.info.endpoint)
         if event.stop_type == "eos" and self._held is not None:
             self._server.ends[self._held.id] = None
             self._held = Choice(self._held.id, Token(b"", self._held.token.prob, end=True))
         tokens = self._release()
         context = self._server.info.context
         self.full = event.truncated or bool(context and event.tokens_evaluated + self._seen >= context)
+        if not (self._seen or self.full):  # it would be asked again for ever
+            raise self._server.broken("the server stopped without a token and without a reason")
         if event.stop_type == "eos" and not self._draft.over:
             raise self._server.broken("the end of sequence is shown as text; start the server without --special")
         return tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError, model_validator
 
@@ -21,6 +21,7 @@ __all__ = [
     "Pieces",
     "Prefix",
     "Props",
+    "Slots",
     "bill",
     "parse",
     "prob",
@@ -43,12 +44,17 @@ GREEDY: dict[str, object] = {
     "dry_multiplier": 0.0,
     "xtc_probability": 0.0,
     "mirostat": 0,
+    "dynatemp_range": 0.0,
+    "logit_bias": [],
     "ignore_eos": False,
     "post_sampling_probs": False,
-    "stop": [],
+    "stop": ["\0 no text ends like this \0"],
     "grammar": "",
 }
-"""The most probable token, always: no sampler may change that, and none may stop it early."""
+"""The most probable token, always: no sampler may change that, and none may stop it early.
+
+What is left out falls back to what the server was started with, and an empty list of stops to its reverse prompts.
+"""
 
 FIELDS = [
     "index",
@@ -82,11 +88,14 @@ OWNED = {
 """What a user's `extra_body` may not set."""
 
 
+Byte = Annotated[int, Field(ge=0, le=255)]
+
+
 class Entry(BaseModel):
     """A token with its probability, as it is sent."""
 
     id: int
-    bytes: list[int]
+    bytes: list[Byte]
     logprob: float | None
     top_logprobs: list[Entry] = []
 
@@ -118,13 +127,23 @@ class RawPiece(BaseModel):
     """A token of `/tokenize`; its bytes where they are no text."""
 
     id: int
-    piece: str | list[int]
+    piece: str | list[Byte]
 
 
 class Pieces(BaseModel):
     """The answer of `/tokenize`."""
 
     tokens: list[RawPiece]
+
+
+class Slot(BaseModel):
+    """A slot of `/slots`."""
+
+    speculative: bool = False
+
+
+class Slots(RootModel[list[Slot]]):
+    """The answer of `/slots`."""
 
 
 class Settings(BaseModel):

@@ -181,7 +181,7 @@ class ScriptedProvider:
             usage.completion_tokens += 1
             if positions[-1].pick.token.end:
                 break
-        if not positions:
+        if not positions and not chain.ids:
             raise self._too_long(len(ids))
         return positions
 

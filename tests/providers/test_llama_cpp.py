@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -140,12 +141,11 @@ async def test_what_a_draft_asks() -> None:
     assert path == "/completion"
     assert body["prompt"] == "Q"
     assert (body["n_predict"], body["n_probs"], body["stream"], body["cache_prompt"]) == (1, 1, True, True)
-    assert (body["temperature"], body["samplers"], body["repeat_penalty"], body["stop"]) == (
-        0,
-        ["temperature"],
-        1.0,
-        [],
-    )
+    assert (body["temperature"], body["samplers"], body["repeat_penalty"]) == (0, ["temperature"], 1.0)
+    # Left out, or with an empty list of stops, the server's own would hold.
+    assert (body["dynatemp_range"], body["logit_bias"]) == (0.0, [])
+    assert body["stop"]
+    assert all("\0" in stop for stop in body["stop"])
 
 
 async def test_a_draft_goes_on_from_its_ids() -> None:
@@ -264,6 +264,12 @@ async def test_models() -> None:
     assert named.name == "large@gpu:8080"
     await draft(named)
     assert server.requests[-1][1]["model"] == "large"
+    # A server with several models answers none of these without the model's name.
+    assert [body["model"] for path, body in server.requests if path == "/tokenize"] == ["large"] * 2
+    assert server.queries["/props"] == "model=large"
+    server.models = []
+    with pytest.raises(ModelChoiceError, match="the server has none"):
+        await LlamaCpp(URL, model="tiny", http_client=server.client()).describe()
 
 
 @pytest.mark.parametrize(
@@ -287,6 +293,72 @@ async def test_speculative_decoding_is_refused() -> None:
         await draft(provider)
     with pytest.raises(UnsupportedError, match="speculatively"):
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+
+
+async def test_a_server_that_says_that_it_speculates_is_refused_at_once() -> None:
+    server, provider = fake({"Q": ["a"]})
+    server.slots = [{"id": 0, "speculative": True}]
+    with pytest.raises(UnsupportedError, match=r"speculatively .* without a draft model \(--model-draft"):
+        await provider.describe()
+
+
+async def test_a_stream_whose_probabilities_stop_is_one_of_a_speculating_server() -> None:
+    server, provider = fake({"Q": ["a", "b", "c"]})
+    server.changes_from = 2
+    server.changes = {"completion_probabilities": None}
+    with pytest.raises(UnsupportedError, match="speculatively"):
+        await draft(provider)
+
+
+async def test_a_server_that_does_not_decode_greedily_is_refused() -> None:
+    server, provider = fake({"Q": ["a"]})
+    better = {"id": 99, "bytes": [98], "logprob": -0.1}
+    server.changes = {
+        "completion_probabilities": [{"id": 98, "bytes": [97], "logprob": -3.0, "top_logprobs": [better]}]
+    }
+    with pytest.raises(UnsupportedError, match="does not take the most probable token"):
+        await draft(provider)
+
+
+async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
+    server, provider = fake({"Q": ["a"]})
+    server.changes = {"stop_type": "word"}
+    with pytest.raises(UnsupportedError, match=r"stops at a text of its own \(--reverse-prompt\)"):
+        await draft(provider, limit=1)
+
+
+async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    empty = {"stop": True, "stop_type": "limit", "tokens_predicted": 0, "tokens_evaluated": 1}
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/completion":
+            return server.handle(request)
+        assert not server.requests or server.requests[-1][0] != "/completion"
+        server.requests.append(("/completion", None))
+        lines = f"data: {json.dumps(empty)}\n\n"
+        return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+
+    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    with pytest.raises(ResponseError, match="stopped without a token and without a reason"):
+        await draft(provider)
+
+
+async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
+    script: dict[str, list[ScriptToken]] = {"Q": [" x", "y", "z", "w"]}
+    for context in range(3, 9):
+        server, provider = fake(script, context=context)
+        [proposal] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        assert proposal is not None
+        written = b"".join(token.data for token in proposal.tokens)
+        assert b" xyzw".startswith(written) or proposal.tokens[-1].end
+        assert server.requests
+    server, provider = fake(script, context=3)
+    fits, too_long = Question(0, (b" a",)), Question(4, (b" a",))
+    assert [one and one.start for one in await provider.propose("Q", b" a a a", [fits], usage=Usage())] == [0]
+    with pytest.raises(ContextLengthError):
+        await provider.propose("Q", b" a a a", [fits, too_long], usage=Usage())
 
 
 async def test_missing_probabilities() -> None:
