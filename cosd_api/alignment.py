@@ -87,10 +87,11 @@ def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
     if first.isspace():
         return True
     last = before[-1].data
-    if last_character(last).isspace():
-        # A space belongs to the word behind it, also where a tokenizer makes it a token of its own (most do before
-        # digits): others would never cut between the two. White space is always the start of its unit.
-        return not (len(before) == 1 and last.endswith(b" ") and last.isspace())
+    # A space belongs to the word behind it, also where a tokenizer makes it a token of its own (most do before digits):
+    # others would never cut between the two. White space is always the start of its unit.
+    lone_space = len(before) == 1 and last.endswith(b" ") and last.isspace()
+    if last_character(last).isspace() and not lone_space:
+        return True
     return first > "\u0e00" and unicodedata.name(first, "").startswith(WRITTEN_WITHOUT_SPACES)
 
 

@@ -30,6 +30,7 @@ def fires(p: float, q: float) -> bool:
         ([" "], "4", False),
         ([" ", "4"], "2", False),
         ([" "], " x", True),
+        ([" "], "東", True),
         (["\n  "], "return", False),
         (["\n\t"], "return", True),
         (["\u3000"], "x", True),
