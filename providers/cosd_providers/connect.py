@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.keys import sets_authorization
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
 
@@ -16,6 +17,11 @@ __all__ = ["connect"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """What people leave at the end of a server's URL."""
+
+_HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
+"""What people give who forget the scheme."""
+
+_LONG = 60  # characters; what is longer is more likely a key
 
 
 def connect(
@@ -36,8 +42,8 @@ def connect(
         model: which of its models; needed where it has several.
         api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
             or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.
-            `COSD_API_KEY_API_EXAMPLE_COM`. An empty one means no key.
-        headers: sent with every request.
+            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` sets `Authorization`. An empty one means no key.
+        headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
         tokenizer: reserved; only None works in this version.
         extra_body: merged into every generation request, for what a server offers beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
@@ -45,7 +51,7 @@ def connect(
         http_client: an `httpx.AsyncClient` with proxies, certificates and limits of your own; never closed.
 
     Raises:
-        ValueError: the URL cannot be used, or `extra_body` sets what the fusion decides.
+        ValueError: the URL, the key or a header cannot be used, or `extra_body` sets what the fusion decides.
         UnsupportedError: a `tokenizer` was given.
     """
     parts = _checked(url)
@@ -54,10 +60,12 @@ def connect(
     if tokenizer is not None:
         words = "a local tokenizer cannot be given yet; llama.cpp's server encodes text itself"
         raise UnsupportedError(words, endpoint=endpoint)
+    if api_key is None and not sets_authorization(headers):
+        api_key = _key_from_environment(parts)
     return LlamaCpp(
         endpoint,
         model=model,
-        api_key=_key_from_environment(parts) if api_key is None else api_key,
+        api_key=api_key,
         headers=headers,
         extra_body=extra_body,
         timeout=timeout,
@@ -70,17 +78,23 @@ def _checked(url: str) -> SplitResult:
     text = url.strip()
     if "@" in text:
         raise ValueError("the URL holds credentials; give the key as api_key, or in COSD_API_KEY_<HOST>")
+    if "?" in text or "#" in text:
+        raise ValueError("the URL of a server has no '?' and no '#'; give keys as api_key or headers")
     if "://" not in text:
-        raise ValueError(f"{url!r} is no URL; did you mean 'http://{text}'?")
-    parts = urlsplit(text)
+        if len(text) <= _LONG and _HOST.fullmatch(text) and not text.lower().startswith("sk-"):
+            raise ValueError(f"{text!r} is no URL; did you mean 'http://{text}'?")
+        raise ValueError("what was given is no URL; expected http://HOST:PORT or https://HOST")
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("the URL cannot be read; expected http://HOST:PORT or https://HOST") from None
     try:
         parts.port  # noqa: B018
     except ValueError:
-        raise ValueError(f"{url!r} has an impossible port") from None
-    if parts.query or parts.fragment:
-        raise ValueError("the URL of a server has no '?' and no '#'; give keys as api_key or headers")
+        raise ValueError(f"the URL of {parts.hostname!r} has an impossible port") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not the URL of a server; expected http://HOST:PORT or https://HOST")
+        origin = f"{parts.scheme}://{parts.netloc}"
+        raise ValueError(f"{origin!r} is not the URL of a server; expected http://HOST:PORT or https://HOST")
     return parts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 from pydantic_core import from_json
@@ -17,6 +17,7 @@ from cosd_providers.errors import (
     ServerError,
     StatusError,
 )
+from cosd_providers.keys import Strike, only_keys
 
 __all__ = ["Errors", "Response", "event_status"]
 
@@ -45,23 +46,21 @@ class Errors:
 
     Args:
         endpoint: the server's URL.
-        secrets: what is struck out wherever it stands.
-        with_key: whether a key is sent.
+        headers: what is sent to it; each value is struck out wherever it stands.
     """
 
-    def __init__(self, endpoint: str, secrets: Collection[str] = (), *, with_key: bool = False) -> None:
+    def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
         self._endpoint = endpoint
-        self._secrets = [*secrets]
-        self._with_key = with_key
+        self._strike = Strike((headers or {}).values())
+        self._with_key = bool(only_keys(headers or {}))
 
     def make(self, kind: type[_E], words: str, response: Response | None = None, hint: str = "") -> _E:
         """An error of this endpoint."""
-        for secret in self._secrets:
-            words = words.replace(secret, "***")
-        error = kind(words, endpoint=self._endpoint, hint=hint)
+        error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
             error.status = response.status_code
-            error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+            request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+            error.request_id = self._strike(request_id) if request_id else None
         return error
 
     def refusal(self, response: Response, text: str) -> StatusError:
@@ -74,7 +73,7 @@ class Errors:
 
     def status_error(self, status: int, answer: object, response: Response) -> StatusError:
         """An HTTP status, or an error within a stream, with the server's own message."""
-        message = _message(answer)
+        message = self._strike(_message(answer))  # before it is cut: half a key is no longer found
         quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
         kind, hint = _kind(status, message)
@@ -83,9 +82,16 @@ class Errors:
         error = self.make(kind, words, response, hint)
         error.status = status
         wait = response.headers.get("retry-after", "")
-        if wait.replace(".", "", 1).isdigit():
+        if wait.isascii() and wait.replace(".", "", 1).isdigit():
             error.__dict__["retry_after"] = float(wait)
         return error
+
+    def parsed(self, response: Response, text: str) -> Any:
+        """The JSON of an answer, or the error of what is none."""
+        try:
+            return from_json(text)
+        except ValueError:
+            raise self.unreadable(response, text, "JSON") from None
 
     def unreadable(self, response: Response, text: str, expected: str) -> ResponseError:
         """Success, but not in the form that was asked for."""
@@ -117,9 +123,16 @@ def _message(answer: object) -> str:
         if isinstance(value, dict):
             return _message({"message": cast("dict[str, object]", value).get("message")})
         if isinstance(value, list):
-            entries = cast("list[dict[str, object]]", value)
-            return "; ".join(f"{item['loc']}: {item['msg']}" for item in entries if {"loc", "msg"} <= {*item})
+            return "; ".join(filter(None, map(_entry, cast("list[object]", value))))
     return ""
+
+
+def _entry(entry: object) -> str:
+    """One of several complaints; never the input that it repeats."""
+    if isinstance(entry, str):
+        return entry
+    fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+    return f"{fields['loc']}: {fields['msg']}" if {"loc", "msg"} <= {*fields} else ""
 
 
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:

@@ -2,26 +2,30 @@
 
 One `Transport` is one server. It makes its client when first used, one per event loop; tries again what was
 not answered; turns everything that goes wrong into the tree of `errors`; and keeps keys to itself: they are
-in no representation, no log, no pickle and no error, and they never follow a redirect.
+in no representation, no log, no copy and no error, and they never follow a redirect.
 """
 
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import httpx
-from anyio.lowlevel import current_token
 from httpx_sse import EventSource
 from pydantic_core import from_json
 
+from cosd_providers.bodies import LONGEST, LONGEST_ERROR, Measured, TooLongError, beginning
+from cosd_providers.clients import Clients
 from cosd_providers.contract import Usage
-from cosd_providers.errors import ConnectError, ProviderError, ProviderTimeoutError, ResponseError, StatusError
+from cosd_providers.errors import ConnectError, InvalidRequestError, ProviderError, ResponseError, StatusError
+from cosd_providers.failures import broken, no_connection, timed_out, too_long, unknown_host, unusable
+from cosd_providers.keys import checked_headers, checked_url, only_keys
 from cosd_providers.refusals import Errors, event_status
 from cosd_providers.retries import until_answered
 
@@ -35,21 +39,33 @@ DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
+_SMALL = 60.0  # seconds between two bytes of an answer for which nothing has to be generated
+
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
+
+_WAITED = {
+    "connect": httpx.ConnectTimeout,
+    "pool": httpx.PoolTimeout,
+    "write": httpx.WriteTimeout,
+    "read": httpx.TimeoutException,
+}
 
 _log = logging.getLogger("cosd_providers")
 
 
 class Transport:
-    """One server over HTTP; for adapters.
+    """One server over HTTP; for adapters. Copies of it, pickled ones too, have neither key nor headers nor client.
 
     Args:
         base_url: the server's URL, without credentials, query and trailing slash.
-        api_key: sent as a bearer token, to this server alone.
+        api_key: sent as a bearer token, to this server alone; white space around it does no harm.
         headers: sent with every request.
-        timeout: seconds for each of connecting (at most 5), writing and waiting for bytes, or an
-            `httpx.Timeout`.
+        timeout: seconds for each of connecting (at most 5), writing and waiting for bytes (where nothing is
+            generated, at most 60), or an `httpx.Timeout`.
         http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed.
+
+    Raises:
+        ValueError: the URL, the key or a header cannot be used.
     """
 
     def __init__(
@@ -61,63 +77,48 @@ class Transport:
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
     ) -> None:
-        self.endpoint = base_url
-        self._headers = dict(headers or {})
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        for name, value in self._headers.items():
-            if not (value.isascii() and value.isprintable()):
-                raise ValueError(f"the value of the header {name!r} has characters that cannot be sent")
-        secrets = (api_key, *(headers or {}).values())
-        struck = [secret for secret in secrets if secret and len(secret) > 3]
-        self._errors = Errors(base_url, struck, with_key="Authorization" in self._headers)
+        self.endpoint = checked_url(base_url)
+        self._headers = checked_headers(api_key, headers)
+        try:
+            port = httpx.Request("GET", base_url).url.port or 0
+        except (httpx.InvalidURL, ValueError):
+            port = -1
+        if not 0 <= port < 2**16:
+            raise ValueError("the URL cannot be read; expected http://HOST:PORT or https://HOST")
+        theirs = only_keys(http_client.headers) if http_client is not None else {}
+        self._errors = Errors(base_url, {**theirs, **self._headers})
         self._own_timeout = http_client is not None and timeout is DEFAULT_TIMEOUT
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._timeout = timeout
         self._user_client = http_client
-        self._clients: dict[object, HttpClient] = {}
-        self._users: dict[object, int] = {}
+        self._clients: Clients[HttpClient] = Clients()
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but keys, other headers' values and connections."""
-        gone: dict[str, Any] = {
-            "_headers": {},
-            "_errors": Errors(self.endpoint),
-            "_user_client": None,
-            "_clients": {},
-            "_users": {},
-        }
-        return {**self.__dict__, **gone, "_own_timeout": False}
+        gone: dict[str, Any] = {"_headers": {}, "_errors": Errors(self.endpoint), "_user_client": None}
+        return {**self.__dict__, **gone, "_clients": Clients[HttpClient](), "_own_timeout": False}
 
     async def __aenter__(self) -> Self:
-        loop = current_token()
-        self._users[loop] = self._users.get(loop, 0) + 1
+        self._clients.enter()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """Closes the connections when the last user leaves; a later request opens new ones."""
-        loop = current_token()
-        self._users[loop] -= 1
-        if not self._users[loop]:
-            del self._users[loop]
-            client = self._clients.pop(loop, None)
-            if client is not None:
-                with anyio.CancelScope(shield=True):
-                    await client.aclose()
+        await self._clients.leave()
 
     async def get(self, path: str) -> Any:
         """The parsed JSON answer to a GET."""
         async with self._open("GET", path) as response:
-            return self._parse(response, await self._read(response))
+            return self._errors.parsed(response, await self._read(response))
 
     async def post(self, path: str, body: object, *, usage: Usage | None = None) -> Any:
         """The parsed JSON answer to a POST. With `usage` it is counted there as a generation request."""
         async with self._open("POST", path, body, usage=usage) as response:
-            answer = self._parse(response, await self._read(response))
+            answer = self._errors.parsed(response, await self._read(response))
             if usage is not None:
                 usage.answered(time.monotonic())
             return answer
@@ -146,23 +147,30 @@ class Transport:
         if not kind.startswith("text/event-stream"):
             raise self._errors.unreadable(response, await self._read(response), "a stream of events")
         first = True
-        source = EventSource(response).aiter_sse()
+        response.encoding = "utf-8"  # as events always are
+        text = Measured(response)
+        source = EventSource(cast("httpx.Response", text)).aiter_sse()  # which asks it for headers and text alone
         try:
             async with aclosing(source):
                 async for item in source:
+                    text.size = 0
+                    if not item.data:  # a sign of life
+                        continue
                     if item.data == "[DONE]":
                         return
                     event: dict[str, Any] | None = from_json(item.data)
                     if type(event) is not dict:  # some servers greet with null
                         continue
-                    if "error" in event:
+                    if event.get("error") is not None:
                         raise self._errors.status_error(event_status(event), event, response)
                     if first:
                         first = False
                         usage.answered(time.monotonic())
                     yield event
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:
             raise self._failure(error, answered=True) from error
+        except TooLongError:
+            raise too_long(self._errors, response) from None
         except ValueError as error:
             if isinstance(error, ProviderError):
                 raise
@@ -207,21 +215,30 @@ class Transport:
             if usage is not None:
                 usage.retries += 1
 
-        return await until_answered(partial(self._send, method, path, body, headers), stale=_hung_up, again=again)
-
-    async def _send(self, method: str, path: str, body: object, headers: Mapping[str, str] | None) -> httpx.Response:
-        client = self._client()
-        request = client.build_request(
-            method,
-            self.endpoint + path,
-            json=body,
-            headers={**self._headers, **(headers or {})},
-            timeout=httpx.USE_CLIENT_DEFAULT if self._own_timeout else self._timeout,
+        return await until_answered(
+            partial(self._send, method, path, body, headers, usage),
+            stale=lambda error: isinstance(error.__cause__, _HUNG_UP),
+            lasting=lambda error: isinstance(error.__cause__, httpx.ConnectTimeout) or unknown_host(error),
+            again=again,
         )
+
+    async def _send(
+        self, method: str, path: str, body: object, headers: Mapping[str, str] | None, usage: Usage | None
+    ) -> httpx.Response:
+        response: httpx.Response | None = None
         try:
+            client = self._client()
+            request = self._request(client, method, path, body, headers, small=usage is None)
             response = await client.send(request, stream=True, follow_redirects=False)
-        except httpx.HTTPError as error:
+        except httpx.LocalProtocolError:
+            pass  # it quotes headers: nothing of it may be seen, and none of what is raised here may remember it
+        except (httpx.HTTPError, OSError) as error:
             raise self._failure(error, answered=False) from error
+        except RuntimeError as error:
+            raise unusable(self._errors, error) from error
+        if response is None:
+            words = "the request is not valid HTTP and was not sent"
+            raise self._errors.make(InvalidRequestError, words, hint="Check the headers.")
         if response.is_success:
             return response
         try:
@@ -231,47 +248,46 @@ class Transport:
                 await response.aclose()
         raise self._refusal(response, text)
 
+    def _request(
+        self, client: HttpClient, method: str, path: str, body: object, more: Mapping[str, str] | None, *, small: bool
+    ) -> httpx.Request:
+        timeout = client.timeout if self._own_timeout else self._timeout
+        if small and (timeout.read is None or timeout.read > _SMALL):
+            timeout = httpx.Timeout(connect=timeout.connect, read=_SMALL, write=timeout.write, pool=timeout.pool)
+        with suppress(UnicodeEncodeError):  # which holds the whole body
+            headers = {**self._headers, **(more or {})}
+            return client.build_request(method, self.endpoint + path, json=body, headers=headers, timeout=timeout)
+        words = "the text has half a surrogate pair, which is no character and cannot be sent"
+        raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
+
     def _client(self) -> HttpClient:
         """The user's client, or this loop's own, made when first needed."""
         if self._user_client is not None:
             return self._user_client
-        loop = current_token()
-        client = self._clients.get(loop)
-        if client is None or client.is_closed:
-            client = self._clients[loop] = httpx.AsyncClient(timeout=self._timeout, limits=_LIMITS)
-        return client
+        return self._clients.of_this_loop(lambda: httpx.AsyncClient(timeout=self._timeout, limits=_LIMITS))
 
     async def _read(self, response: httpx.Response) -> str:
+        """The whole answer; where it is no success, its beginning."""
         try:
-            await response.aread()
-        except httpx.HTTPError as error:
+            text, whole = await beginning(response, LONGEST if response.is_success else LONGEST_ERROR)
+        except (httpx.HTTPError, ssl.SSLError) as error:
             raise self._failure(error, answered=True) from error
-        return response.text
+        if response.is_success and not whole:
+            raise too_long(self._errors, response)
+        return text
 
-    def _parse(self, response: httpx.Response, text: str) -> Any:
-        try:
-            return from_json(text)
-        except ValueError:
-            raise self._errors.unreadable(response, text, "JSON") from None
-
-    def _failure(self, error: httpx.HTTPError, *, answered: bool) -> ProviderError:
+    def _failure(self, error: Exception, *, answered: bool) -> ProviderError:
         """The connection failed: before anything of an answer came, or in the middle of it."""
-        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
-            words = f"no answer within {self._timeout.read:g} s" if self._timeout.read else "no answer in time"
-            return self._errors.make(ProviderTimeoutError, words, hint="A longer `timeout` may help.")
+        if isinstance(error, httpx.TimeoutException):
+            what = next(what for what, kind in _WAITED.items() if isinstance(error, kind))
+            limit = error.request.extensions.get("timeout", {}).get(what)
+            ours = limit == _SMALL != self._timeout.read
+            return timed_out(self._errors, what, limit, answered=answered, ours=ours)
         if answered:
-            broken = self._errors.make(ResponseError, "the connection broke in the middle of the answer")
-            broken.retryable = True
-            return broken
+            return broken(self._errors)
         if isinstance(error, _HUNG_UP):
             return self._errors.make(ConnectError, "the server closed the connection without an answer")
-        reason = str(error) or type(error).__name__
-        if isinstance(error, httpx.ConnectTimeout):
-            reason = f"nothing within {self._timeout.connect:g} s" if self._timeout.connect else "timeout"
-        hint = "Is the server running, and is the URL right?"
-        if "CERTIFICATE" in reason.upper() or "SSL" in reason.upper():
-            hint = "For a private certificate set SSL_CERT_FILE or give an `http_client`."
-        return self._errors.make(ConnectError, f"no connection: {reason}", hint=hint)
+        return no_connection(self._errors, error, lasting=isinstance(error, httpx.UnsupportedProtocol))
 
     def _refusal(self, response: httpx.Response, text: str) -> ProviderError:
         """The server answered, but not with success."""
@@ -281,7 +297,3 @@ class Transport:
             words = f"the server redirects to {origin.rstrip('/')}; give that URL"
             return self._errors.make(StatusError, words, response)
         return self._errors.refusal(response, text)
-
-
-def _hung_up(error: BaseException) -> bool:
-    return isinstance(error.__cause__, _HUNG_UP)

@@ -43,12 +43,25 @@ def test_urls(url: str, endpoint: str) -> None:
         ("http://gpu1?key=sk-secret", "has no '.' and no '#'; give keys as api_key"),
         ("http://me:sk-secret@gpu1", "the URL holds credentials; give the key as api_key"),
         ("me:sk-secret@gpu1", "the URL holds credentials"),
+        ("gpu1:8080?key=sk-secret", "has no '.' and no '#'"),
+        ("http://gpu1:99999?key=sk-secret", "has no '.' and no '#'"),
+        ("http://gpu1:99999#sk-secret", "has no '.' and no '#'"),
+        ("http://gpu1:99999/sk-secret", "the URL of 'gpu1' has an impossible port"),
+        ("http://gpu1:sk-secret", "has an impossible port"),
+        ("ftp://gpu1/sk-secret", "'ftp://gpu1' is not the URL of a server"),
+        ("sk-secret", "what was given is no URL; expected http://HOST:PORT"),
+        ("SK-SECRET", "what was given is no URL"),
+        ("x" * 61, "what was given is no URL"),
+        ("my sk-secret", "what was given is no URL"),
+        ("http://[sk-secret", "the URL cannot be read"),
+        ("http://sk-secret\u2100", "the URL cannot be read"),
     ],
 )
 def test_refused_urls(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         connect(url)
-    assert "sk-secret" not in str(caught.value)
+    assert "sk-secret" not in str(caught.value).lower()
+    assert "x" * 61 not in str(caught.value)
 
 
 def test_a_tokenizer_is_not_yet_possible() -> None:
@@ -96,9 +109,20 @@ async def sent_key(url: str, api_key: str | None = None) -> str | None:
 
 
 def test_keys_that_cannot_be_sent() -> None:
-    with pytest.raises(ValueError, match="the value of the header 'Authorization' has characters") as caught:
-        connect("http://gpu1", api_key="sk-secret\n")
+    with pytest.raises(ValueError, match="the api_key has characters that cannot be sent") as caught:
+        connect("http://gpu1", api_key="sk-\x00secret")
     assert "secret" not in str(caught.value)
+
+
+async def test_white_space_around_a_key_is_none_of_it() -> None:
+    assert await sent_key("http://gpu1", " sk-mine\n") == "Bearer sk-mine"
+
+
+def test_a_header_takes_the_place_of_the_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSD_API_KEY_GPU1", "sk-env")
+    connect("http://gpu1", headers={"authorization": "Bearer sk-mine"})
+    with pytest.raises(ValueError, match="both an api_key and an Authorization header"):
+        connect("http://gpu1", api_key="sk-two", headers={"authorization": "Bearer sk-mine"})
 
 
 def test_settings_survive_pickling_but_for_keys() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
+import anyio
 import httpx
 import pytest
 import trustme
@@ -53,6 +57,16 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries again at once."""
+
+    async def sleep(seconds: float) -> None:
+        """Does not."""
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+
+
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     return trustme.CA()
@@ -71,8 +85,53 @@ def with_tls(server: Server, authority: trustme.CA, *, asks_clients: bool = Fals
 
 async def test_a_private_certificate_is_refused_with_what_helps(server: Server, authority: trustme.CA) -> None:
     async with Transport(with_tls(server, authority)) as transport:
-        with pytest.raises(ConnectError, match="For a private certificate set SSL_CERT_FILE or give an `http_client`"):
+        with pytest.raises(ConnectError, match="For a private certificate set SSL_CERT_FILE or") as caught:
             await transport.get("/props")
+        assert not caught.value.retryable
+
+
+async def test_http_where_https_is_asked(server: Server) -> None:
+    async with Transport(f"https://127.0.0.1:{server.server_port}") as transport:
+        with pytest.raises(ConnectError, match="Does the server speak https, and not http") as caught:
+            await transport.get("/props")
+        assert not caught.value.retryable
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_host_that_does_not_exist() -> None:
+    async with Transport("http://gpu1.example:8080") as transport:
+        with pytest.raises(ConnectError, match=r"no connection: no name but localhost .* Is the host's name right"):
+            await transport.get("/props")
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not counted there")
+async def test_too_many_open_files(server: Server) -> None:
+    import resource
+
+    url, (soft, hard) = f"http://127.0.0.1:{server.server_port}", resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with Transport(url) as transport:
+        await transport.get("/props")  # the client is made, its certificates are read
+        other = Transport(url)
+        held: list[int] = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        try:
+            with suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(ConnectError, match=r"no connection: Too many open files. Raise the limit") as caught:
+                await other.get("/props")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for file in held:
+                os.close(file)
+        assert caught.value.retryable
+
+
+async def test_ssl_cert_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(ConnectError, match="Is the file there that SSL_CERT_FILE names"):
+        await Transport("https://127.0.0.1:9").get("/props")
 
 
 async def test_ssl_cert_file_is_believed(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import logging
 import pickle
+import socket
+import ssl
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -36,6 +41,7 @@ EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 def transport(*answers: httpx.Response | Exception, **options: Any) -> tuple[Transport, list[httpx.Request]]:
     """A transport whose server gives these answers, the last one for ever."""
+    headers = options.pop("client_headers", None)
     requests: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -45,7 +51,7 @@ def transport(*answers: httpx.Response | Exception, **options: Any) -> tuple[Tra
             raise found
         return httpx.Response(found.status_code, headers=found.headers, content=found.content)
 
-    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle), headers=headers)
     return Transport(URL, http_client=client, **options), requests
 
 
@@ -93,6 +99,8 @@ FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
         (418, {}, InvalidRequestError, "HTTP status 418", ""),
         (422, {"error": "bad", "error_type": "validation"}, InvalidRequestError, "422: bad", ""),
         (422, {"detail": FIELDS}, InvalidRequestError, "422: ['body', 'n']: too small", ""),
+        (422, {"detail": [1, None, "bad", {}, ["loc", "msg"]]}, InvalidRequestError, "422: bad", ""),
+        (422, {"detail": [1]}, InvalidRequestError, "HTTP status 422", ""),
         (429, {"message": "slow down"}, RateLimitError, "429: slow down", ""),
         (500, error("oops", 500), ServerError, "500: oops", ""),
         (501, error("not here"), InvalidRequestError, "501: not here", ""),
@@ -128,6 +136,89 @@ async def test_the_key_is_in_no_error() -> None:
     assert KEY.encode() not in pickle.dumps(found)
 
 
+async def test_a_key_at_the_cut_of_a_long_message() -> None:
+    for length in range(250, 300):
+        found, _ = transport(httpx.Response(400, json=error("x" * length + " " + KEY + " is wrong")), api_key=KEY)
+        with pytest.raises(InvalidRequestError) as caught:
+            await found.get("/props")
+        assert "sk-" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["", "Bearer ", "Basic ", "token "])
+@pytest.mark.parametrize("name", ["Authorization", "authorization", "X-API-Key"])
+async def test_keys_in_headers(name: str, scheme: str) -> None:
+    answer = httpx.Response(401, json=error(f"Bearer {KEY.upper()} is no token"), headers={"x-request-id": f"r-{KEY}"})
+    for options in ({"headers": {name: scheme + KEY}}, {"client_headers": {name: scheme + KEY}}):
+        found, _ = transport(answer, **options)
+        with pytest.raises(AuthenticationError) as caught:
+            await found.get("/props")
+        assert caught.value.args[0] in ("401: Bearer *** is no token", "401: *** is no token")
+        assert caught.value.request_id == "r-***"
+        assert caught.value.hint == "The key was refused."
+
+
+async def test_a_redirect_to_the_key() -> None:
+    found, _ = transport(httpx.Response(307, headers={"location": f"http://{KEY}.example/"}), api_key=KEY.upper())
+    with pytest.raises(StatusError, match=r"redirects to http://\*\*\*\.example; give"):
+        await found.get("/props")
+
+
+async def test_white_space_around_a_key_is_none_of_it() -> None:
+    found, requests = transport(httpx.Response(200, json=1), api_key=f" {KEY}\r\n")
+    await found.get("/props")
+    assert requests[0].headers["authorization"] == f"Bearer {KEY}"
+    found, requests = transport(httpx.Response(200, json=1), api_key=" ")
+    await found.get("/props")
+    assert "authorization" not in requests[0].headers
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"api_key": "secret\nsecret"}, "the api_key has characters that cannot be sent"),
+        ({"api_key": "secrét"}, "the api_key has characters that cannot be sent"),
+        ({"headers": {"X": "secret\n"}}, "the value of the header 'X' has characters that cannot be sent"),
+        ({"headers": {"X": "secret "}}, "the value of the header 'X' begins or ends with white space"),
+        ({"headers": {"X": " secret"}}, "the value of the header 'X' begins or ends with white space"),
+        ({"headers": {"secret X": "a"}}, "the name of a header is empty or has characters that cannot be sent"),
+        ({"headers": {"": "a"}}, "the name of a header is empty"),
+        ({"headers": {"authorization": "secret"}, "api_key": "secret"}, "both an api_key and an Authorization header"),
+        ({"base_url": "http://me:secret@gpu"}, "the URL holds credentials; give the key as api_key"),
+        ({"base_url": "http://gpu?key=secret"}, "has no '.' and no '#'"),
+        ({"base_url": "http://secret:99999"}, "the URL cannot be read"),
+        ({"base_url": "http://gpu:secret"}, "the URL cannot be read"),
+        ({"base_url": "http://secret\u2100"}, "the URL cannot be read"),
+        ({"base_url": "http://xn--secret-"}, "the URL cannot be read"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_and_not_shown(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        Transport(**{"base_url": URL, **options})
+    assert "secret" not in "".join(traceback.format_exception(caught.value)).split("ValueError: ")[-1]
+
+
+def test_an_empty_key_beside_a_header_is_none() -> None:
+    assert Transport(URL, api_key="", headers={"Authorization": "Bearer x"})._headers == {"Authorization": "Bearer x"}
+
+
+async def test_a_header_that_is_not_valid_is_not_shown() -> None:
+    client = httpx.AsyncClient(headers={"X": "secret "})
+    async with server(hold) as url, client:
+        with pytest.raises(InvalidRequestError, match=r"not valid HTTP and was not sent. Check the headers") as caught:
+            await Transport(url, http_client=client).get("/props")
+    shown: BaseException | None = caught.value
+    while shown is not None:
+        assert "secret" not in str(shown)
+        shown = shown.__cause__ or shown.__context__
+
+
+def test_copies_have_no_keys() -> None:
+    found = Transport(URL, api_key=KEY, headers={"X": KEY}, timeout=3)
+    for twin in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert (twin._headers, twin._timeout.read, twin.endpoint) == ({}, 3, URL)
+    assert "neither key" in (Transport.__doc__ or "")
+
+
 async def test_a_redirect_is_not_followed() -> None:
     moved = httpx.Response(307, headers={"location": f"https://me:{KEY}@other.example/x?y=1"})
     found, requests = transport(moved, api_key=KEY)
@@ -156,10 +247,11 @@ async def test_answers_that_are_none(response: httpx.Response, words: str) -> No
 
 async def test_events() -> None:
     lines = 'data: null\n\n: comment\n\ndata: {"a":\ndata: "x\u2028y"}\n\ndata: {"b": 1}\r\n\r\n'
+    lines += 'event: ping\n\nretry: 300\n\nid: 7\n\ndata:\n\ndata: {"error": null}\n\n'
     lines += 'data: [DONE]\n\ndata: {"c": 1}\n\n'
     found, _ = transport(httpx.Response(200, text=lines, headers=EVENTS))
     usage = Usage()
-    assert await events(found, usage) == [{"a": "x\u2028y"}, {"b": 1}]
+    assert await events(found, usage) == [{"a": "x\u2028y"}, {"b": 1}, {"error": None}]
     assert usage.requests == 1
     assert usage.first_token_seconds is not None
     assert usage.busy_seconds >= usage.first_token_seconds
@@ -200,23 +292,63 @@ async def test_tries_again(slept: list[float]) -> None:
     assert 1 <= slept[2] <= 1.25
 
 
-@pytest.mark.parametrize("answer", [httpx.Response(500), httpx.ConnectError("refused"), httpx.ConnectTimeout("")])
-async def test_gives_up(answer: Any, slept: list[float]) -> None:
-    found, requests = transport(answer)
-    with pytest.raises((ServerError, ConnectError)):
-        await found.get("/props")
-    assert len(requests) == 4
+def unreachable(cause: BaseException) -> httpx.ConnectError:
+    """What httpx raises for it: its own error, that of httpcore with the cause in its arguments, and the cause."""
+    error = httpx.ConnectError("All connection attempts failed")
+    error.__cause__ = Exception(OSError("All connection attempts failed"))
+    error.__cause__.args[0].__cause__ = cause
+    return error
+
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 9)")
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+PLAIN = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")
+FILES = OSError(errno.EMFILE, "sockets")
 
 
 @pytest.mark.parametrize(
-    "answer", [httpx.Response(400), httpx.Response(401), httpx.Response(501), httpx.ReadTimeout("")]
+    ("answer", "attempts"),
+    [
+        (httpx.Response(500), 4),
+        (httpx.ConnectError("no"), 4),
+        (unreachable(REFUSED), 4),
+        (httpx.ConnectTimeout(""), 2),
+        (unreachable(UNKNOWN), 2),
+    ],
 )
-async def test_does_not_try_again(answer: Any, slept: list[float]) -> None:
+async def test_gives_up(answer: Any, attempts: int, slept: list[float]) -> None:
     found, requests = transport(answer)
-    with pytest.raises(ProviderError):
+    with pytest.raises((ServerError, ConnectError)) as caught:
+        await found.get("/props")
+    assert len(requests) == attempts
+    assert sum(slept) <= 2.5
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("answer", "retryable"),
+    [
+        (httpx.Response(400), False),
+        (httpx.Response(401), False),
+        (httpx.Response(501), False),
+        (httpx.ReadTimeout(""), True),
+        (httpx.LocalProtocolError("x"), False),
+        (httpx.UnsupportedProtocol("x"), False),
+        (RuntimeError("closed"), False),
+        (unreachable(UNTRUSTED), False),
+        (unreachable(PLAIN), False),
+        (PLAIN, False),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+    ],
+)
+async def test_does_not_try_again(answer: Any, retryable: bool, slept: list[float]) -> None:
+    found, requests = transport(answer)
+    with pytest.raises(ProviderError) as caught:
         await found.get("/props")
     assert len(requests) == 1
     assert slept == []
+    assert caught.value.retryable is retryable
 
 
 async def test_waits_for_a_server_that_loads(slept: list[float]) -> None:
@@ -225,6 +357,21 @@ async def test_waits_for_a_server_that_loads(slept: list[float]) -> None:
     assert await found.get("/props") == 1
     assert len(requests) == 21
     assert max(slept) <= 2
+
+
+async def test_loading_is_what_the_server_says_not_what_it_is_called(slept: list[float]) -> None:
+    busy = [httpx.Response(503, json=error("busy", 503))] * 4
+    client = transport(*busy, httpx.Response(200, json=1))[0]._user_client
+    with pytest.raises(ServerError):
+        await Transport("http://loading-dock:8080", http_client=client).get("/props")
+    assert len(slept) == 3
+
+
+@pytest.mark.parametrize("wait", ["²".encode("latin-1"), b"soon", b"-1", b"Wed, 21 Oct 2026 07:28:00 GMT"])
+async def test_waits_that_are_no_number(wait: bytes) -> None:
+    found, _ = transport(httpx.Response(400, headers=[(b"retry-after", wait)]))
+    with pytest.raises(InvalidRequestError, match="HTTP status 400"):
+        await found.get("/props")
 
 
 async def test_a_long_wait_is_cut(slept: list[float]) -> None:
@@ -237,18 +384,126 @@ async def test_a_long_wait_is_cut(slept: list[float]) -> None:
     ("failure", "words"),
     [
         (httpx.ConnectError("all failed"), "no connection: all failed. Is the server running"),
-        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), "SSL_CERT_FILE or give an `http_client`"),
-        (httpx.ConnectTimeout(""), "no connection: nothing within 5 s"),
-        (httpx.ReadTimeout(""), "no answer within 600 s. A longer `timeout` may help"),
+        (unreachable(REFUSED), "no connection: Connection refused. Is the server running"),
+        (
+            unreachable(ExceptionGroup("", [OSError(errno.ENETUNREACH, "x"), REFUSED])),
+            "no connection: Connection refused. Is the server running",
+        ),
+        (unreachable(UNKNOWN), "no connection: Name or service not known. Is the host's name right"),
+        (unreachable(FILES), "no connection: Too many open files. Raise the limit of open files .* lower the conc"),
+        (FILES, "no connection: Too many open files. Raise"),
+        (unreachable(FileNotFoundError(errno.ENOENT, "No such file")), "No such file. Is the file there"),
+        (unreachable(UNTRUSTED), "VERIFY_FAILED] self-signed. .* SSL_CERT_FILE or give an `http_client`"),
+        (unreachable(PLAIN), "WRONG_VERSION_NUMBER]. Does the server speak https"),
+        (httpx.UnsupportedProtocol("no 'ftp://'"), "no 'ftp://'. Is the URL right"),
+        (httpx.ConnectTimeout(""), "no connection: nothing within 3 s. Is the server running"),
+        (httpx.ReadTimeout(""), "no answer within 7 s. A longer `timeout` may help"),
+        (httpx.WriteTimeout(""), "the server took nothing more of the request within 9 s. A longer `timeout`"),
+        (httpx.PoolTimeout(""), "no free connection within 11 s. Allow the `http_client` more connections, or lower"),
         (httpx.RemoteProtocolError("Server disconnected"), "the server closed the connection without an answer"),
+        (httpx.LocalProtocolError("Illegal value b'secret'"), "the request is not valid HTTP and was not sent"),
+        (RuntimeError("bound to another loop"), "cannot be used: bound to another loop. Give an `http_client`"),
     ],
 )
 async def test_failures(failure: Exception, words: str, slept: list[float]) -> None:
-    found, _ = transport(failure)
+    found, _ = transport(failure, timeout=httpx.Timeout(connect=3, read=7, write=9, pool=11))
     with pytest.raises(ProviderError, match=words) as caught:
         await found.get("/props")
-    assert caught.value.retryable
-    assert isinstance(caught.value, ProviderTimeoutError | ConnectError)
+    assert isinstance(caught.value, ProviderTimeoutError | ConnectError | InvalidRequestError)
+
+
+async def test_what_the_caller_was_handling_is_no_cause(slept: list[float]) -> None:
+    found, _ = transport(httpx.ConnectError("no"))
+    try:
+        raise UNKNOWN
+    except OSError:
+        with pytest.raises(ConnectError, match=r"no connection: no. Is the server running"):
+            await found.get("/props")
+    assert len(slept) == 3
+
+
+async def test_a_timeout_without_a_limit(slept: list[float]) -> None:
+    found, _ = transport(httpx.PoolTimeout(""), timeout=httpx.Timeout(None))
+    with pytest.raises(ProviderTimeoutError, match="no free connection in time"):
+        await found.get("/props")
+
+
+async def test_what_needs_no_generating_waits_no_longer_than_a_minute() -> None:
+    for timeout, small in ((600, 60), (httpx.Timeout(None), 60), (3, 3)):
+        found, requests = transport(httpx.Response(200, json=1), timeout=timeout)
+        await found.get("/props")
+        await found.post("/tokenize", {})
+        await found.post("/completion", {}, usage=Usage())
+        reads = [request.extensions["timeout"]["read"] for request in requests]
+        assert reads == [small, small, found._timeout.read]
+    found, _ = transport(httpx.ReadTimeout(""), timeout=600)
+    with pytest.raises(ProviderTimeoutError, match=r"no answer within 60 s$"):
+        await found.get("/props")
+    with pytest.raises(ProviderTimeoutError, match=r"no answer within 600 s. A longer `timeout` may help"):
+        await found.post("/completion", {}, usage=Usage())
+
+
+async def test_a_client_that_is_closed() -> None:
+    found, _ = transport(httpx.Response(200, json=1))
+    assert found._user_client is not None
+    await found._user_client.aclose()
+    with pytest.raises(ConnectError, match=r"has been closed. Give an `http_client` that is open") as caught:
+        await found.get("/props")
+    assert not caught.value.retryable
+
+
+async def test_half_a_surrogate_pair_cannot_be_sent() -> None:
+    found, requests = transport(httpx.Response(200, json=1))
+    with pytest.raises(InvalidRequestError, match="half a surrogate pair") as caught:
+        await found.post("/go", {"prompt": "hello \ud800"})
+    assert requests == []
+    assert caught.value.__context__ is None  # which would hold the whole body
+    assert "hello" not in str(caught.value)
+
+
+# Sizes.
+
+
+def flood(status: int, kind: str, start: bytes = b"") -> tuple[Transport, list[int]]:
+    """A server that answers with a megabyte after the other, and how many were taken."""
+    taken: list[int] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        yield start
+        for number in range(200):
+            taken.append(number)
+            yield b" " * 2**20
+
+    answer = httpx.MockTransport(lambda _: httpx.Response(status, headers={"content-type": kind}, content=body()))
+    return Transport(URL, http_client=httpx.AsyncClient(transport=answer)), taken
+
+
+async def test_answers_without_end() -> None:
+    found, taken = flood(200, "application/json")
+    with pytest.raises(ResponseError, match="the answer is longer than 64 MB"):
+        await found.post("/go", {})
+    assert len(taken) == 65
+    found, taken = flood(200, "text/event-stream", b'data: {"a": 1}\n\ndata: ')
+    with pytest.raises(ResponseError, match="the answer is longer than 64 MB"):
+        await events(found)
+    assert len(taken) in (64, 65)
+    found, taken = flood(400, "application/json", b'{"error": "')
+    with pytest.raises(InvalidRequestError, match="HTTP status 400"):
+        await found.post("/go", {})
+    assert len(taken) == 1
+
+
+async def test_many_events_may_be_longer_than_one() -> None:
+    count = 130
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(count):
+            yield b'data: {"a": "' + b"x" * 2**20 + b'"}\n\n'
+
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, headers=EVENTS, content=body()))
+    found = Transport(URL, http_client=httpx.AsyncClient(transport=answer))
+    async with found.stream("/go", {}, usage=Usage()) as stream:
+        assert len([len(event["a"]) async for event in stream]) == count
 
 
 # Real sockets.
@@ -316,8 +571,23 @@ async def test_a_server_that_never_answers() -> None:
         assert isinstance(ProviderTimeoutError(""), TimeoutError)
 
 
-async def test_refused() -> None:
-    with pytest.raises(ConnectError, match=r"http://127.0.0.1:9: no connection: .* Is the server running"):
+async def hold(stream: SocketStream, count: int) -> None:
+    """Never answers."""
+    await anyio.sleep_forever()
+
+
+async def test_an_answer_that_stops() -> None:
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(CUT % (b"text/event-stream", b'data: {"a": 1}\n\n'))
+        await anyio.sleep_forever()
+
+    async with server(handle) as url, Transport(url, timeout=0.05) as found:
+        with pytest.raises(ProviderTimeoutError, match=r"the answer stopped: nothing more within 0.05 s. A longer"):
+            await events(found)
+
+
+async def test_refused(slept: list[float]) -> None:
+    with pytest.raises(ConnectError, match=r"http://127.0.0.1:9: no connection: .*refused. Is the server running"):
         await Transport("http://127.0.0.1:9").get("/props")
 
 
@@ -383,7 +653,7 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
 
 
 def test_constructing_makes_no_client() -> None:
-    assert Transport(URL)._clients == {}
+    assert len(Transport(URL)._clients) == 0
 
 
 async def test_the_last_user_closes_and_the_next_reopens() -> None:
@@ -395,13 +665,13 @@ async def test_the_last_user_closes_and_the_next_reopens() -> None:
         async with found:
             async with found:
                 await found.get("/props")
-            [first] = found._clients.values()
+            first = found._client()
             assert not first.is_closed
         assert first.is_closed
         assert await found.get("/props") == 1
         async with found:
             pass
-        assert found._clients == {}
+        assert len(found._clients) == 0
 
 
 def test_one_client_for_each_loop() -> None:
@@ -412,7 +682,7 @@ def test_one_client_for_each_loop() -> None:
             return found._client()
 
     assert anyio.run(client) is not anyio.run(client)
-    assert found._clients == {}
+    assert len(found._clients) == 0
 
 
 async def test_a_users_client_is_used_as_it_is_and_never_closed() -> None:

@@ -1,0 +1,81 @@
+"""Keys and other headers: which can be sent, and how they are struck out of all words that are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+__all__ = ["Strike", "checked_headers", "checked_url", "only_keys", "sets_authorization"]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SCHEMES = {"basic", "bearer", "token"}
+_KEYS = {"authorization", "x-api-key"}
+
+
+def checked_url(url: str) -> str:
+    """A URL that may be shown.
+
+    Raises:
+        ValueError: it may hold a secret.
+    """
+    if "@" in url:
+        raise ValueError("the URL holds credentials; give the key as api_key")
+    if "?" in url or "#" in url:
+        raise ValueError("the URL of a server has no '?' and no '#'; give keys as api_key or headers")
+    return url
+
+
+def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers to send. White space around the key is none of it: keys are often read from files.
+
+    Raises:
+        ValueError: one cannot be sent, or there are two keys; no value is shown.
+    """
+    found = dict(headers or {})
+    for name, value in found.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError("the name of a header is empty or has characters that cannot be sent")
+        if not _printable(value):
+            raise ValueError(f"the value of the header {name!r} has characters that cannot be sent")
+        if value != value.strip():
+            raise ValueError(f"the value of the header {name!r} begins or ends with white space")
+    key = (api_key or "").strip()
+    if not _printable(key):
+        raise ValueError("the api_key has characters that cannot be sent")
+    if key:
+        if sets_authorization(found):
+            raise ValueError("there are both an api_key and an Authorization header; give one of them")
+        found["Authorization"] = f"Bearer {key}"
+    return found
+
+
+def sets_authorization(headers: Mapping[str, str] | None) -> bool:
+    """Whether the user gives the key as a header."""
+    return any(name.lower() == "authorization" for name in headers or {})
+
+
+def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
+    """Those of the headers that hold keys."""
+    return {name: value for name, value in headers.items() if name.lower() in _KEYS}
+
+
+class Strike:
+    """Strikes header values out of words, and each word of such a value; capitals or not.
+
+    Args:
+        values: what may be a secret, but for what has no more than three characters.
+    """
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        parts = {part for value in values for part in (value, *value.split())}
+        found = [part for part in parts if len(part) > 3 and part.lower() not in _SCHEMES]
+        longest_first = sorted(found, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if found else None
+
+    def __call__(self, words: str) -> str:
+        """The words with `***` in each such place."""
+        return self._pattern.sub("***", words) if self._pattern else words
+
+
+def _printable(value: str) -> bool:
+    return value.isascii() and value.isprintable()
