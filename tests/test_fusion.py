@@ -453,6 +453,7 @@ async def test_the_bill_of_a_draft_may_come_a_moment_after_its_last_token() -> N
             async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
                 async for item in stream:
                     yield item
+            await anyio.sleep(0.02)
             usage.completion_tokens += 1000
 
     result = await fuse("Q:", draft=Bills(TextModel(DRAFT)), assistant=assistant(), verifier=RuleVerifier(alpha=0))

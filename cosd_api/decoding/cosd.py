@@ -143,9 +143,7 @@ class CoSD:
         """The draft under way broke: an error once everything before is settled and the answer is to go on."""
         if draft != self._draft:
             return []
-        self._draft = None
-        if not self.response.over:
-            self._draft_error = error
+        self._draft, self._draft_error = None, error
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
