@@ -125,6 +125,8 @@ def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         SettingError: one of them is empty or not a string.
     """
+    if not (stop is None or isinstance(stop, str | Sequence)):
+        raise SettingError(f"stop must be a string or several, not {stop!r}")
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     for one in stops:
         if not isinstance(one, str) or not one:

@@ -294,6 +294,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200, help="questions of each kind to measure with")
     parser.add_argument("--checkpoints", type=Path, help="folder to save the weights to now and then")
     args = parser.parse_args()
+    if args.quick and (args.out == models or args.hf_out == folders):
+        parser.error("--quick needs --out and --hf-out: its poor models must not take the place of the good ones")
     if args.checkpoints:
         args.checkpoints.mkdir(parents=True, exist_ok=True)
     plans = [plan for plan in PLANS if args.only in (None, plan.name)]

@@ -258,6 +258,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"max_ahead": -1}, "max_ahead must be a whole number"),
         ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
         ({"unit": "sentence"}, 'unit must be "token", "word" or None'),
+        ({"stop": 5}, "stop must be a string or several, not 5"),
         ({"stop": [""]}, "stop must be strings of at least one character"),
         ({"verifier": 0.5}, "verifier must be a RuleVerifier"),
         ({"verifier": RuleVerifier}, "verifier must be a RuleVerifier"),

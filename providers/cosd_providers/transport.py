@@ -37,7 +37,8 @@ Timeout = float | httpx.Timeout
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 """Seconds: 5 to connect, 600 between two bytes of an answer; none to wait for a free connection."""
 
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+# Few idle connections: with a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4)
 
 _SMALL = 60.0  # seconds between two bytes of an answer for which nothing has to be generated
 
