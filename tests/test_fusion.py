@@ -87,6 +87,7 @@ async def test_the_result_goes_through_json_and_pickle() -> None:
     assert json.loads(text)["settings"]["verifier"]["beta"] == "Infinity"
     json.loads(text, parse_constant=lambda name: pytest.fail(f"a bare {name}"))
     assert FusionResult.model_validate_json(text) == result
+    assert FusionResult.model_validate_json(json.dumps(result.model_dump(mode="json"), allow_nan=False)) == result
     assert pickle.loads(pickle.dumps(result)) == result
 
 
@@ -199,6 +200,17 @@ async def test_map_keeps_the_order_and_reads_ahead_no_further_than_needed() -> N
             assert taken <= len(results) + 2
             assert writer.open_requests <= 3
     assert results == [f" {number}" for number in range(20)]
+
+
+async def test_map_passes_its_limits_on() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        assert [result.text async for result in fusion.map(["Q:"], max_tokens=2)] == [" The cap"]
+        assert [result.text async for result in fusion.map(["Q:"], stop=" is")] == [" The capital"]
+
+
+async def test_twins_are_judged_token_by_token() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=draft())
+    assert result.settings.unit == "token"
 
 
 async def test_leaving_a_map_cancels_what_is_under_way() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 
 class RuleVerifier(BaseModel):
@@ -25,6 +26,10 @@ class RuleVerifier(BaseModel):
     kind: Literal["rule"] = "rule"
     alpha: float = Field(default=0.5, ge=0)
     beta: float = Field(default=0.5, ge=0)
+
+    @field_serializer("alpha", "beta", when_used="json")
+    def _without_bare_infinity(self, bound: float) -> float | str:
+        return bound if math.isfinite(bound) else "Infinity"
 
     def fires(self, p: float, q: float) -> bool:
         """Equations (5) and (6)."""
