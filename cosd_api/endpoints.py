@@ -14,13 +14,15 @@ from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.result import Endpoint
 from cosd_providers import connect
 from cosd_providers.contract import Provider, ServerInfo
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.errors import ContextLengthError, UnsupportedError
 
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
 """What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
+
+_SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,24 @@ class Learned:
         assistants: the assistants, in the order given.
         unit: what they are judged by.
         warnings: what a reader of any answer should know.
+        cues: for each chat model its name and what its template writes before an answer.
     """
 
     draft: Endpoint
     assistants: tuple[Endpoint, ...]
     unit: Unit
     warnings: tuple[str, ...]
+    cues: tuple[tuple[str, str], ...] = ()
+
+    def warnings_for(self, prompt: str) -> tuple[str, ...]:
+        """What a reader of the answer to `prompt` should know before it is there."""
+        raw = tuple(
+            f"{name} is a chat model, and the prompt is raw text: nowhere does it hold {cue!r}, "
+            "which its chat template writes before an answer"
+            for name, cue in self.cues
+            if cue not in prompt
+        )
+        return (*self.warnings, *raw)
 
 
 class Endpoints:
@@ -112,7 +126,25 @@ class Endpoints:
             if not info.capabilities.end_prob
         )
         unit = self.unit if self.unit is not None else await _common_unit(providers, infos)
-        return Learned(draft, tuple(assistants), unit, warnings)
+        cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
+        return Learned(draft, tuple(assistants), unit, warnings, cues)
+
+    async def check_length(self, prompt: str) -> None:
+        """Sees whether every model has room for the prompt and a token behind it, as far as that can be known.
+
+        Raises:
+            ContextLengthError: one has not. Found before anything is drafted.
+        """
+        size = len(prompt.encode())
+        for name, provider in zip(["draft", *self.names], [self.draft, *self.assistants], strict=True):
+            info = await provider.describe()
+            # No token is shorter than a byte, so that most prompts need not be counted.
+            if info.context is None or size + _SPECIAL < info.context or not info.capabilities.tokenize:
+                continue
+            count = len(await provider.tokenize(prompt))
+            if count >= info.context:
+                words = f"the prompt has {count} tokens, and the context of the {name} holds {info.context}"
+                raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:

@@ -83,6 +83,7 @@ class FusionStream:
     async def _run(self) -> None:
         endpoints, plan = self._endpoints, self._plan
         learned = await endpoints.learn()
+        await endpoints.check_length(self._prompt)
         decoder = CoSD(
             plan.verifier,
             unit=learned.unit,
@@ -133,7 +134,7 @@ class FusionStream:
                 first_token=self._first_token,
                 per_token=total / len(self._all) if self._all else None,
             ),
-            warnings=(*learned.warnings, *driver.warnings()),
+            warnings=(*learned.warnings_for(self._prompt), *driver.warnings()),
             draft=learned.draft,
             assistants=learned.assistants,
             settings=Settings(

@@ -346,7 +346,7 @@ async def test_a_full_context_ends_the_answer() -> None:
     )
     after_a_replacement = await fuse("Q:", draft=draft(context=8), assistant=assistant())
     assert (after_a_replacement.text, after_a_replacement.stop_reason) == (" The capital is Lima", "context")
-    with pytest.raises(ContextLengthError, match="the text has 2 tokens, the model's context 1"):
+    with pytest.raises(ContextLengthError, match="the prompt has 2 tokens, and the context of the draft holds 1"):
         await fuse("Q:", draft=draft(context=1), assistant=assistant())
 
 
@@ -647,3 +647,37 @@ async def test_the_whole_way_equals_the_reference(
     assert result.finish_reason == wanted.finish_reason
     assert result.replacements == wanted.replacements
     assert all(provider.open_requests == 0 for provider in providers)
+
+
+# What is known before the first token.
+
+
+async def test_a_chat_model_that_is_given_raw_text() -> None:
+    draft = ScriptedProvider.from_texts({"Q": ["a"]}, answer_cue="<|end|>\n<|assistant|>\n")
+    assistant = ScriptedProvider.from_texts({"Q": ["a"]}, answer_cue="\n")  # says nothing by which it can be known
+    async with Fusion(draft=draft, assistant=assistant) as fusion:
+        raw = await fusion.generate("Q")
+        rendered = await fusion.generate("<|user|>\nQ<|end|>\n<|assistant|>\n")
+    assert raw.warnings == (
+        "draft is a chat model, and the prompt is raw text: nowhere does it hold '<|end|>\\n<|assistant|>', "
+        "which its chat template writes before an answer",
+    )
+    assert rendered.warnings == ()
+
+
+@pytest.mark.parametrize(("short", "name"), [("draft", "draft"), ("assistant", "assistant")])
+async def test_a_prompt_that_is_too_long_for_one_model_is_refused_before_anything_is_drafted(
+    short: str, name: str
+) -> None:
+    prompt = "Q" * 20
+    models = {role: ScriptedProvider.from_texts({prompt: ["a"]}) for role in ("draft", "assistant")}
+    models[short].context = len(await models[short].tokenize(prompt))
+    async with Fusion(**models) as fusion:  # type: ignore[arg-type]
+        with pytest.raises(
+            ContextLengthError, match=rf"the prompt has \d+ tokens, and the context of the {name} holds"
+        ):
+            await fusion.generate(prompt)
+    assert all(model.requests == 0 for model in models.values())
+    models[short].context += 1  # type: ignore[operator]
+    async with Fusion(**models) as fusion:  # type: ignore[arg-type]
+        assert (await fusion.generate(prompt)).text == "a"

@@ -161,6 +161,8 @@ class ServerInfo:
         build: the server's version, where it tells.
         context: tokens that fit into one request, prompt and answer together; None where unknown.
         capabilities: what it can do.
+        answer_cue: what the model's chat template writes between a user's message and the answer; None where it
+            has no template, or none can be seen.
     """
 
     endpoint: str
@@ -169,6 +171,7 @@ class ServerInfo:
     build: str | None
     context: int | None
     capabilities: Capabilities
+    answer_cue: str | None = None
 
 
 @runtime_checkable

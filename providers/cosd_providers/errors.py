@@ -10,7 +10,7 @@
     │   ├── InvalidRequestError      400, 404, 422 and other refusals (also a ValueError)
     │   ├── ContextLengthError       the text does not fit into the model's context
     │   ├── RateLimitError           429
-    │   └── ServerError              5xx: loading, overloaded or broken
+    │   └── ServerError              5xx, 424: loading, overloaded or broken
     ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
     ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
     └── UnsupportedError             the endpoint cannot do what the fusion needs
@@ -120,7 +120,7 @@ class RateLimitError(StatusError):
 
 
 class ServerError(StatusError):
-    """5xx: the server is loading, overloaded or broken."""
+    """5xx, and 424 of TGI: the server is loading, overloaded or broken."""
 
     retryable = True
 

@@ -41,12 +41,14 @@ from cosd_providers.errors import (
 )
 from cosd_providers.llama_cpp_completions import Completions
 from cosd_providers.llama_cpp_reading import Reader, Server
-from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, Slots, parse, sent
+from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, Rendered, Slots, parse, sent
 from cosd_providers.scoring import Chain, Draft, Position, answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 
 __all__ = ["LlamaCpp"]
+
+_CHATML = "<|im_start|>"
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -216,12 +218,28 @@ class LlamaCpp:
                 build=props.build_info,
                 context=props.default_generation_settings.n_ctx,
                 capabilities=able,
+                answer_cue=await self._answer_cue(),
             )
             server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
             if await self._speculates():
                 raise server.speculative()
             self._server = server
         return self._server
+
+    async def _answer_cue(self) -> str | None:
+        """What the chat template writes before an answer; None where the model has no template of its own."""
+        mark = "\U000f0000"
+        body: dict[str, object] = {"messages": [{"role": "user", "content": mark}]}
+        if self._model:
+            body["model"] = self._model
+        try:
+            rendered = self._read(Rendered, await self._transport.post("/apply-template", body)).prompt
+        except (StatusError, ResponseError):
+            return None
+        cue = rendered.rpartition(mark)[2]
+        # A model without a template is given ChatML by the server: then its marks are no tokens of the model.
+        own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
+        return cue if own and mark in rendered else None
 
     async def _speculates(self) -> bool:
         """Whether the server says so; it need not show its slots."""
@@ -232,8 +250,8 @@ class LlamaCpp:
 
     async def _ask(self, kind: type[_M], path: str) -> _M:
         """What only this engine answers."""
-        words = "this does not look like a llama.cpp server; this version speaks to llama.cpp only"
-        hint = "Give the URL of `llama-server`, without /v1."
+        words = "this does not look like a llama.cpp server"
+        hint = "Give the URL of `llama-server`, without /v1; for another server leave out engine."
         try:
             return self._read(kind, await self._transport.get(path))
         except (InvalidRequestError, ResponseError) as error:

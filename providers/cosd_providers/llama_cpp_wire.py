@@ -21,6 +21,7 @@ __all__ = [
     "Pieces",
     "Prefix",
     "Props",
+    "Rendered",
     "Slots",
     "bill",
     "parse",
@@ -158,6 +159,12 @@ class Props(BaseModel):
     default_generation_settings: Settings
     eos_token: str = ""
     build_info: str | None = None
+
+
+class Rendered(BaseModel):
+    """The answer of `/apply-template`."""
+
+    prompt: str
 
 
 class Listed(BaseModel):

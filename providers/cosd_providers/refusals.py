@@ -22,7 +22,12 @@ from cosd_providers.keys import Strike, only_keys
 __all__ = ["Errors", "Response", "event_status"]
 
 _QUOTED = 300  # characters of a server's own message that an error quotes
-_TOO_LONG = ("context size", "context length", "maximum context", "context window", "too many tokens")
+_NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
+_TOO_LONG = (
+    *("context size", "context length", "maximum context", "context window", "too many tokens"),
+    *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
+)
+"""How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI."""
 
 _E = TypeVar("_E", bound=ProviderError)
 
@@ -78,7 +83,7 @@ class Errors:
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
         kind, hint = _kind(status, message)
         if kind is AuthenticationError:
-            hint = "The key was refused." if self._with_key else "No key was given."
+            hint = "The key was refused." if self._with_key else _NO_KEY
         error = self.make(kind, words, response, hint)
         error.status = status
         wait = response.headers.get("retry-after", "")
@@ -138,12 +143,12 @@ def _entry(entry: object) -> str:
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
     """The class of an HTTP error, and what would help."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
-        return ContextLengthError, ""
+        return ContextLengthError, "Shorten the prompt, or lower max_tokens."
     if status in (401, 403):
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""
-    if status >= 500 and status != 501:
+    if status == 424 or (status >= 500 and status != 501):  # 424: TGI's generation has failed
         return ServerError, ""
     if status == 404:
         return InvalidRequestError, "Is this the URL of the API, and the model's name right?"

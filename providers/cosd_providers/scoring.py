@@ -10,13 +10,13 @@ one text and goes on from its own ids, never from re-encoded text.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.text import Merger, continues_word, join, last_character, whole
 
-__all__ = ["TIES", "Chain", "Choice", "Draft", "Position", "answer", "boundaries", "within"]
+__all__ = ["TIES", "Chain", "Choice", "Draft", "Position", "along", "answer", "boundaries", "within"]
 
 TIES = 5
 """How many of the most probable tokens an adapter asks for at each position, so that ties are seen."""
@@ -28,10 +28,18 @@ _SILENT = 64  # raw tokens in a row without any text, after which a chain is giv
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A raw token that a model could take: its id and what it says."""
+    """A raw token that a model could take: its id and what it says.
+
+    Attributes:
+        id: its id; where the server tells none, a number that is unique within its position.
+        token: what it says.
+        open: whether it leaves a character unfinished and the server does not show its bytes: the token that
+            completes the character carries the bytes of all.
+    """
 
     id: int
     token: Token
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,8 @@ class Chain:
         ids: the raw ids taken so far; the next request goes on from them.
         tokens: the whole-character tokens so far.
         enough: whether the question is answered, or cannot be answered any further.
+        turned: how many ids, and which bytes, the chain had when it last took another token than the server: what
+            stands there a server that takes text only has to be given, and it goes through the rest again.
     """
 
     def __init__(self, question: Question) -> None:
@@ -99,7 +109,9 @@ class Chain:
         self.ids: list[int] = []
         self.tokens: list[Token] = []
         self.enough = False
+        self.turned: tuple[int, bytes] = (0, b"")
         self._merger = Merger()
+        self._begun = 0  # raw tokens since the first one of an unfinished character
         self._data = b""
         self._draft = b"".join(question.tokens)
         self._starts, self._ends = _edges(question.tokens)
@@ -124,7 +136,10 @@ class Chain:
             fed = True
             choice = _resolve(position, self._expected())
             self._take(choice)
-            if self.enough or choice.id != position.pick.id:
+            if choice.id != position.pick.id:
+                self.turned = (len(self.ids), self._data)
+                return
+            if self.enough:
                 return
         if not fed:
             self.enough = True
@@ -138,19 +153,20 @@ class Chain:
 
         None inside a token, inside a character, or once they differ.
         """
-        inside = any(part.data for part in self._merger.parts)
-        return None if inside or self._differs else self._starts.get(len(self._data))
+        return None if self._begun or self._differs else self._starts.get(len(self._data))
 
     def _take(self, choice: Choice) -> None:
         self.ids.append(choice.id)
         for token in self._merger.feed(choice.token):
             self._add(token)
-        parts = self._merger.parts
-        written = next((i for i, part in enumerate(parts) if part.data), None)
-        if written is None:
-            self.enough = self.enough or len(parts) >= _SILENT
-        elif len(parts) - written > _MORE:
+        if not self._merger.parts:
+            self._begun = 0
+        elif self._begun or choice.open or choice.token.data:
+            self._begun += 1
+        if self._begun > _MORE:
             self._give_up()
+        elif not self._begun and len(self._merger.parts) >= _SILENT:
+            self.enough = True
 
     def _give_up(self) -> None:
         """A character that does not finish: what is whole before it stays, and nothing can follow."""
@@ -217,6 +233,20 @@ def _resolve(position: Position, expected: bytes | None) -> Choice:
     if pick.token.prob == best:
         return pick
     return next(choice for choice in top if choice.token.prob == best)
+
+
+def along(chain: Chain, own: Sequence[int], positions: Sequence[Position]) -> Iterator[Position]:
+    """The positions of a scored text, for as long as `chain` says what the text says.
+
+    Args:
+        chain: is fed with what this yields, while it is yielded.
+        own: the text's own ids from the chain's place on.
+        positions: what the model would have said at each of them.
+    """
+    for token_id, position in zip(own, positions, strict=False):
+        yield position
+        if chain.ids[-1] != token_id:
+            return
 
 
 async def answer(

@@ -83,6 +83,7 @@ class ScriptedProvider:
         token_ids: whether a draft goes on from its own ids; else `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is told.
         context: tokens that fit, prompt and answer together; None for no limit.
+        answer_cue: what its chat template writes before an answer; None for a model without one.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: what goes wrong.
@@ -96,6 +97,7 @@ class ScriptedProvider:
     token_ids: bool = True
     end_prob: bool = True
     context: int | None = None
+    answer_cue: str | None = None
     request_delay: float = 0.0
     token_delay: float = 0.0
     faults: Sequence[Fault] = ()
@@ -125,7 +127,7 @@ class ScriptedProvider:
     async def describe(self) -> ServerInfo:
         """What this provider was made to be."""
         capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True)
-        return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities)
+        return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
     async def generate(
         self, prompt: str, text: bytes, *, max_tokens: int, continuation: object = None, usage: Usage

@@ -282,7 +282,9 @@ async def test_models() -> None:
 )
 async def test_not_llama_cpp(response: httpx.Response) -> None:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
-    with pytest.raises(UnsupportedError, match=r"does not look like a llama.cpp server; this version speaks"):
+    with pytest.raises(
+        UnsupportedError, match=r"does not look like a llama.cpp server\. .* for another server leave out engine"
+    ):
         await LlamaCpp(URL, http_client=client).describe()
 
 
@@ -420,3 +422,31 @@ async def test_pickles_without_its_key() -> None:
     data = pickle.dumps(provider)
     assert b"sk-secret" not in data
     assert repr(pickle.loads(data)) == repr(provider) == "LlamaCpp('http://gpu:8080', model='m')"
+
+
+# Chat templates.
+
+
+@pytest.mark.parametrize(
+    ("template", "marks", "cue"),
+    [
+        ("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 1, "<|im_end|>\n<|im_start|>assistant\n"),
+        ("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 6, None),  # the server's own, for a model without
+        ("User: {}\nAssistant:", 6, "\nAssistant:"),
+        ("no content", 1, None),
+        (None, 1, None),
+    ],
+)
+async def test_what_is_written_before_an_answer(template: str | None, marks: int, cue: str | None) -> None:
+    server, _ = fake({"Q": ["a"]})
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        body: Any = json.loads(request.content) if request.content else {}
+        if request.url.path == "/apply-template" and template is not None:
+            return httpx.Response(200, json={"prompt": template.replace("{}", body["messages"][0]["content"])})
+        if body.get("content") == "<|im_start|>":
+            return httpx.Response(200, json={"tokens": [{"id": n, "piece": "x"} for n in range(marks)]})
+        return server.handle(request)
+
+    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert (await provider.describe()).answer_cue == cue

@@ -76,8 +76,15 @@ def error(message: str, code: int = 400) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "type": "some_error"}}
 
 
-LONG = "request (920 tokens) exceeds the available context size (256 tokens)"
-OTHERS = "This model's maximum context length is 512 tokens"
+SHORTEN = "Shorten the prompt, or lower max_tokens."
+NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
+TOO_LONG = [  # as llama.cpp, vLLM (two) and TGI (two) say it
+    (400, "request (920 tokens) exceeds the available context size (256 tokens)"),
+    (400, "This model's maximum context length is 512 tokens"),
+    (400, "max_tokens=600 cannot be greater than max_model_len=512."),
+    (422, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 512. Given: 500 `inputs` tokens"),
+]
 FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
 
 
@@ -85,10 +92,9 @@ FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
     ("status", "body", "kind", "words", "hint"),
     [
         (400, error("no such field"), InvalidRequestError, "400: no such field", ""),
-        (400, error(LONG), ContextLengthError, f"400: {LONG}", ""),
-        (400, error(OTHERS), ContextLengthError, f"400: {OTHERS}", ""),
-        (401, error("Invalid API Key"), AuthenticationError, "401: Invalid API Key", "No key was given."),
-        (403, {"detail": "no"}, AuthenticationError, "403: no", "No key was given."),
+        *[(status, error(words), ContextLengthError, f"{status}: {words}", SHORTEN) for status, words in TOO_LONG],
+        (401, error("Invalid API Key"), AuthenticationError, "401: Invalid API Key", NO_KEY),
+        (403, {"detail": "no"}, AuthenticationError, "403: no", NO_KEY),
         (
             404,
             {"detail": "none"},
@@ -101,6 +107,7 @@ FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
         (422, {"detail": FIELDS}, InvalidRequestError, "422: ['body', 'n']: too small", ""),
         (422, {"detail": [1, None, "bad", {}, ["loc", "msg"]]}, InvalidRequestError, "422: bad", ""),
         (422, {"detail": [1]}, InvalidRequestError, "HTTP status 422", ""),
+        (424, {"error": "Request failed", "error_type": "generation"}, ServerError, "424: Request failed", ""),
         (429, {"message": "slow down"}, RateLimitError, "429: slow down", ""),
         (500, error("oops", 500), ServerError, "500: oops", ""),
         (501, error("not here"), InvalidRequestError, "501: not here", ""),
@@ -118,7 +125,7 @@ async def test_statuses(
         assert type(caught.value) is kind
         assert (caught.value.args[0], caught.value.hint) == (words, hint)
         assert (caught.value.status, caught.value.request_id, caught.value.endpoint) == (status, "req-7", URL)
-        assert caught.value.retryable == (status in (429, 500, 503))
+        assert caught.value.retryable == (status in (424, 429, 500, 503))
 
 
 async def test_the_key_is_in_no_error() -> None:
