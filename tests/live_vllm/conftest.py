@@ -1,0 +1,63 @@
+"""Tests against real vLLM servers: `make test-vllm` runs them, `make test` does not collect them.
+
+A skipped test says nothing, and these are run to hear from vLLM: in this folder a skip is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from vllm_cpu.servers import START_SECONDS, VllmPair, pair
+
+#: Read here: no test sees a COSD_ variable (see tests/conftest.py).
+ENVIRONMENT = os.environ.get("COSD_VLLM_ENV")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    report.outcome = "failed"
+    report.longrepr = f"a skip is a failure here: {reason}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The servers start within the time of the first test that asks them."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.live)
+            item.add_marker(pytest.mark.timeout(START_SECONDS + 120))
+
+
+@pytest.fixture(scope="session")
+def vllm_pair() -> Iterator[VllmPair]:
+    """The two bundled models on real vLLM servers: URLs by name, and as `vllm_pair.sums` and `vllm_pair.facts`."""
+    if not ENVIRONMENT:
+        pytest.fail("these tests need COSD_VLLM_ENV, the folder that vLLM is installed in: run `make test-vllm`")
+    with pair(Path(ENVIRONMENT)) as servers:
+        yield servers
+
+
+@pytest.fixture(params=["sums", "facts"])
+def vllm_name(request: pytest.FixtureRequest) -> str:
+    """Each of the two models: the one whose prompts begin with nothing, and the one whose prompts begin with `<s>`."""
+    return str(request.param)
