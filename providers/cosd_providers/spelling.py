@@ -1,0 +1,137 @@
+"""Tokens as strings become tokens as bytes.
+
+Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer writes bytes in its own
+way. The strings do not tell which: `"Ã¼"` may be two characters or the two bytes of one. The text that they stand
+for tells it, so nothing here is believed that the text does not prove.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal
+
+from cosd_providers.contract import Piece
+
+__all__ = ["Kind", "decode_token", "kind_of", "spell"]
+
+Kind = Literal["bytes", "spaces"]
+"""How a vocabulary writes its entries: `"bytes"` as byte-level BPE does (`"Ġthe"`, `"Ã¼"`), `"spaces"` as
+SentencePiece does (`"▁the"`, `"<0xC3>"`). Plain text is both."""
+
+_KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
+
+
+def _alphabet() -> dict[str, int]:
+    """GPT-2's bijection (`bytes_to_unicode` of its `encoder.py`), which all byte-level vocabularies took over.
+
+    Bytes that are printable in Latin-1 stand for themselves; the others are shifted, in order, to U+0100 and on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _alphabet()
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\u2581"  # SentencePiece's; it may also stand for itself
+_LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
+_MARKER = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)  # what looks like a special token
+_WHITE = re.compile(rb"\s*")
+
+_Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a token
+
+
+def decode_token(kind: Kind, string: str) -> bytes:
+    """The bytes of one entry of a vocabulary.
+
+    Special and added tokens are written as plain text in both kinds; one that could be read as an entry is.
+    """
+    if kind == "bytes":
+        try:
+            return bytes(map(_ALPHABET.__getitem__, string))
+        except KeyError:
+            return string.encode()
+    byte = _BYTE.fullmatch(string)
+    return bytes.fromhex(byte[1]) if byte else string.replace(_SPACE, " ").encode()
+
+
+def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
+    """The kind of the vocabulary whose entries `strings` spell `text`; None where that does not tell.
+
+    A text with a space and no special token in it tells it best.
+    """
+    spelled = [any(_reads(lead + text, strings, kind, strict=True) for lead in (b"", b" ")) for kind in _KINDS]
+    return _KINDS[spelled.index(True)] if sum(spelled) == 1 else None
+
+
+def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
+    """The tokens of an encoded text as exact bytes, which join to `text`.
+
+    Each string is read in one of its possible ways, where the text bears it out: as an entry of a vocabulary, all of
+    one kind where possible, or literally, as added and special tokens are. A space that the tokenizer has put before
+    the text, or again after a special token, is no part of it: a token that is nothing else has no bytes. A special
+    token may hold the white space after it.
+
+    Args:
+        text: what was encoded.
+        tokens: ids and strings, without any special token that was added to the text.
+
+    Returns:
+        None where the strings cannot be brought to spell the text, for example because a normalizer has changed it,
+        or because an unknown character became `"<unk>"`.
+    """
+    strings = [string for _, string in tokens]
+    for kind in _KINDS:
+        found = _reads(text, strings, kind)
+        if found is not None:
+            return [Piece(id, data) for (id, _), data in zip(tokens, found, strict=True)]
+    return None
+
+
+def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
+    """The bytes of each string so that they join to `text`; `strict` takes all for entries of the kind.
+
+    All ways through the text are followed side by side: `ways` holds the most usual one to each place.
+    """
+    ways: dict[int, _Step | None] = {0: None}
+    marker = True  # a space may have been put here
+    for string in strings:
+        reached: dict[int, _Step | None] = {}
+        for at, before in ways.items():
+            for data in islice(_readings(string, kind, text, at, spaced=marker), 1 if strict else None):
+                if text.startswith(data, at):
+                    reached.setdefault(at + len(data), (before, data))
+        ways, marker = reached, _MARKER.fullmatch(string) is not None
+    if len(text) not in ways:
+        return None
+    step, found = ways[len(text)], list[bytes]()
+    while step:
+        step, data = step
+        found.append(data)
+    return found[::-1]
+
+
+def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) -> Iterator[bytes]:
+    """What the string can stand for at this place of the text, the most usual first."""
+    yield _entry(string, kind, text, at)
+    plain = string.encode()
+    yield plain
+    if spaced and string.startswith(_LEADS[kind]):
+        yield _entry(string[1:], kind, text, at)
+    if _MARKER.fullmatch(string):  # some special tokens take the white space after them
+        white = _WHITE.match(text, at + len(plain))
+        yield plain + (white[0] if white else b"")
+
+
+def _entry(string: str, kind: Kind, text: bytes, at: int) -> bytes:
+    """As `decode_token`, but a text may hold the very character that SentencePiece writes for a space."""
+    if kind == "bytes" or _SPACE not in string:
+        return decode_token(kind, string)
+    first, *others = string.split(_SPACE)
+    data = first.encode()
+    for other in others:
+        kept = text.startswith(_SPACE.encode(), at + len(data))
+        data += (_SPACE if kept else " ").encode() + other.encode()
+    return data

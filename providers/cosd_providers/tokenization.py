@@ -1,0 +1,275 @@
+"""A model's own tokenizer on this machine, for servers that do not encode text, or are too far away to be asked often.
+
+What encodes is the library `tokenizers` or `tiktoken`, whichever the source needs (the extra `tokenizers`); what comes
+out is exact bytes, or an error. Nothing is ever downloaded: neither library is asked for what is not here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+
+from cosd_providers.contract import Piece
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.spelling import Kind, decode_token, kind_of, spell
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+
+__all__ = ["Tokenizer", "count", "load_tokenizer"]
+
+_INSTALL = 'pip install "cosd-api[tokenizers]"'
+_NAMED = "tiktoken:"
+_FORMS = f'give a folder that holds tokenizer.json, that file itself, or "{_NAMED}ENCODING", e.g. "{_NAMED}cl100k_base"'
+
+_STORE = "https://openaipublic.blob.core.windows.net/"
+_R50K = ("encodings/r50k_base.tiktoken", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
+_P50K = ("encodings/p50k_base.tiktoken", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069")
+_CL100K = ("encodings/cl100k_base.tiktoken", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7")
+_O200K = ("encodings/o200k_base.tiktoken", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d")
+_GPT2 = (
+    ("gpt-2/encodings/main/vocab.bpe", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
+    ("gpt-2/encodings/main/encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
+)
+_FILES = {
+    "gpt2": _GPT2,
+    "r50k_base": (_R50K,),
+    "p50k_base": (_P50K,),
+    "p50k_edit": (_P50K,),
+    "cl100k_base": (_CL100K,),
+    "o200k_base": (_O200K,),
+    "o200k_harmony": (_O200K,),
+}
+"""What tiktoken fetches for each of its encodings: address and SHA-256. It fetches what is not in its cache, or not
+whole there, and does not tell beforehand."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What encodes text as a model's server does: the extension point for tokenizers that are neither library's."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def beginning(self) -> int:
+        """Number of special tokens that the model's server puts before a prompt."""
+        ...
+
+    def encode(self, text: str) -> list[Piece]:
+        """The tokens of `text`, whose bytes join to it. None is added; special tokens in the text are parsed.
+
+        That is what servers make of a prompt, so a text with `"</s>"` in it holds that token.
+
+        Raises:
+            UnsupportedError: the tokens do not spell the text.
+            ValueError: the text holds surrogates, which are no characters.
+        """
+        ...
+
+    def token(self, id: int) -> bytes | None:
+        """The raw bytes of a token, maybe a part of a character; None for special tokens and unknown ids."""
+        ...
+
+
+def count(tokenizer: Tokenizer, prompt: str) -> int:
+    """Number of tokens that a server makes of `prompt`, those that it puts before it included."""
+    return tokenizer.beginning + len(tokenizer.encode(prompt))
+
+
+def load_tokenizer(source: object) -> Tokenizer:
+    """Makes a tokenizer of what is on this machine.
+
+    Args:
+        source: the path of a `tokenizer.json` or of a folder that holds one, as Hugging Face's libraries save it;
+            `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, where tiktoken has its file in
+            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, which is returned as it is.
+
+    Raises:
+        ValueError: there is no such file, or it cannot be read; no encoding has that name.
+        TypeError: `source` is something else.
+        UnsupportedError: the library is not installed, tiktoken would have to download, or not even a letter can be
+            encoded.
+    """
+    if isinstance(source, Path):
+        return _from_path(source)
+    if isinstance(source, str):
+        return _from_name(source.removeprefix(_NAMED)) if source.startswith(_NAMED) else _from_path(Path(source))
+    if _made_by("tokenizers", "Tokenizer", source):
+        return _HuggingFace("tokenizers.Tokenizer", cast("tokenizers.Tokenizer", source))
+    if _made_by("tiktoken", "Encoding", source):
+        return _Tiktoken(cast("tiktoken.Encoding", source))
+    if isinstance(source, Tokenizer) and not isinstance(source, type):
+        return source
+    more = "; give its `backend_tokenizer`" if hasattr(source, "backend_tokenizer") else ""
+    raise TypeError(f"{type(source).__name__!r} is no tokenizer{more or '; ' + _FORMS}")
+
+
+def _made_by(library: str, name: str, source: object) -> bool:
+    """Whether this is an object of a library. One that was never imported has made none."""
+    kind = getattr(sys.modules.get(library), name, None)
+    return isinstance(kind, type) and isinstance(source, kind)
+
+
+class _HuggingFace:
+    """A tokenizer of the library `tokenizers`."""
+
+    def __init__(self, name: str, tokenizer: tokenizers.Tokenizer, *, bos: bool | None = None) -> None:
+        if tokenizer.truncation or tokenizer.padding:
+            tokenizer = type(tokenizer).from_str(tokenizer.to_str())  # the user's own stays as it is
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+        self.name = name
+        self._tokenizer = tokenizer
+        self._added = {id: None if one.special else one.content for id, one in _added(tokenizer).items()}
+        self._kind: Kind | None = kind_of(b" a", self._encoded(" a").tokens)
+        mask = self._encoded("a", special=True).special_tokens_mask
+        self.beginning = 0 if bos is False else max(mask.index(0) if 0 in mask else 0, int(bos or False))
+
+    def __repr__(self) -> str:
+        return f"<tokenizer {self.name}>"
+
+    def encode(self, text: str) -> list[Piece]:
+        data = text.encode()
+        found = self._encoded(text)
+        pieces = spell(data, list(zip(found.ids, found.tokens, strict=True)))
+        if pieces is None:
+            raise _unspelled(self.name)
+        return pieces
+
+    def token(self, id: int) -> bytes | None:
+        if id in self._added:
+            content = self._added[id]
+            return None if content is None else content.encode()
+        string = self._tokenizer.id_to_token(id) if 0 <= id < 2**32 else None
+        return None if string is None or self._kind is None else decode_token(self._kind, string)
+
+    def _encoded(self, text: str, *, special: bool = False) -> tokenizers.Encoding:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=special)
+        except Exception as error:  # the library raises nothing narrower
+            raise _unspelled(self.name) from error
+
+
+def _added(tokenizer: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
+    return tokenizer.get_added_tokens_decoder()
+
+
+class _Tiktoken:
+    """An encoding of the library `tiktoken`. Its models' servers put nothing before a prompt."""
+
+    beginning = 0
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        self.name = f"{_NAMED}{encoding.name}"
+        self._encoding = encoding
+
+    def __repr__(self) -> str:
+        return f"<tokenizer {self.name}>"
+
+    def encode(self, text: str) -> list[Piece]:
+        data = text.encode()
+        ids = self._encoding.encode(text, allowed_special="all")
+        pieces = [Piece(id, self._encoding.decode_single_token_bytes(id)) for id in ids]
+        if b"".join(piece.data for piece in pieces) != data:
+            raise _unspelled(self.name)
+        return pieces
+
+    def token(self, id: int) -> bytes | None:
+        if not 0 <= id <= self._encoding.max_token_value or self._encoding.is_special_token(id):
+            return None
+        try:
+            return self._encoding.decode_single_token_bytes(id)
+        except KeyError:
+            return None
+
+
+def _unspelled(name: str) -> UnsupportedError:
+    words = f"the tokenizer {name} changes some of the text before it encodes it, or has no token for some of it"
+    return UnsupportedError(words, hint="Give the one that the model's server uses, or none.")
+
+
+def _from_path(path: Path) -> Tokenizer:
+    """A tokenizer from a file, or from a folder."""
+    path = path.expanduser()
+    if not path.exists():
+        raise ValueError(f"{str(path)!r} is no file or folder here, and no tokenizer is downloaded; {_FORMS}")
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        words = "load it with transformers' AutoTokenizer, and save_pretrained writes one"
+        raise ValueError(f"the folder {str(path)!r} has no tokenizer.json; {words}")
+    try:
+        import tokenizers  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise _missing("tokenizers") from error
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{str(file)!r} cannot be read as a tokenizer.json: {error}") from error
+    return _HuggingFace(str(path), tokenizer, bos=_adds_bos(file.with_name("tokenizer_config.json")))
+
+
+def _adds_bos(file: Path) -> bool | None:
+    """Whether a folder says that a beginning-of-sequence token is put before a prompt, or that none is.
+
+    Where it says so it overrules what `tokenizer.json` itself would do: servers follow it.
+    """
+    try:
+        data = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{str(file)!r} cannot be read as JSON: {error}") from error
+    config = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+    adds = config.get("add_bos_token")
+    if not isinstance(adds, bool):
+        return None
+    return adds and bool(config.get("bos_token"))
+
+
+def _from_name(name: str) -> Tokenizer:
+    """One of tiktoken's own encodings, by its name or by that of a model, if it is in tiktoken's cache."""
+    try:
+        import tiktoken  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise _missing("tiktoken") from error
+    known = tiktoken.list_encoding_names()
+    try:
+        encoding = name if name in known else tiktoken.encoding_name_for_model(name)
+    except KeyError:
+        words = f"tiktoken has no encoding {name!r} and knows no model of that name"
+        raise ValueError(f"{words}; it has {', '.join(sorted(known))}") from None
+    if encoding not in _FILES:
+        words = f"whether tiktoken has to download its encoding {encoding!r} cannot be seen beforehand"
+        raise UnsupportedError(words, hint=f"Give tiktoken.get_encoding({encoding!r}) itself.")
+    if not all(_cached(_STORE + address, digest) for address, digest in _FILES[encoding]):
+        words = f"tiktoken's encoding {encoding!r} is not in its cache on this machine, and nothing is downloaded here"
+        fetch = f'python -c "import tiktoken; tiktoken.get_encoding({encoding!r})"'
+        hint = f"This fetches it once: {fetch}; TIKTOKEN_CACHE_DIR says where it is kept. Or give the Encoding itself."
+        raise UnsupportedError(words, hint=hint)
+    return _Tiktoken(tiktoken.get_encoding(encoding))
+
+
+def _cached(url: str, digest: str) -> bool:
+    """Whether tiktoken finds this file in its cache, by the rules of its `load.read_file_cached`."""
+    default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
+    if not folder:  # an empty one turns the cache off
+        return False
+    try:
+        data = Path(folder, hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(data).hexdigest() == digest
+
+
+def _missing(library: str) -> UnsupportedError:
+    return UnsupportedError(f"a local tokenizer needs the library {library}, which is not installed", hint=_INSTALL)
