@@ -2,13 +2,14 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.demo.servers import Pair, bundled_pair, serve
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline.
 _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors]
@@ -62,6 +63,13 @@ def pair() -> Iterator[Pair]:
     """
     with bundled_pair() as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def trio(pair: Pair) -> Iterator[Mapping[str, str]]:
+    """The bundled models, and one that writes what other models rarely do (`recitals.py`), on real servers."""
+    with serve(Path(__file__).parent / "models" / "reciter.gguf") as server:
+        yield {**pair, server.name: server.url}
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-GREEDY = {"temperature": 0, "n_predict": 1, "n_probs": 10, "stream": False}
+GREEDY = {"temperature": 0, "n_predict": 1, "stream": False}
 
 
 @dataclass
@@ -48,6 +48,7 @@ class HttpModel:
     url: str
     client: httpx.Client
     hides_end: bool = False
+    depth: int = 10
     asked: int = 0
     _known: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
 
@@ -56,7 +57,7 @@ class HttpModel:
         self.size = int(self.client.get(f"{self.url}/v1/models").json()["data"][0]["meta"]["n_vocab"])
 
     def next(self, ids: Sequence[int]) -> list[float]:
-        """The probabilities after `ids`: the ten most probable, and nothing for the others."""
+        """The probabilities after `ids`: the `depth` most probable, and nothing for the others."""
         key = tuple(ids)
         if key not in self._known:
             self.asked += 1
@@ -75,6 +76,6 @@ class HttpModel:
         return self._known[key]
 
     def _ask(self, ids: Sequence[int], **more: object) -> dict[str, Any]:
-        body = {"prompt": list(ids), **GREEDY, **more}
+        body = {"prompt": list(ids), **GREEDY, "n_probs": self.depth, **more}
         answer: dict[str, Any] = self.client.post(f"{self.url}/completion", json=body).json()
         return answer

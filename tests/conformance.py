@@ -1,0 +1,368 @@
+"""What every adapter has to do, against a running server: one class, with plain HTTP requests on the expected side.
+
+A test module for one kind of server derives from `Conformance` and gives the fixture `given`: for each of the small
+models, an adapter and the same server asked plainly (`plain.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+import recitals
+from cosd_api import Fusion, RuleVerifier
+from cosd_providers import (
+    AuthenticationError,
+    ConnectError,
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    Provider,
+    ProviderError,
+    Question,
+    RateLimitError,
+    ServerError,
+    Token,
+    UnsupportedError,
+    Usage,
+    retries,
+)
+from plain import Plain, Raw, merged
+
+MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
+ACCENT = "Q: What is the capital of Brazil?\nA:"
+ANSWER = " The capital of Peru is Zürich 😀 and\nthe total is 東京 42."
+ENDLESS = recitals.ENDLESS_PROMPT
+PROMPTS = [
+    ("sums", MIXED),
+    ("facts", MIXED),
+    ("facts", ACCENT),
+    *(("reciter", prompt) for prompt in (*recitals.CERTAIN, recitals.UNSURE_PROMPT)),
+]
+TOLERANCE = 2e-3
+"""Of a probability: servers give slightly other ones for the same position, by how it came into a batch or a cache."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One adapter over one server with one model.
+
+    Attributes:
+        make: makes the adapter; options are those of its constructor.
+        plain: the same model, asked directly.
+        parts: whether the probability of a character of several tokens is known.
+        error: how this kind of server words an error: from status and message.
+    """
+
+    make: Callable[..., Provider]
+    plain: Plain
+    parts: bool = True
+    error: Callable[[int, str], object] = lambda status, message: {"error": {"code": status, "message": message}}
+
+    def draft(self, prompt: str, text: str = "", limit: int = 80, **more: Any) -> Any:
+        return self.make().generate(prompt, text.encode(), max_tokens=limit, usage=more.pop("usage", Usage()), **more)
+
+
+async def read(draft: Any) -> tuple[list[Token], DraftEnd]:
+    """All of a draft."""
+    *tokens, end = [item async for item in draft]
+    return tokens, end
+
+
+class Conformance:
+    """Derive from this; see the module."""
+
+    @pytest.fixture
+    def given(self) -> Callable[[str], Subject]:
+        """From a model's name to the subject with that model: what a module for one kind of server gives."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def subject(self, given: Callable[[str], Subject]) -> AsyncIterator[Callable[[str], Subject]]:
+        """The same, and what it has made is closed after the test."""
+        made: list[Provider] = []
+
+        def kept(subject: Subject) -> Subject:
+            def make(**options: Any) -> Provider:
+                made.append(subject.make(**options))
+                return made[-1]
+
+            return replace(subject, make=make)
+
+        yield lambda model: kept(given(model))
+        for provider in made:
+            async with provider:
+                pass
+
+    def close(self, subject: Subject, ours: Sequence[Token], theirs: Sequence[Raw], *, sure: bool = True) -> None:
+        """Equal tokens: bytes and ends to the letter, probabilities within the noise of servers."""
+        assert [(token.data, token.end) for token in ours] == [(raw.data, raw.end) for raw in theirs]
+        for token, raw in zip(ours, theirs, strict=True):
+            if token.prob is None:
+                assert token.end or (not subject.parts and len(token.data) > 1), token
+            else:
+                assert raw.prob is not None
+                assert token.prob == pytest.approx(raw.prob, abs=TOLERANCE)
+
+    # What the server is.
+
+    @pytest.mark.parametrize("model", ["sums", "facts", "reciter"])
+    async def test_description(self, subject: Callable[[str], Subject], model: str) -> None:
+        one = subject(model)
+        async with one.make() as provider:
+            info = await provider.describe()
+            *_, last = (await read(one.draft(ACCENT if model == "facts" else MIXED)))[0]
+        assert info.endpoint == one.plain.url
+        assert info.model == one.plain.name
+        assert info.context in (one.plain.context, None)
+        assert info.capabilities.end_prob == (last.prob is not None) or not last.end
+
+    # Drafts.
+
+    @pytest.mark.parametrize(("model", "prompt"), PROMPTS)
+    async def test_streamed_tokens(self, subject: Callable[[str], Subject], model: str, prompt: str) -> None:
+        one, usage = subject(model), Usage()
+        tokens, end = await read(one.draft(prompt, usage=usage))
+        raws = one.plain.after(prompt, 120)
+        self.close(one, tokens, merged(raws))
+        assert end.reason == "end"
+        assert tokens[-1].end
+        assert usage.requests >= 1
+        assert usage.prompt_tokens >= len(one.plain.ids(prompt))
+        assert usage.completion_tokens >= len(raws) - 1
+
+    @pytest.mark.parametrize(("model", "prompt"), PROMPTS)
+    async def test_limits_and_going_on(self, subject: Callable[[str], Subject], model: str, prompt: str) -> None:
+        one = subject(model)
+        whole, _ = await read(one.draft(prompt))
+        first, end = await read(one.draft(prompt, limit=5))
+        assert [token.data for token in first] == [token.data for token in whole[:5]]
+        assert end.reason == ("end" if len(whole) <= 5 else "limit")
+        text = b"".join(token.data for token in first).decode()
+        info = await one.make().describe()
+        assert (end.continuation is not None) == (info.capabilities.token_ids and end.reason == "limit")
+        if end.continuation is not None:
+            rest, _ = await read(one.draft(prompt, text, continuation=end.continuation))
+            assert [token.data for token in rest] == [token.data for token in whole[5:]]
+        rest, _ = await read(one.draft(prompt, text))
+        self.close(one, rest, merged(one.plain.after(prompt + text, 120)))
+
+    async def test_a_character_that_is_never_finished(self, subject: Callable[[str], Subject]) -> None:
+        """Its bytes are shown where the server shows them, and U+FFFD never."""
+        one = subject("reciter")
+        tokens, end = await read(one.draft(recitals.BROKEN_PROMPT))
+        text = b"".join(token.data for token in tokens)
+        assert text in (recitals.BROKEN_TEXT.encode(), recitals.BROKEN_TEXT.encode() + recitals.BROKEN_END)
+        assert tokens[-1].end
+        assert end.reason == "end"
+
+    async def test_a_recital_is_exact(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("reciter")
+        for prompt, text in recitals.CERTAIN.items():
+            tokens, _ = await read(one.draft(prompt))
+            assert b"".join(token.data for token in tokens).decode() == text
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7])
+    async def test_a_limit_counts_whole_characters(self, subject: Callable[[str], Subject], limit: int) -> None:
+        one = subject("reciter")
+        for prompt in recitals.CERTAIN:
+            tokens, end = await read(one.draft(prompt, limit=limit))
+            self.close(one, tokens, merged(one.plain.after(prompt, 40))[:limit])
+            assert end.reason == "limit"
+
+    async def test_the_context_ends_a_draft(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("reciter")
+        tokens, end = await read(one.draft(ENDLESS, limit=4 * one.plain.context))
+        assert end.reason == "context"
+        raws = one.plain.after(ENDLESS, one.plain.context - len(one.plain.ids(ENDLESS)))
+        assert b"".join(raw.data for raw in merged(raws)).startswith(b"".join(token.data for token in tokens))
+        assert len(tokens) >= len(merged(raws)) - 2
+        text = b"".join(token.data for token in tokens).decode() + "".join(
+            raw.data.decode() for raw in merged(raws)[-9:]
+        )
+        assert (await read(one.draft(ENDLESS, text)))[1].reason == "context"
+
+    async def test_what_does_not_fit_is_refused(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("reciter")
+        long = "x" * (2 * one.plain.context)
+        with pytest.raises(ContextLengthError):
+            await read(one.draft(long))
+        with pytest.raises(ContextLengthError):
+            await one.make().propose(long, b"", [Question(0, (b"x",))], usage=Usage())
+
+    # Proposals.
+
+    @pytest.mark.parametrize("word", [False, True])
+    @pytest.mark.parametrize(("model", "prompt"), [("sums", MIXED), ("facts", MIXED), ("reciter", "Recite 1:")])
+    async def test_proposals_at_each_character(
+        self, subject: Callable[[str], Subject], model: str, prompt: str, word: bool
+    ) -> None:
+        one = subject(model)
+        text = ANSWER if model != "reciter" else recitals.CERTAIN[prompt]
+        cuts = [len(text[:at].encode()) for at in range(len(text))]
+        data = text.encode()
+        questions = [Question(cut, (data[cut : cut + 4],), word=word) for cut in cuts]
+        proposals = await one.make().propose(prompt, data, questions, usage=Usage())
+        for cut, proposal in zip(cuts, proposals, strict=True):
+            expected = merged(one.plain.after(prompt + data[:cut].decode(), 14))
+            assert proposal is not None
+            assert proposal.start == cut
+            assert proposal.tokens
+            self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
+            assert word or len(proposal.tokens) == 1
+
+    async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("facts")
+        provider = one.make()
+        if not (await provider.describe()).capabilities.tokenize:
+            with pytest.raises(UnsupportedError):
+                await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+            return
+        proposals = await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+        starts = [proposal.start for proposal in proposals if proposal is not None]
+        pieces = [piece.data for piece in await provider.tokenize(ANSWER)]
+        ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
+        whole = {len(ANSWER[:at].encode()) for at in range(len(ANSWER) + 1)}
+        assert starts == sorted(ends & whole)
+        for proposal in proposals[::3]:
+            assert proposal is not None
+            text = MIXED + ANSWER.encode()[: proposal.start].decode()
+            self.close(one, proposal.tokens, merged(one.plain.after(text, 8))[:1])
+
+    # Scores and encodings.
+
+    @pytest.mark.parametrize("model", ["sums", "facts", "reciter"])
+    async def test_scores(self, subject: Callable[[str], Subject], model: str) -> None:
+        one = subject(model)
+        provider = one.make()
+        if not (await provider.describe()).capabilities.score:
+            with pytest.raises(UnsupportedError):
+                await provider.score(MIXED, ANSWER.encode(), usage=Usage())
+            return
+        for text in (ANSWER, "\tnaïve 👩‍🚀 café"):
+            scored = await provider.score(MIXED, text.encode(), usage=Usage())
+            self.close(one, scored, merged(one.plain.scores(MIXED, text)))
+
+    @pytest.mark.parametrize("model", ["sums", "facts", "reciter"])
+    async def test_encodings(self, subject: Callable[[str], Subject], model: str) -> None:
+        one = subject(model)
+        provider = one.make()
+        if not (await provider.describe()).capabilities.tokenize:
+            with pytest.raises(UnsupportedError):
+                await provider.tokenize("a")
+            return
+        for text in (MIXED, ANSWER, " a", "", "👩‍🚀\t\n한국어 ไทย"):
+            pieces = await provider.tokenize(text)
+            assert b"".join(piece.data for piece in pieces) == text.encode()
+            special = len(one.plain.ids(text)) - len(pieces)
+            assert special in (0, 1)
+            assert [piece.id for piece in pieces] == one.plain.ids(text)[special:]
+
+    # A fusion over it.
+
+    async def test_stop_strings(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("facts")
+        whole = b"".join(raw.data for raw in merged(one.plain.after(ACCENT, 80))).decode()
+        never = RuleVerifier(alpha=0)
+        async with Fusion(draft=one.make(), assistant=one.make(), verifier=never) as fusion:
+            result = await fusion.generate(ACCENT, stop=["ília", "never"])
+            assert (result.text, result.finish_reason, result.stop_reason) == (
+                whole.partition("ília")[0],
+                "stop",
+                "ília",
+            )
+            result = await fusion.generate(ACCENT)
+            assert (result.text, result.finish_reason) == (whole, "stop")
+            result = await fusion.generate(ACCENT, max_tokens=3)
+            assert (result.finish_reason, len(result.tokens)) == ("length", 3)
+        assert whole.startswith(result.text)
+
+    # Faults.
+
+    @pytest.mark.parametrize(
+        ("status", "kind", "retryable"),
+        [
+            (400, InvalidRequestError, False),
+            (401, AuthenticationError, False),
+            (403, AuthenticationError, False),
+            (404, InvalidRequestError, False),
+            (422, InvalidRequestError, False),
+            (429, RateLimitError, True),
+            (500, ServerError, True),
+            (503, ServerError, True),
+        ],
+    )
+    async def test_errors_by_status(
+        self,
+        subject: Callable[[str], Subject],
+        status: int,
+        kind: type[ProviderError],
+        retryable: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The server describes itself, and then answers every generation with an error."""
+        one = subject("facts")
+
+        async def at_once(seconds: float) -> None:
+            await anyio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(retries.anyio, "sleep", at_once)
+        real = httpx.AsyncHTTPTransport()
+        failing = False
+
+        async def handle(request: httpx.Request) -> httpx.Response:
+            if failing:
+                return httpx.Response(status, json=one.error(status, "the server's own words"))
+            response = await real.handle_async_request(request)
+            await response.aread()
+            return httpx.Response(
+                response.status_code, content=response.content, headers={"content-type": "application/json"}
+            )
+
+        async with real, httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            provider = one.make(http_client=client)
+            await provider.describe()
+            failing = True
+            for ask in (
+                lambda: read(provider.generate("Q", b"", max_tokens=3, usage=Usage())),
+                lambda: provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage()),
+            ):
+                with pytest.raises(kind) as caught:
+                    await ask()
+                error: Any = caught.value
+                assert (error.endpoint, error.status, error.retryable) == (one.plain.url, status, retryable)
+                assert "the server's own words" in str(error)
+
+    async def test_a_server_that_is_not_there(self, subject: Callable[[str], Subject]) -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(_refuse)) as client:
+            with pytest.raises(ConnectError):
+                await subject("facts").make(http_client=client).describe()
+
+    @pytest.mark.parametrize("how", ["close", "cancel"])
+    async def test_the_server_sees_a_cancellation(self, subject: Callable[[str], Subject], how: str) -> None:
+        one = subject("reciter")
+        limit = one.plain.context - len(one.plain.ids(ENDLESS)) - 8
+        async with one.make() as provider:
+            await provider.describe()
+            before = one.plain.before(ENDLESS)
+            draft: Any = provider.generate(ENDLESS, b"", max_tokens=limit, usage=Usage())
+            if how == "close":
+                await anext(draft)
+                await draft.aclose()
+            else:
+                with anyio.CancelScope() as scope:
+                    async for _ in draft:
+                        scope.cancel()
+            with anyio.fail_after(20):
+                while one.plain.busy():  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            assert 0 < one.plain.written() - before < limit
+
+
+def _refuse(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)

@@ -1,0 +1,215 @@
+"""Plain HTTP requests to each kind of server, made by the tests themselves: what adapters are held against.
+
+Nothing here is shared with the library, and nothing is clever: one request for one answer, read by its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+import naive
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A token as a server shows it: its bytes (none while a character is unfinished), its probability, the end."""
+
+    data: bytes
+    prob: float | None
+    end: bool = False
+
+
+def merged(raws: Iterable[Raw]) -> list[Raw]:
+    """Tokens that share a character as one, as sure as the least sure; what is unfinished at the end is left out."""
+    done: list[Raw] = []
+    parts: list[Raw] = []
+    for raw in raws:
+        if raw.end and any(part.data for part in parts):
+            done.append(_one(parts))
+            parts = []
+        parts.append(raw)
+        if raw.end or _whole(b"".join(part.data for part in parts)):
+            done.append(_one(parts))
+            parts = []
+    return done
+
+
+def _one(parts: list[Raw]) -> Raw:
+    probs = [part.prob for part in parts]
+    least = None if None in probs else min(prob for prob in probs if prob is not None)
+    return Raw(b"".join(part.data for part in parts), least, parts[-1].end)
+
+
+def _whole(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason != "unexpected end of data"
+    return bool(data)
+
+
+class Plain(ABC):
+    """One server, asked directly.
+
+    Attributes:
+        engine: its kind.
+        name: its model's id.
+        context: tokens that fit, prompt and answer together.
+    """
+
+    engine: str
+    name: str
+    context: int
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        # Connections are not kept: some servers close theirs after a while without a word.
+        self.client = httpx.Client(timeout=60, headers={"Connection": "close"})
+
+    def get(self, path: str) -> Any:
+        return self.client.get(self.url + path).raise_for_status().json()
+
+    def post(self, path: str, body: object) -> Any:
+        response = self.client.post(self.url + path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    @abstractmethod
+    def after(self, text: str, count: int) -> list[Raw]:
+        """The model's `count` most probable tokens after `text`, one after the other, up to its end."""
+
+    @abstractmethod
+    def ids(self, text: str) -> list[int]:
+        """The model's encoding of `text` as a prompt, with the special tokens that the server puts before it."""
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        """The tokens of `prompt + text` that lie in `text`, with their probabilities."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether the server is writing."""
+
+    @abstractmethod
+    def written(self) -> int:
+        """A count of the tokens that the server has written, whatever it began with."""
+
+    def before(self, prompt: str) -> int:
+        """What that count is before the server writes anything after `prompt`."""
+        return self.written()
+
+
+class PlainLlamaCpp(Plain):
+    """llama.cpp's server, by its own routes; one token at a time, on ids."""
+
+    engine = "llama.cpp"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.model = naive.HttpModel(url, self.client, depth=10**6)
+        self.context = int(self.get("/props")["default_generation_settings"]["n_ctx"])
+        self.name = self.get("/v1/models")["data"][0]["id"]
+        self.end = self.model.vocabulary.end
+
+    def after(self, text: str, count: int) -> list[Raw]:
+        ids, raws = self.ids(text), list[Raw]()
+        while len(raws) < count and not (raws and raws[-1].end):
+            probs = self.model.next(ids)
+            best = max(range(len(probs)), key=probs.__getitem__)
+            raws.append(self._raw(best, probs[best]))
+            ids.append(best)
+        return raws
+
+    def _raw(self, token_id: int, prob: float) -> Raw:
+        return Raw(self.model.vocabulary.tokens[token_id], prob, token_id == self.end)
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.model.vocabulary.encode(text.encode()))
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        ids, size, raws = self.ids(prompt + text), len(text.encode()), list[Raw]()
+        while size > 0:
+            *ids, last = ids
+            raws.insert(0, self._raw(last, self.model.next(ids)[last]))
+            size -= len(raws[0].data)
+        assert size == 0, "the prompt's last token lies across the border"
+        return raws
+
+    def busy(self) -> bool:
+        return any(slot["is_processing"] for slot in self.get("/slots"))
+
+    def written(self) -> int:
+        latest = max(self.get("/slots"), key=lambda slot: int(slot.get("id_task", -1)))
+        return int(latest["n_prompt_tokens"])  # what the slot holds, written tokens included
+
+    def before(self, prompt: str) -> int:
+        return len(self.ids(prompt))
+
+
+class PlainVllm(Plain):
+    """vLLM's server, by generated tokens only: no prompt is ever scored."""
+
+    engine = "vllm"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        [model] = self.get("/v1/models")["data"]
+        self.name, self.context = model["id"], int(model["max_model_len"])
+
+    def complete(self, prompt: str | list[int], **fields: object) -> Any:
+        body = {"model": self.name, "prompt": prompt, "temperature": 0, **fields}
+        return self.post("/v1/completions", body)["choices"][0]
+
+    def after(self, text: str, count: int) -> list[Raw]:
+        count = min(count, self.context - len(self.ids(text)))
+        found = self.complete(text, max_tokens=count, logprobs=1)
+        tokens, logprobs = found["logprobs"]["tokens"], found["logprobs"]["token_logprobs"]
+        raws = [Raw(token.encode(), math.exp(logprob)) for token, logprob in zip(tokens, logprobs, strict=True)]
+        if found["finish_reason"] == "stop":
+            raws[-1] = Raw(b"", raws[-1].prob, end=True)
+        assert b"".join(raw.data for raw in raws).decode() == found["text"].rstrip("\ufffd")
+        return raws
+
+    def ids(self, text: str) -> list[int]:
+        return list(self._encoded(text)["tokens"])
+
+    def _encoded(self, text: str) -> Any:
+        return self.post("/tokenize", {"model": self.name, "prompt": text, "return_token_strs": True})
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        found = self._encoded(prompt + text)
+        ids, raws = found["tokens"], list[Raw]()
+        for at in range(len(self.ids(prompt)), len(ids)):
+            options = {"logprobs": 1, "logprob_token_ids": [ids[at]], "return_tokens_as_token_ids": True}
+            [entries] = self.complete(ids[:at], max_tokens=1, **options)["logprobs"]["top_logprobs"]
+            data = bytes(ALPHABET[character] for character in found["token_strs"][at])
+            raws.append(Raw(data, math.exp(entries[f"token_id:{ids[at]}"])))
+        assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
+        return raws
+
+    def busy(self) -> bool:
+        return self._metric("vllm:num_requests_running") > 0
+
+    def written(self) -> int:
+        return int(self._metric("vllm:generation_tokens_total"))
+
+    def _metric(self, name: str) -> float:
+        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
+        [value] = [line.rpartition(" ")[2] for line in lines if line.startswith(name + "{")]
+        return float(value)
+
+
+def _alphabet() -> dict[str, int]:
+    """How GPT-2's vocabulary writes bytes: those that can be printed as themselves, the others from U+0100 on."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+
+
+ALPHABET = _alphabet()
