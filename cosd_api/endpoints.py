@@ -12,6 +12,7 @@ import anyio
 from cosd_api.alignment import Unit
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.result import Endpoint
+from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, UnsupportedError
@@ -169,4 +170,7 @@ def _provider(role: str, given: object) -> Provider:
 
 
 def _not_a_provider(role: str, given: object) -> str:
+    missing = missing_members(given)
+    if not isinstance(given, type) and missing != missing_members(None):  # somebody has written most of one
+        return f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
     return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.verification import Verifier
+from cosd_providers.contract import Provider
 
 Asking = Literal["contestable", "all"]
 """What assistants are asked about: what could change the text, or everything."""
@@ -54,6 +55,13 @@ def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
         known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
         near = difflib.get_close_matches(name, known, 1)
         raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def missing_members(given: object) -> list[str]:
+    """What `given` lacks of a provider: the members of `cosd_providers.Provider` in their order, methods with `()`."""
+    entered = ("__aenter__", "__aexit__")
+    members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
+    return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
 
 
 def check_verifier(verifier: Verifier) -> Verifier:

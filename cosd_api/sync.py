@@ -7,10 +7,11 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,16 +31,25 @@ def portal() -> BlockingPortal:
     with _lock:
         # A forked child has a copy of the object but not the thread behind it.
         if _open is None or _open[0] != os.getpid():
-            stack = ExitStack()
-            opened = stack.enter_context(start_blocking_portal("asyncio", name="cosd-api"))
-            _open = os.getpid(), opened, opened.call(threading.get_ident)
-            atexit.register(_close, stack, os.getpid())
+            opened: Future[BlockingPortal] = Future()
+            # Not anyio's start_blocking_portal: a copy of it in a forked child waits for the thread when it is freed.
+            thread = threading.Thread(target=anyio.run, args=(_serve, opened), name="cosd-api", daemon=True)
+            thread.start()
+            _open = os.getpid(), opened.result(), thread.ident or 0
+            atexit.register(_close, opened.result(), thread, os.getpid())
         return _open[1]
 
 
-def _close(stack: ExitStack, process: int) -> None:
+async def _serve(opened: Future[BlockingPortal]) -> None:
+    async with BlockingPortal() as one:
+        opened.set_result(one)
+        await one.sleep_until_stopped()
+
+
+def _close(opened: BlockingPortal, thread: threading.Thread, process: int) -> None:
     if process == os.getpid():
-        stack.close()
+        opened.call(opened.stop, True)
+        thread.join()
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
@@ -47,7 +57,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
 
     @functools.wraps(function)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _open is not None and _open[2] == threading.get_ident():
+        if _open is not None and (_open[0], _open[2]) == (os.getpid(), threading.get_ident()):
             raise RuntimeError(f"{name} was called from code that it runs itself; use `await {function.__name__}(...)`")
         work: Callable[[], Coroutine[Any, Any, T]] = functools.partial(function, *args, **kwargs)
         future = portal().start_task_soon(work)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,12 +34,15 @@ from cosd_api import (
     RuleVerifier,
     SettingError,
     TreeVerifier,
+    connect,
     fuse,
     fuse_sync,
 )
+from cosd_api.settings import missing_members
 from cosd_providers import ContextLengthError, ResponseError, ServerError
-from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from fake_llama_cpp import FakeLlamaCpp
 
 DRAFT: dict[str, list[ScriptToken]] = {
     "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
@@ -658,9 +664,10 @@ async def test_a_chat_model_that_is_given_raw_text() -> None:
     async with Fusion(draft=draft, assistant=assistant) as fusion:
         raw = await fusion.generate("Q")
         rendered = await fusion.generate("<|user|>\nQ<|end|>\n<|assistant|>\n")
-    assert raw.warnings == (
+    [warning] = raw.warnings
+    assert warning == (
         "draft is a chat model, and the prompt is raw text: nowhere does it hold '<|end|>\\n<|assistant|>', "
-        "which its chat template writes before an answer",
+        "which its chat template writes before an answer"
     )
     assert rendered.warnings == ()
 
@@ -681,3 +688,121 @@ async def test_a_prompt_that_is_too_long_for_one_model_is_refused_before_anythin
     models[short].context += 1  # type: ignore[operator]
     async with Fusion(**models) as fusion:  # type: ignore[arg-type]
         assert (await fusion.generate(prompt)).text == "a"
+
+
+@pytest.mark.parametrize("prob", [1.5, -0.1, float("nan"), float("-inf")])
+@pytest.mark.parametrize("role", ["draft", "assistant"])
+async def test_a_number_that_is_no_probability_is_refused(role: str, prob: float) -> None:
+    class Logarithms(ScriptedProvider):
+        async def generate(self, *args: Any, **kwargs: Any) -> Any:
+            yield Token(b" a", 0.3 if role == "assistant" else prob)
+            yield Token(b"", 1.0, end=True)
+            yield DraftEnd("end")
+
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+            return [Proposal(question.start, (Token(b" b", 1.0), Token(b"", prob, end=True))) for question in questions]
+
+    named = Logarithms(TextModel(DRAFT), name="gpu2")
+    writer = named if role == "draft" else Logarithms(TextModel(DRAFT), name="gpu1")
+    words = rf"gpu2: the probability of a token is {prob!r}, which is not between 0 and 1\. A logarithm becomes"
+    with pytest.raises(ResponseError, match=words):
+        await fuse("Q:", draft=writer, assistant=named if role == "assistant" else assistant())
+
+
+def test_what_a_provider_lacks() -> None:
+    class Half:
+        name = "half"
+
+        async def describe(self) -> None: ...
+
+        async def propose(self) -> None: ...
+
+        async def __aenter__(self) -> None: ...
+
+    assert missing_members(Half()) == ["__aexit__()", "generate()", "score()", "tokenize()"]
+    assert missing_members(None)[:2] == ["name", "__aenter__()"]
+    assert missing_members(draft()) == []
+
+
+# What a result says of its making.
+
+
+async def test_timings_and_version() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant())
+    assert result.timings.per_token == result.timings.total / len(result.tokens)
+    assert result.library_version == importlib.metadata.version("cosd-api")
+    empty = await fuse("Q:", draft=draft(), assistant=assistant(), stop=" The")
+    assert empty.timings.per_token is None
+
+
+async def test_connect_passes_on_what_it_is_given_and_the_cache_is_billed() -> None:
+    model = TextModel({"Q:": [" The", " capital"]})
+    server = FakeLlamaCpp(model)
+    server.changes = {"timings/cache_n": 5}
+    seen: list[tuple[str, str | None]] = []
+
+    def watch(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.path, request.headers.get("x-team")))
+        return server.handle(request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(watch)) as client:
+        options: dict[str, Any] = {"headers": {"X-Team": "blue"}, "extra_body": {"id_slot": 3}, "http_client": client}
+        provider = connect("http://gpu1", **options)
+        result = await fuse("Q:", draft=provider, assistant=assistant())
+    assert result.text == " The capital"
+    assert {team for _, team in seen} == {"blue"}
+    bodies = [body for path, body in server.requests if path == "/completion"]
+    assert bodies and all(body["id_slot"] == 3 for body in bodies)
+    assert result.usage["draft"].cached_tokens == 5
+    assert result.usage["assistant"].cached_tokens == 0
+
+
+#: A program that has fused, forks, and fuses again in the child: in its main thread, and in new ones.
+FORKED = """
+import os, sys, threading
+from cosd_api import fuse_sync
+from cosd_providers.testing import ScriptedProvider
+
+draft = ScriptedProvider.from_texts({"Q:": [" The", (" Rome", 0.3)]})
+assistant = ScriptedProvider.from_texts({"Q: The": [(" Lima", 0.9)]})
+
+def work():
+    sys.stdout.write(f"{fuse_sync('Q:', draft=draft, assistant=assistant)}\\n"); sys.stdout.flush()
+
+work()
+child = os.fork()
+if child == 0:
+    THREADS = [threading.Thread(target=work) for _ in range(4)] if sys.argv[1] == "threads" else []
+    for thread in THREADS:
+        thread.start()
+    for thread in THREADS:
+        thread.join()
+    if not THREADS:
+        work()
+else:
+    _, status = os.waitpid(child, 0)
+    work()
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
+@pytest.mark.parametrize(("where", "answers"), [("main", 3), ("threads", 6)])
+def test_a_forked_child_fuses_too(where: str, answers: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, where], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == " The Lima\n" * answers
+    assert (done.returncode, done.stderr.replace("DeprecationWarning", "")) == (0, done.stderr)
+
+
+async def test_a_provider_that_is_not_whole_is_told_what_it_lacks() -> None:
+    class Half:
+        name = "half"
+
+        async def generate(self) -> None: ...
+
+    with pytest.raises(SettingError, match=r"draft is not a whole provider: Half lacks __aenter__\(\), __aexit__\(\)"):
+        Fusion(draft=Half(), assistant=assistant())  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="draft must be a URL or a provider"):
+        Fusion(draft=3, assistant=assistant())  # type: ignore[arg-type]

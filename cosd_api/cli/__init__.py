@@ -18,6 +18,8 @@ def main() -> None:
     """Runs the command with the arguments of the process, and exits."""
     try:
         from cosd_api.cli.app import run  # noqa: PLC0415 - it may not be there, and that has an answer
+
+        run()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
@@ -25,4 +27,3 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    run()

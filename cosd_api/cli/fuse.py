@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +18,7 @@ from cosd_api.cli.guard import guarded, say
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
 from cosd_api.report.terminal import ASSISTANT, has_colour, summary, visible
 from cosd_api.result import FusedToken, FusionResult
+from cosd_api.settings import Asking
 from cosd_api.verification import RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
@@ -73,6 +75,14 @@ def fuse(
         int | None,
         typer.Option(min=1, metavar="N", help="Tokens drafted beyond what is verified; by default any."),
     ] = None,
+    ask: Annotated[
+        Asking,
+        typer.Option(help="What assistants are asked about: what could change the text, or everything."),
+    ] = "contestable",
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="To wait between two bytes of an answer; 600 by default."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole result as one JSON document instead of the text.")
     ] = False,
@@ -85,12 +95,13 @@ def fuse(
     """
     with guarded():
         fusion = Fusion(
-            draft=_connect(draft, draft_model, "--draft"),
-            assistant=_assistants(assistant, assistant_model or []),
+            draft=_connect(draft, draft_model, _seconds(timeout), "--draft"),
+            assistant=_assistants(assistant, assistant_model or [], _seconds(timeout)),
             verifier=_verifier(alpha, beta, tree),
             unit=unit,
             draft_length=draft_length,
             max_ahead=max_ahead,
+            ask=ask,
         )
         writer = _Writer(silent=as_json)
         result = anyio.run(_answer, fusion, _prompt(prompt), max_tokens, stop, writer)
@@ -156,18 +167,24 @@ def _prompt(given: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _connect(url: str, model: str | None, option: str) -> Provider:
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise typer.BadParameter(f"{timeout:g} is no number of seconds above 0", param_hint="--timeout")
+    return timeout
+
+
+def _connect(url: str, model: str | None, timeout: float | None, option: str) -> Provider:
     try:
-        return connect(url, model=model)
+        return connect(url, model=model) if timeout is None else connect(url, model=model, timeout=timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _assistants(urls: list[str], models: list[str]) -> list[Provider]:
+def _assistants(urls: list[str], models: list[str], timeout: float | None) -> list[Provider]:
     if models and len(models) != len(urls):
         words = f"{len(models)} given for {len(urls)} assistants: give one for each, in their order, or none"
         raise typer.BadParameter(words, param_hint="--assistant-model")
-    return [_connect(url, model, "--assistant") for url, model in zip_longest(urls, models)]
+    return [_connect(url, model, timeout, "--assistant") for url, model in zip_longest(urls, models)]
 
 
 def _verifier(alpha: float | None, beta: float | None, tree: Path | None) -> RuleVerifier | TreeVerifier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cosd_api.cli.guard import guarded
+from cosd_api.demo.run import program
 from cosd_api.demo.servers import bundled_pair
 
 __all__ = ["Models", "servers"]
@@ -54,5 +56,11 @@ def _example(draft: str, assistant: str) -> str:
     question = r"'Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:'"
     return (
         f"\nTry, in another terminal:\n\n  printf {question} |\n"
-        f"    cosd fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops both."
+        f"    {_command()} fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops both."
     )
+
+
+def _command() -> str:
+    """The command as this user can call it, from a shell."""
+    called = program()
+    return shlex.quote(called) if called == sys.argv[0] else called

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -140,6 +140,7 @@ class Driver:
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, Token):
+                    _check_probs([item], self.draft.name)
                     self.drafted_tokens += 1
                     self._step(self.decoder.drafted, command.draft, item)
                 else:
@@ -187,6 +188,8 @@ class Driver:
                 if len(proposals) != len(command.questions):
                     words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
                     raise ResponseError(words, endpoint=assistant.name)
+                for proposal in proposals:
+                    _check_probs(proposal.tokens if proposal is not None else (), assistant.name)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)
                 self._step(self.decoder.ask_failed, command.ask, error)
@@ -213,3 +216,11 @@ class Driver:
         scope = self._scopes.get((kind, number))
         if scope is not None:
             scope.cancel()
+
+
+def _check_probs(tokens: Iterable[Token], endpoint: str) -> None:
+    """Nothing that a verifier says of a number that is no probability would mean anything."""
+    for token in tokens:
+        if token.prob is not None and not 0 <= token.prob <= 1:
+            words = f"the probability of a token is {token.prob!r}, which is not between 0 and 1"
+            raise ResponseError(words, endpoint=endpoint, hint="A logarithm becomes a probability by math.exp.")

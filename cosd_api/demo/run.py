@@ -198,15 +198,15 @@ def _take_leave(screen: Console, urls: Mapping[str, str]) -> None:
     draft, assistant = urls
     screen.print(Text("Next", "bold"))
     screen.print("  keep the two servers up (they end with this command), then ask them:")
-    screen.print(f"    {_program()} servers", soft_wrap=True)
-    screen.print(f"    {_program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
+    screen.print(f"    {program()} servers", soft_wrap=True)
+    screen.print(f"    {program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
     screen.print("  the same in Python, with any llama.cpp servers:")
     screen.print("    from cosd_api import fuse_sync")
     screen.print(f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text')
     screen.print()
 
 
-def _program() -> str:
+def program() -> str:
     """How this command can be called from where the user is."""
     called = Path(sys.argv[0])
     if called.stem != "cosd":

@@ -43,9 +43,13 @@ class RuleVerifier(BaseModel):
         """The two comparisons as they came out."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = (repr(bound).removesuffix(".0") for bound in (self.alpha, self.beta))
-        for digits in (2, 3, 4, 6, 9, 17):  # as few as still show what is true
-            mine, theirs = f"{p:.{digits}g}", f"{q:.{digits}g}"
-            if (float(mine) < self.alpha, float(theirs) > self.beta * float(mine)) == (unsure, surer):
+        mine, theirs = repr(p), repr(q)
+        for digits in (2, 3, 4, 6, 9):  # as few as still show what is true
+            short_p, short_q = f"{p:.{digits}g}", f"{q:.{digits}g}"
+            sides = (float(short_p) < self.alpha, float(short_q) > self.beta * float(short_p))
+            # Nearly certain is not certain.
+            if sides == (unsure, surer) and (float(short_p) == 1) == (p == 1) and (float(short_q) == 1) == (q == 1):
+                mine, theirs = short_p, short_q
                 break
         if not unsure:
             return f"{mine} >= {alpha}"

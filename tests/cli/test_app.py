@@ -48,6 +48,26 @@ def test_a_fault_of_ours_is_not_taken_for_a_missing_requirement() -> None:
     assert "anyio" in done.stderr
 
 
+@pytest.mark.parametrize("where", ["the import of the command", "the command"])
+def test_an_interrupt_is_quiet(where: str) -> None:
+    script = """
+import sys
+from cosd_api.cli import main
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "cosd_api.cli.app":
+            raise KeyboardInterrupt
+def interrupted():
+    raise KeyboardInterrupt
+"""
+    ways = {
+        "the import of the command": "sys.meta_path.insert(0, Interrupted()); main()",
+        "the command": "import cosd_api.cli.app; cosd_api.cli.app.run = interrupted; main()",
+    }
+    done = python(script + ways[where])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_library_needs_nothing_of_the_extras() -> None:
     extras = ("rich", "sklearn", "tiktoken", "tokenizers", "typer", "xllamacpp")
     done = python(f"import sys; sys.modules |= dict.fromkeys({extras}); import cosd_api, cosd_providers")

@@ -103,6 +103,24 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
     assert settings.verifier == RuleVerifier(alpha=0.1, beta=float("inf"))
 
 
+def test_asking_everything(scripted: Scripted) -> None:
+    shown = [FusionResult.model_validate_json(scripted("Q", "--json", *more).stdout) for more in ([], ["--ask", "all"])]
+    assert [result.settings.ask for result in shown] == ["contestable", "all"]
+    assert [all(token.asked for token in result.tokens) for result in shown] == [False, True]
+
+
+def test_the_timeout_goes_to_every_server(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def connect(url: str, *, model: str | None, timeout: float) -> ScriptedProvider:
+        given.append(timeout)
+        return scripted.connect(url, model=model)
+
+    monkeypatch.setattr("cosd_api.cli.fuse.connect", connect)
+    assert scripted("Q", "--timeout", "7.5", urls=("draft", "one", "two")).exit_code == 0
+    assert given == [7.5] * 3
+
+
 @pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
 def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
     TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
@@ -123,6 +141,10 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
         (["Q", "--max-tokens", "0"], "max-tokens"),
         (["Q", "--unit", "letter"], "unit"),
+        (["Q", "--ask", "nobody"], "'contestable'"),
+        (["Q", "--timeout", "0"], "0 is no number of seconds above 0"),
+        (["Q", "--timeout", "nan"], "nan is no number of seconds"),
+        (["Q", "--timeout", "inf"], "inf is no number of seconds"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--temperature", "1"], "No such option"),
         ([""], "prompt is empty"),

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from commands import Process, gone, start
+from cosd_api.cli.servers import _example
 
 pytestmark = pytest.mark.live
 posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -33,9 +34,26 @@ def test_servers_run_until_interrupted(end: signal.Signals) -> None:
         out, errors = process.communicate(timeout=20)
     assert process.returncode == 0
     assert out == b""
-    assert f"cosd fuse - --draft {urls['sums']} --assistant {urls['facts']}" in errors.decode()
+    assert f"    python -m cosd_api fuse - --draft {urls['sums']} --assistant {urls['facts']}" in errors.decode()
     assert b"Traceback" not in errors
     assert all(map(gone, urls.values()))
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        ("/usr/bin/cosd", "/usr/bin/cosd", "cosd"),
+        ("/opt/my tools/cosd", None, "'/opt/my tools/cosd'"),
+        (".venv/bin/cosd", None, ".venv/bin/cosd"),
+        ("/opt/cosd_api/__main__.py", "/usr/bin/cosd", "python -m cosd_api"),
+    ],
+)
+def test_the_example_calls_the_command_that_is_there(
+    called: str, on_path: str | None, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [called, "servers"])
+    monkeypatch.setattr("shutil.which", lambda _: on_path)
+    assert f"    {shown} fuse - --draft http://a --assistant http://b\n" in _example("http://a", "http://b")
 
 
 @posix

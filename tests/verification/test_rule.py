@@ -39,6 +39,10 @@ def test_both_comparisons_are_strict() -> None:
         (0.83, 0.9, "0.83 >= 0.5"),
         (0.4996, 0.9, "0.4996 < 0.5 and 0.9 > 0.5 x 0.4996"),
         (0.4, 0.2000001, "0.4 < 0.5 and 0.2000001 > 0.5 x 0.4"),
+        (0.9998, 0.9, "0.9998 >= 0.5"),
+        (0.31, 0.999996, "0.31 < 0.5 and 0.999996 > 0.5 x 0.31"),
+        (0.99999999999, 0.9, "0.99999999999 >= 0.5"),
+        (1.0, 0.9, "1 >= 0.5"),
     ],
 )
 def test_the_words_are_true(p: float, q: float, words: str) -> None:
@@ -55,6 +59,8 @@ def test_the_words_are_true_whatever_the_numbers(alpha: float, beta: float, p: f
         theirs, sign, factor, _, again = second.split(" ")
         assert again == mine
         assert (float(theirs) > float(factor) * float(mine)) == (sign == ">") == rule.fires(p, q)
+        assert (float(theirs) == 1) == (q == 1)
+    assert (float(mine) == 1) == (p == 1)
 
 
 @pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"beta": math.nan}, {"gamma": 1}])
