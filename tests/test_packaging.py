@@ -4,9 +4,6 @@ import importlib
 import importlib.metadata
 import os
 import re
-import subprocess
-import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,8 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parent.parent
+from shipped import ROOT, build_sdist, build_wheel
+
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FACES = ["cosd_api", "cosd_providers"]
 
@@ -23,29 +22,16 @@ FACES = ["cosd_api", "cosd_providers"]
 MACHINE_PATH = re.compile(rb"(?<![\w.*-])(?:/(?:home|root|Users|work|workspace)/|[A-Za-z]:\\+Users\\+)[\w.-]+")
 
 
-def build(target: str, source: Path, folder: Path) -> Path:
-    """Build a distribution without the network, with the hatchling of this environment."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
-    (built,) = folder.iterdir()
-    return built
-
-
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution of this tree, unpacked."""
-    archive = build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
-    folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
-    return source
+    return build_sdist(tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     """The wheel, built from the source distribution: so nothing may be missing there."""
-    return zipfile.Path(build("wheel", sdist, tmp_path_factory.mktemp("wheel")))
+    return zipfile.Path(build_wheel(sdist, tmp_path_factory.mktemp("wheel")))
 
 
 def names(wheel: zipfile.Path) -> set[str]:
@@ -89,6 +75,20 @@ def test_wheel_metadata(wheel: zipfile.Path) -> None:
     assert "Requires-Python: >=3.11\n" in text
     (scripts,) = (name for name in names(wheel) if name.endswith("entry_points.txt"))
     assert "cosd = cosd_api.cli:main" in wheel.joinpath(scripts).read_text(encoding="utf-8")
+
+
+def test_wheel_declares_what_it_needs(wheel: zipfile.Path) -> None:
+    project = PROJECT["project"]
+    lines = metadata(wheel).splitlines()
+    extras = {line.removeprefix("Provides-Extra: ") for line in lines if line.startswith("Provides-Extra: ")}
+    assert extras == set(project["optional-dependencies"])
+    declared = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    always = {canonical(one) for one in declared if "extra ==" not in one}
+    assert always == {canonical(one) for one in project["dependencies"]}
+
+
+def canonical(requirement: str) -> str:
+    return str(Requirement(requirement))
 
 
 def test_sdist_can_be_tested(sdist: Path) -> None:

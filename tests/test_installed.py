@@ -1,0 +1,100 @@
+"""The wheel in an environment that holds nothing but the wheel and what it declares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cosd_api
+from shipped import Environment, build_sdist, build_wheel, install
+
+#: Imports every module of the two packages but those of the extras, and tells where they come from.
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+found = {}
+for face in ("cosd_api", "cosd_providers"):
+    package = importlib.import_module(face)
+    found[face] = package.__file__
+    for module in pkgutil.walk_packages(package.__path__, f"{face}."):
+        if not module.name.startswith(tuple(sys.argv[1:])):
+            found[module.name] = importlib.import_module(module.name).__file__
+print(json.dumps(found))
+"""
+
+#: Fuses as the README does, with models that need no server.
+FUSE = """
+from cosd_api import fuse_sync
+from cosd_providers.testing import ScriptedProvider
+draft = ScriptedProvider.from_texts({"Q:": [" The", (" Rome", 0.3)]})
+assistant = ScriptedProvider.from_texts({"Q: The": [(" Lima", 0.9)]})
+print(fuse_sync("Q:", draft=draft, assistant=assistant))
+"""
+
+#: What the extras are for.
+EXTRAS = ("cosd_api.__main__", "cosd_api.cli", "cosd_api.demo", "cosd_api.report")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    return build_wheel(build_sdist(folder), folder)
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """`pip install cosd-api`."""
+    return install(wheel, tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """`pip install "cosd-api[demo]"`."""
+    return install(wheel, tmp_path_factory.mktemp("full"), "demo")
+
+
+@pytest.mark.parametrize("which", ["bare", "full"])
+def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureRequest) -> None:
+    made: Environment = request.getfixturevalue(which)
+    left_out = EXTRAS if which == "bare" else ("cosd_api.__main__", "cosd_api.demo._serve")  # which run at once
+    done = made.run("python", "-c", IMPORT_ALL, *left_out)
+    assert done.stderr == ""
+    found: dict[str, str] = json.loads(done.stdout)
+    assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.llama_cpp"} <= set(found)
+    assert ("cosd_api.cli.app" in found) == (which == "full")
+    assert [file for file in found.values() if not Path(file).is_relative_to(made.packages)] == []
+
+
+@pytest.mark.parametrize("name", ["providers", "tests", "examples"])
+def test_no_plain_name_is_taken(bare: Environment, name: str) -> None:
+    done = bare.run("python", "-c", f"import {name}")
+    assert f"ModuleNotFoundError: No module named {name!r}" in done.stderr
+
+
+def test_it_fuses_without_any_extra(bare: Environment) -> None:
+    done = bare.run("python", "-W", "error", "-c", FUSE)
+    assert (done.stdout, done.stderr) == (" The Lima\n", "")
+
+
+def test_the_command_without_its_extra_says_what_to_install(bare: Environment) -> None:
+    done = bare.run("cosd", "--help")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == 'cosd: the cosd command needs a little more: pip install "cosd-api[cli]"\n'
+
+
+def test_help_and_version(full: Environment) -> None:
+    helped = full.run("cosd", "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert all(name in helped.stdout for name in ("fuse", "demo", "servers"))
+    assert full.run("cosd", "--version").stdout == f"cosd-api {cosd_api.__version__}\n"
+    assert full.run("python", "-m", "cosd_api", "--version").stdout == f"cosd-api {cosd_api.__version__}\n"
+
+
+@pytest.mark.live
+def test_the_demo_runs_from_anywhere(full: Environment) -> None:
+    done = full.run("cosd", "demo", "--questions", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "In Peru a book costs 17 and a pen costs 25." in done.stdout
+    assert "sums, asking facts" in done.stdout
+    assert list(full.desk.iterdir()) == []  # nor is anything left there

@@ -1,0 +1,183 @@
+"""A user's program, for type checkers alone: it is checked against the installed wheel, and never runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Self, assert_type
+
+from cosd_api import (
+    CustomVerifier,
+    Endpoint,
+    EndpointUsage,
+    FusedToken,
+    Fusion,
+    FusionClosedError,
+    FusionError,
+    FusionResult,
+    FusionStream,
+    RuleVerifier,
+    SettingError,
+    Timings,
+    TokenDecision,
+    TreeVerifier,
+    Verifier,
+    connect,
+    fuse,
+    fuse_sync,
+)
+from cosd_providers import (
+    Capabilities,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Provider,
+    ProviderError,
+    ProviderTimeoutError,
+    Question,
+    RateLimitError,
+    ServerInfo,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+
+
+async def one_answer() -> str:
+    result = await fuse("Q:", draft="http://gpu1:8080", assistant=["http://gpu2:8080", "http://gpu3:8080"])
+    assert_type(result, FusionResult)
+    return str(result)
+
+
+def without_async() -> None:
+    result = fuse_sync("Q:", draft="http://gpu1:8080", assistant="http://gpu2:8080", stop=["\n"], unit="word")
+    assert_type(result, FusionResult)
+    fields(result)
+
+
+def fields(result: FusionResult) -> None:
+    assert_type(result.text, str)
+    assert_type(result.finish_reason, Literal["stop", "length", "content_filter", "budget"])
+    assert_type(result.tokens, tuple[FusedToken, ...])
+    assert_type(result.acceptance_rate, float)
+    assert_type(result.replacements, int)
+    assert_type(result.usage, dict[str, EndpointUsage])
+    assert_type(result.timings, Timings)
+    assert_type(result.timings.per_token, float | None)
+    assert_type(result.warnings, tuple[str, ...])
+    assert_type(result.draft, Endpoint)
+    assert_type(result.assistants, tuple[Endpoint, ...])
+    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | CustomVerifier)
+    assert_type(result.settings.unit, Literal["token", "word"])
+    assert_type(result.usage["draft"].completion_tokens, int)
+    assert_type(result.model_dump_json(), str)
+    assert_type(FusionResult.model_validate_json("{}"), FusionResult)
+    for token in result.tokens:
+        assert_type(token.draft_prob, float | None)
+        assert_type(token.replaced, str | None)
+        assert_type(token.decisions, tuple[TokenDecision, ...])
+
+
+async def many_answers(prompts: Sequence[str]) -> list[str]:
+    texts: list[str] = []
+    draft = connect(
+        "http://gpu1:8080", model="small", api_key="key", headers={"X-Team": "a"}, extra_body={"id_slot": 0}
+    )
+    assert_type(draft, Provider)
+    async with Fusion(
+        draft=draft, assistant=connect("http://gpu2:8080"), verifier=RuleVerifier(alpha=0.4), ask="all"
+    ) as fusion:
+        assert_type(fusion, Fusion)
+        async for result in fusion.map(prompts, concurrency=4, max_tokens=100):
+            assert_type(result, FusionResult)
+            texts.append(result.text)
+        async with fusion.stream(prompts[0], stop="\n") as stream:
+            assert_type(stream, FusionStream)
+            async for token in stream:
+                assert_type(token, FusedToken)
+                texts.append(token.text)
+        assert_type(stream.result, FusionResult)
+        assert_type(await fusion.generate(prompts[0]), FusionResult)
+    return texts
+
+
+async def what_can_go_wrong() -> float | None:
+    try:
+        await fuse("Q:", draft="http://gpu1:8080", assistant="http://gpu2:8080")
+    except SettingError as error:
+        return float(str(error))
+    except (FusionClosedError, FusionError):
+        return None
+    except ProviderTimeoutError as error:
+        assert_type(error.retryable, bool)
+    except RateLimitError as error:
+        assert_type(error.status, int | None)
+    except ProviderError as error:
+        assert_type(error.endpoint, str)
+        assert_type(error.request_id, str | None)
+        assert_type(error.hint, str)
+    return None
+
+
+class Careful:
+    """A verifier of the user's own."""
+
+    def fires(self, p: float, q: float) -> bool:
+        return p < 0.3 and q > 0.9
+
+    def contestable(self, p: float) -> bool:
+        return p < 0.3
+
+    def words(self, p: float, q: float) -> str:
+        return f"{p} against {q}"
+
+
+class Constant:
+    """A provider of the user's own, which always says the same."""
+
+    @property
+    def name(self) -> str:
+        return "constant"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def describe(self) -> ServerInfo:
+        able = Capabilities(token_ids=False, end_prob=True, tokenize=False, score=False)
+        return ServerInfo("constant:", "constant", "constant", None, None, able)
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        usage.completion_tokens += 1
+        yield Token(b"", 1.0, end=True)
+        yield DraftEnd("end")
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        return [Proposal(question.start, (Token(b"", 1.0, end=True),)) for question in questions or ()]
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        raise UnsupportedError("no scores", endpoint=self.name)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        raise UnsupportedError("no tokens", endpoint=self.name)
+
+
+def own_parts() -> FusionResult:
+    verifier: Verifier = Careful()
+    provider: Provider = Constant()
+    return fuse_sync("Q:", draft=provider, assistant=[provider, "http://gpu2:8080"], verifier=verifier)
+
+
+# What has to be refused: each line would be an unused "ignore" if it were not.
+
+
+async def mistakes() -> None:
+    await fuse("Q:", draft=1, assistant="http://gpu2:8080")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await fuse("Q:", draft="http://gpu1:8080")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fuse_sync("Q:", draft="a", assistant="b", unit="line")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fuse_sync("Q:", draft="a", assistant="b", verifier=RuleVerifier)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
