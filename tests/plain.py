@@ -5,15 +5,19 @@ Nothing here is shared with the library, and nothing is clever: one request for 
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 import naive
+
+MODELS = Path(__file__).parent / "models"
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,9 @@ class PlainVllm(Plain):
         super().__init__(url)
         [model] = self.get("/v1/models")["data"]
         self.name, self.context = model["id"], int(model["max_model_len"])
+        # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
+        vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:
         body = {"model": self.name, "prompt": prompt, "temperature": 0, **fields}
@@ -168,28 +175,22 @@ class PlainVllm(Plain):
 
     def after(self, text: str, count: int) -> list[Raw]:
         count = min(count, self.context - len(self.ids(text)))
-        found = self.complete(text, max_tokens=count, logprobs=1)
-        tokens, logprobs = found["logprobs"]["tokens"], found["logprobs"]["token_logprobs"]
-        raws = [Raw(token.encode(), math.exp(logprob)) for token, logprob in zip(tokens, logprobs, strict=True)]
+        found = self.complete(text, max_tokens=count, logprobs=1, return_token_ids=True)
+        values = found["logprobs"]["token_logprobs"]
+        raws = [Raw(self.tokens[n], math.exp(value)) for n, value in zip(found["token_ids"], values, strict=True)]
         if found["finish_reason"] == "stop":
             raws[-1] = Raw(b"", raws[-1].prob, end=True)
-        assert b"".join(raw.data for raw in raws).decode() == found["text"].rstrip("\ufffd")
         return raws
 
     def ids(self, text: str) -> list[int]:
-        return list(self._encoded(text)["tokens"])
-
-    def _encoded(self, text: str) -> Any:
-        return self.post("/tokenize", {"model": self.name, "prompt": text, "return_token_strs": True})
+        return list(self.post("/tokenize", {"model": self.name, "prompt": text})["tokens"])
 
     def scores(self, prompt: str, text: str) -> list[Raw]:
-        found = self._encoded(prompt + text)
-        ids, raws = found["tokens"], list[Raw]()
+        ids, raws = self.ids(prompt + text), list[Raw]()
         for at in range(len(self.ids(prompt)), len(ids)):
             options = {"logprobs": 1, "logprob_token_ids": [ids[at]], "return_tokens_as_token_ids": True}
             [entries] = self.complete(ids[:at], max_tokens=1, **options)["logprobs"]["top_logprobs"]
-            data = bytes(ALPHABET[character] for character in found["token_strs"][at])
-            raws.append(Raw(data, math.exp(entries[f"token_id:{ids[at]}"])))
+            raws.append(Raw(self.tokens[ids[at]], math.exp(entries[f"token_id:{ids[at]}"])))
         assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
         return raws
 

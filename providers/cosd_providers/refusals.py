@@ -29,6 +29,9 @@ _TOO_LONG = (
 )
 """How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI."""
 
+_TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
+"""How TGI names the errors of a stream, whose status it does not repeat there."""
+
 _E = TypeVar("_E", bound=ProviderError)
 
 
@@ -114,7 +117,9 @@ def event_status(event: dict[str, Any]) -> int:
     """The status of an error within a stream."""
     error: Any = event["error"]
     code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and code >= 400 else 500
+    if isinstance(code, int) and code >= 400:
+        return code
+    return _TYPES.get(str(event.get("error_type")), 500)
 
 
 def _message(answer: object) -> str:

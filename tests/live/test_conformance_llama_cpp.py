@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
-def plain(trio: Mapping[str, str]) -> Iterator[Mapping[str, PlainLlamaCpp]]:
+def plain(trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCpp]:
     """The three servers, asked directly."""
-    yield {name: PlainLlamaCpp(url) for name, url in trio.items()}
+    return {name: PlainLlamaCpp(url) for name, url in trio.items()}
 
 
 class TestLlamaCpp(Conformance):

@@ -1,0 +1,257 @@
+"""Hugging Face TGI (text-generation-inference), by its native `/generate` and `/generate_stream`.
+
+What the adapter relies on, from the server's published API document (version 3.3.6) and its source; no such server
+was at hand to run:
+
+- It takes text only. A draft goes on from text, and a chain that needs more is asked again from the same text.
+- Greedy decoding is what it does where nothing samples; probabilities are then those of the raw softmax.
+- A token that leaves a character unfinished has an empty text, and the one that completes it the text of both. A
+  listed token is decoded alone: a part of a character is U+FFFD there.
+- Of the tokens of a prompt it tells the probability, never the alternatives, and only where it was started with
+  `--enable-prefill-logprobs`. A token above one half is the most probable one: that is the **filter** of `propose`.
+- Errors of `/generate_stream` come as an event, after a status of success.
+- A prompt that is too long is refused; where the server has no fast tokenizer, it is cut without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.scoring import Chain, Draft, Position, along, answer, boundaries, within
+from cosd_providers.text import sendable
+from cosd_providers.tgi_reading import Server
+from cosd_providers.tgi_requests import Requests, at_once
+from cosd_providers.tgi_wire import OWNED, Info, Rendered, parse
+from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+
+__all__ = ["Tgi"]
+
+_MORE = 4  # raw tokens that a draft is asked for again at least, to finish a character
+_MARK = "4711"  # stands for a user's message in a chat template
+
+_Known = dict[int, tuple[list[int], list[Position]]]
+
+
+class Tgi:
+    """A model behind TGI. See `contract.Provider`.
+
+    The probability of the end of sequence counts as unknown where the server answers null or exactly 0.0, which is
+    what real ones do; any other number is taken.
+
+    Args:
+        url: the server's URL.
+        model: its id; only to be sure that it is the right one, a server has one.
+        api_key: the server's `--api-key`.
+        headers: sent with every request.
+        tokenizer: the model's own, or what `load_tokenizer` takes: only for servers that do not encode text for others
+            (no fast tokenizer), where prompts may come near the limit.
+        extra_body: merged into the `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
+        timeout: as in `Transport`.
+        http_client: as in `Transport`.
+        strategy: how an assistant is asked. `"singles"`: each place by itself. `"filter"`: first the whole text at
+            once for the probabilities of its tokens, then by themselves the places that this leaves open. By
+            default the filter is used where the server has it and more than one place is asked for.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides, or `tokenizer` cannot be read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tokenizer: object = None,
+        extra_body: Mapping[str, object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        http_client: HttpClient | None = None,
+        strategy: Literal["filter", "singles"] | None = None,
+    ) -> None:
+        taken = sorted(OWNED & set(extra_body or {}))
+        if taken:
+            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        self._model = model
+        self._strategy = strategy
+        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        local = load_tokenizer(tokenizer) if tokenizer is not None else None
+        self._requests = Requests(self._transport, extra_body or {}, local)
+        self._server: Server | None = None
+
+    def __repr__(self) -> str:
+        return f"Tgi({self._transport.endpoint!r}, model={self._model!r})"
+
+    @property
+    def name(self) -> str:
+        """Host and port, with the model before it where one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.__aexit__(*exc)
+
+    async def describe(self) -> ServerInfo:
+        """Asks what the server has and what it was started with, once; for the latter it generates one token."""
+        return (await self._known()).info
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Streams a draft; see `contract.Provider`. It goes on from text alone: no draft has a continuation."""
+        del continuation
+        server = await self._known()
+        before, draft, wanted = prompt + sendable(text), Draft(max_tokens), max_tokens
+        while not draft.over:
+            known, at = list(draft.ids), 0
+            limit = await self._requests.room(server, before, wanted)
+            if limit <= len(known):
+                if not text and not known:
+                    raise await self._requests.too_long(server, before)
+                yield DraftEnd("context")
+                return
+            async with self._requests.stream(server, before, limit, usage) as events:
+                async for event in events:
+                    pick = server.position(event).pick
+                    if at >= len(known):
+                        for token in draft.feed(pick.id, pick.token):
+                            yield token
+                    elif pick.id != known[at]:
+                        raise server.broken("the server did not write the same tokens again after the same text")
+                    at += 1
+                    if draft.over:
+                        break
+            if not draft.over and len(draft.ids) == len(known):  # it would be asked again for ever
+                raise server.broken("the server stopped without a token and without a reason")
+            wanted = len(draft.ids) + max(draft.left, _MORE)
+        yield DraftEnd("end") if draft.ended else DraftEnd("limit")
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """The filter where it pays, then all that is open at once; see `contract.Provider`."""
+        server = await self._known()
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        known = await self._filtered(server, prompt, text, questions, usage)
+
+        async def ask_one(chain: Chain) -> Iterable[Position]:
+            if not chain.ids and chain.question.start in known:
+                return along(chain, *known[chain.question.start])
+            return await self._go_on(server, chain, prompt, text, usage)
+
+        async def ask(chains: list[Chain]) -> list[Iterable[Position]]:
+            return await at_once([partial(ask_one, chain) for chain in chains])
+
+        return await answer(questions, ask)
+
+    async def _go_on(self, server: Server, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+        """What follows in a chain: asked from the last text that only the chain knows, past what is known already."""
+        taken, data = chain.turned
+        before = prompt + sendable(text[: chain.question.start] + data)
+        again = chain.ids[taken:]
+        limit = await self._requests.room(server, before, len(again) + chain.wanted)
+        if limit <= len(again):
+            if not chain.ids:  # the text itself is too long for this model
+                raise await self._requests.too_long(server, before)
+            return []  # its answer has reached the end of the context: it cannot go on
+        async with self._requests.stream(server, before, limit, usage, top=server.top) as events:
+            positions = [server.position(event) async for event in events]
+        if [position.pick.id for position in positions[: len(again)]] != again:
+            return []  # the server has changed its mind: what was known stands, and nothing can follow
+        return positions[len(again) :]
+
+    async def _filtered(
+        self, server: Server, prompt: str, text: bytes, questions: Sequence[Question], usage: Usage
+    ) -> _Known:
+        """What one scored text tells: for places in it the text's own ids from there, and what the model says.
+
+        It answers only where the encoding of the text before is what the encoding of the whole begins with.
+        """
+        starts = sorted({question.start for question in questions})
+        if self._strategy == "filter" and not server.prefill:
+            raise server.unscored()
+        least = 1 if self._strategy == "filter" else 2
+        if self._strategy == "singles" or not server.prefill or server.around is None or server.around.after:
+            return {}
+        whole = prompt + sendable(text)
+        if len(starts) < least or await self._requests.room(server, whole, 1) < 1:
+            return {}
+        cuts = [whole, *(prompt + sendable(text[:at]) for at in starts)]
+        own, *parts = await at_once([partial(self._requests.encode, server, cut) for cut in cuts])
+        sizes = {at: len(part.ids) for at, part in zip(starts, parts, strict=True)}
+        places = {at: sizes[at] for at, part in zip(starts, parts, strict=True) if own.ids[: sizes[at]] == part.ids}
+        if len(places) < least:
+            return {}
+        scored = await self._requests.prefill(server, whole, usage)
+        told = {at: server.likely(scored, place) for at, place in places.items()}
+        end = -1  # no id: after what the model says at the end of the text, nothing is known
+        return {at: ([*own.ids[places[at] :], end], positions) for at, positions in told.items() if positions}
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request for all tokens; see `contract.Provider`."""
+        server = await self._known()
+        if not server.prefill:
+            raise server.unscored()
+        whole = prompt + sendable(text)
+        if await self._requests.room(server, whole, 1) < 1:
+            raise await self._requests.too_long(server, whole)
+        scored = await self._requests.prefill(server, whole, usage)
+        return within(scored.tokens(), len(prompt.encode()))
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
+        return await self._requests.pieces(await self._known(), text)
+
+    async def _known(self) -> Server:
+        """What the server is; asked once."""
+        if self._server is None:
+            card = await self._info()
+            around = await self._requests.around()
+            prefill, top = await self._requests.abilities()
+            able = Capabilities(token_ids=False, end_prob=False, tokenize=self._requests.encodes(around), score=prefill)
+            info = ServerInfo(
+                endpoint=self._transport.endpoint,
+                engine="TGI",
+                model=card.model_id,
+                build=card.version,
+                context=card.max_total_tokens,
+                capabilities=able,
+                answer_cue=await self._answer_cue(),
+            )
+            self._server = Server(info, card.max_input_tokens, around, prefill and around is not None, top)
+        return self._server
+
+    async def _info(self) -> Info:
+        """What only this engine answers."""
+        try:
+            info = parse(Info, await self._transport.get("/info"), self._transport.endpoint)
+        except (InvalidRequestError, ResponseError) as error:
+            words = "this does not look like TGI (text-generation-inference): it does not answer /info as that does"
+            hint = "Give the URL of the server, without /v1."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
+        if self._model not in (None, info.model_id):
+            words = f"no model {self._model!r}; the server has {info.model_id!r}"
+            raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give that as `model`, or none.")
+        return info
+
+    async def _answer_cue(self) -> str | None:
+        """What the chat template writes after a user's message."""
+        body = {"messages": [{"role": "user", "content": _MARK}]}
+        try:
+            rendered = parse(Rendered, await self._transport.post("/chat_tokenize", body), self._transport.endpoint)
+        except (StatusError, ResponseError):
+            return None
+        _, found, after = rendered.templated_text.rpartition(_MARK)
+        return after if found else None

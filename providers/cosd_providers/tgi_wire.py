@@ -1,0 +1,169 @@
+"""The wire of Hugging Face TGI (text-generation-inference): what is sent, and what comes back."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TypeVar
+
+from pydantic import BaseModel, RootModel, ValidationError
+
+from cosd_providers.errors import ResponseError
+
+__all__ = [
+    "OWNED",
+    "Encoding",
+    "Event",
+    "Generated",
+    "Info",
+    "Rendered",
+    "Span",
+    "Word",
+    "allowed_top",
+    "parameters",
+    "parse",
+    "prob",
+]
+
+GREEDY: dict[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
+"""The most probable token, always. A temperature of 0 is refused: what samples is left out instead."""
+
+OWNED = {
+    *GREEDY,
+    "best_of",
+    "decoder_input_details",
+    "frequency_penalty",
+    "grammar",
+    "max_new_tokens",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "temperature",
+    "top_k",
+    "top_n_tokens",
+    "top_p",
+    "truncate",
+    "typical_p",
+}
+"""What a user's `extra_body` may not set."""
+
+_TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
+
+
+class Info(BaseModel):
+    """The answer of `/info`."""
+
+    model_id: str
+    max_input_tokens: int
+    max_total_tokens: int
+    router: str
+    version: str | None = None
+
+
+class Span(BaseModel):
+    """A token of `/tokenize`; where it stands, in characters of the text."""
+
+    id: int
+    start: int
+    stop: int
+
+
+class Encoding(RootModel[list[Span]]):
+    """The answer of `/tokenize`."""
+
+
+class Rendered(BaseModel):
+    """The answer of `/chat_tokenize`."""
+
+    templated_text: str
+
+
+class Word(BaseModel):
+    """A token with its probability, as it is sent."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool = False
+
+
+class EventDetails(BaseModel):
+    """What the last event of a stream says."""
+
+    finish_reason: str
+    input_length: int | None = None  # older versions do not tell
+
+
+class Event(BaseModel):
+    """One event of `/generate_stream`: one token."""
+
+    token: Word
+    top_tokens: list[Word] | None = None
+    details: EventDetails | None = None
+
+
+class Details(BaseModel):
+    """What `/generate` says beside the text."""
+
+    finish_reason: str
+    generated_tokens: int
+    prefill: list[Word]
+    tokens: list[Word]
+    top_tokens: list[list[Word]] | None = None
+
+
+class Generated(BaseModel):
+    """The answer of `/generate`."""
+
+    details: Details
+
+    def first(self) -> Event | None:
+        """The one token that was asked for, in the shape of a stream's event."""
+        found, top = self.details, self.details.top_tokens
+        if not found.tokens:
+            return None
+        details = EventDetails(finish_reason=found.finish_reason)
+        return Event(token=found.tokens[0], top_tokens=top[0] if top else None, details=details)
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def parse(kind: type[_M], data: object, endpoint: str) -> _M:
+    """`data` in the shape that it should have."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        words = f"the answer is not as expected: {where}: {first['msg']}"
+        raise ResponseError(words, endpoint=endpoint) from None
+
+
+def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
+    """The `parameters` of a generation of at most `limit` tokens.
+
+    Args:
+        limit: at least 1.
+        top: how many of the most probable tokens are listed at each place; 0 for none.
+        prefill: whether the probabilities of the prompt's tokens are asked for.
+    """
+    listed: dict[str, object] = {"top_n_tokens": top} if top else {}
+    return {**GREEDY, **listed, "max_new_tokens": limit, "decoder_input_details": prefill}
+
+
+def prob(word: Word, *, end: bool = False) -> float | None:
+    """The probability of a token; None where it is not told.
+
+    For the end of a sequence servers answer null, or exactly 0.0 whatever the probability is: both tell nothing.
+    """
+    logprob = word.logprob
+    if logprob is None or math.isnan(logprob) or (end and logprob == 0):
+        return None
+    return math.exp(min(logprob, 0.0))
+
+
+def allowed_top(message: str) -> int | None:
+    """How many most probable tokens a server lists that refused to list more (`--max-top-n-tokens`)."""
+    found = _TOP.search(message)
+    return int(found[1]) if found else None

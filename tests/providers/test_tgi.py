@@ -1,0 +1,776 @@
+"""The TGI adapter against a stand-in with toy models, each of whose answers is held against the published document."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import pickle
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import anyio.lowlevel
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stand_in_tgi
+import toys
+from cosd_providers import (
+    Capabilities,
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    ModelChoiceError,
+    Piece,
+    ProviderError,
+    Question,
+    RateLimitError,
+    ResponseError,
+    ServerError,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.tgi import Tgi
+from cosd_providers.tgi_reading import Around, encoded
+from cosd_providers.tgi_requests import at_once
+from cosd_providers.tgi_wire import Encoding, Event
+from stand_in_tgi import StandInTgi
+
+URL = "http://gpu:8080"
+
+
+@pytest.fixture(autouse=True)
+def nothing_breaks_the_document() -> Iterator[None]:
+    """Whatever a test asks and is answered is as the document says."""
+    stand_in_tgi.VIOLATIONS.clear()
+    yield
+    assert stand_in_tgi.VIOLATIONS == []
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long would be waited between attempts."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("cosd_providers.retries.anyio.sleep", sleep)
+    return waited
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """A toy model in the shape that providers take, which writes nothing but valid UTF-8.
+
+    A server that shows text alone cannot show anything else. With `by_text` what it says depends on the text, however
+    that is cut: so a tie that is resolved against the server's own pick leaves the same model. Without, there are no
+    ties, and what it says depends on its own tokens.
+    """
+
+    toy: toys.ToyModel
+    by_text: bool
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        return self.toy.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {self.toy.vocabulary.end}
+
+    @cached_property
+    def known(self) -> dict[tuple[int, ...], list[float]]:
+        return {}
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.toy.vocabulary.encode(text))
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        key = tuple(self.encode(self.toy.vocabulary.decode(ids))) if self.by_text else tuple(ids)
+        if key not in self.known:
+            self.known[key] = self._tidied(key)
+        return self.known[key]
+
+    def _tidied(self, ids: tuple[int, ...]) -> list[float]:
+        data = self.toy.vocabulary.decode(ids)
+        pending = data[codecs.utf_8_decode(data, "surrogateescape", False)[1] :]
+        probs = [prob if self._fits(pending, n) else 0.0 for n, prob in enumerate(self.toy.next(ids))]
+        if not any(probs):
+            probs[self._completing(pending)] = 1.0
+        best = max(probs)
+        if not self.by_text:
+            first = probs.index(best)
+            probs = [prob * 0.75 if prob == best and n != first else prob for n, prob in enumerate(probs)]
+        return probs
+
+    def _fits(self, pending: bytes, n: int) -> bool:
+        """Whether a token is valid UTF-8 there; it may not end one character and begin another."""
+        data = pending + self.tokens[n]
+        try:
+            whole = codecs.utf_8_decode(data, "strict", False)[1]
+        except UnicodeDecodeError:
+            return False
+        if n == self.toy.vocabulary.end:
+            return not pending
+        endless = self.by_text and not self.tokens[n]  # it would be said again and again
+        return not endless and (not pending or whole in (0, len(data)))
+
+    def _completing(self, pending: bytes) -> int:
+        """A token that finishes a character, or goes on with it."""
+        fitting = [n for n, data in enumerate(self.tokens) if data and self._fits(pending, n)]
+        return next((n for n in fitting if not toys.is_incomplete(pending + self.tokens[n])), fitting[0])
+
+
+def fake(scripts: dict[str, list[Any]], *, strategy: Any = None, **options: Any) -> tuple[StandInTgi, Tgi]:
+    server = StandInTgi(TextModel(scripts), **options)
+    return server, Tgi(URL, http_client=server.client(), strategy=strategy)
+
+
+def over(model: Tidy, *, strategy: Any = None, **options: Any) -> Tgi:
+    server = StandInTgi(model, beginning=len(model.tokens), **options)
+    return Tgi(URL, http_client=server.client(), strategy=strategy)
+
+
+def scripted(model: Tidy, *, end_prob: bool = False) -> ScriptedProvider:
+    return ScriptedProvider(model, token_ids=False, end_prob=end_prob)
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+async def ask(provider: Any, prompt: str, text: bytes, *questions: Question, usage: Usage | None = None) -> list[Any]:
+    return list(await provider.propose(prompt, text, questions, usage=usage or Usage()))
+
+
+def near(prob: float) -> Any:
+    """A probability that went through a logarithm of 32 bits."""
+    return pytest.approx(prob, rel=1e-6)
+
+
+def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
+    assert [t.data for t in ours] == [t.data for t in theirs]
+    assert [t.end for t in ours] == [t.end for t in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.prob is None) == (other.prob is None)
+        assert other.prob is None or one.prob == near(other.prob)
+
+
+def close_proposals(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    assert [one and one.start for one in ours] == [one and one.start for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        if one is not None:
+            close(one.tokens, other.tokens)
+
+
+def asked(server: StandInTgi, path: str) -> list[Any]:
+    return [body for where, body in server.requests if where == path]
+
+
+# Against toy models: whatever they do, the adapter gives what the model itself would.
+
+tidy = st.builds(Tidy, toys.models(may_hide_end=False), st.booleans())
+some = toys.prompts().filter(bool)
+
+
+@given(tidy, some, st.integers(1, 12), st.sampled_from(("null", "zero", "told")))
+async def test_drafts_are_the_models_own(model: Tidy, prompt: bytes, limit: int, end: str) -> None:
+    provider, expected = over(model, end=end), scripted(model, end_prob=end == "told")
+    ours = await draft(provider, prompt.decode(), limit=limit)
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    if end == "told" and theirs[-2].end and theirs[-2].prob == 1:  # which is a logarithm of 0 again
+        end, expected = "zero", scripted(model)
+        theirs = await draft(expected, prompt.decode(), limit=limit)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1] == theirs[-1]
+    text = b"".join(token.data for token in ours[:-1])
+    if end != "told":
+        more = await draft(provider, prompt.decode(), text, limit)
+        close(more[:-1], (await draft(expected, prompt.decode(), text, limit))[:-1])
+
+
+@st.composite
+def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text, and questions within it."""
+    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
+    tokens = draw(st.lists(words, max_size=8))
+    places = []
+    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
+        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
+        places.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
+    return draw(some), b"".join(tokens), places
+
+
+@given(tidy, inquiries(), st.sampled_from(("filter", "singles", None)))
+async def test_proposals_are_the_models_own(
+    model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], way: Any
+) -> None:
+    prompt, text, questions = inquiry
+    provider = over(model, strategy=way, prefill=way != "singles")
+    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
+
+
+@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles")))
+async def test_proposals_along_the_models_own_text(model: Tidy, prompt: bytes, limit: int, way: Any) -> None:
+    """Where the text is what the model says, the filter has most to tell."""
+    *tokens, _ = await draft(scripted(model), prompt.decode(), limit=limit)
+    text = b"".join(token.data for token in tokens)
+    starts = [len(b"".join(token.data for token in tokens[:at])) for at in range(len(tokens))]
+    judged = [token.data for token in tokens]
+    questions = [Question(start, tuple(judged[at:]), word=True) for at, start in enumerate(starts)]
+    provider = over(model, strategy=way, prefill=True)
+    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
+
+
+@given(tidy, some, some)
+async def test_scores_are_the_models_own(model: Tidy, prompt: bytes, text: bytes) -> None:
+    provider, expected = over(model, prefill=True), scripted(model)
+    ours = await provider.score(prompt.decode(), text, usage=Usage())
+    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
+    assert b"".join(token.data for token in ours) == text
+    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
+    close_proposals(everywhere, await expected.propose(prompt.decode(), text, None, usage=Usage()))
+
+
+@given(toys.models(), some)
+async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
+    pieces = await over(Tidy(model, by_text=True)).tokenize(text.decode())
+    assert [piece.id for piece in pieces] == list(model.vocabulary.encode(text))
+    assert b"".join(piece.data for piece in pieces) == text
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        # Every part of a character stands where all of it stands: tokens that are bytes.
+        [(0, 0), (0, 1), (1, 3), (2, 3), (2, 3), (3, 4), (3, 5), (0, 0)],
+        # All parts but the last one have no width: single bytes for what is not in the vocabulary.
+        [(0, 0), (0, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 5), (0, 0)],
+    ],
+)
+def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
+    raw = Encoding.model_validate([{"id": n, "start": a, "stop": b} for n, (a, b) in enumerate(spans)])
+    own = encoded(raw, "a 一éb", Around((0,), (7,)))
+    assert own.ids == [1, 2, 3, 4, 5, 6]
+    assert own.all == [0, 1, 2, 3, 4, 5, 6, 7]
+    widths = [b"a", b"", b"", " 一".encode(), b"", "éb".encode()]
+    if spans[2] == (1, 2):
+        widths = [b"a", b" ", b"", "一".encode(), b"", "éb".encode()]
+    assert own.data == widths
+
+
+def test_text_that_no_token_covers_is_kept() -> None:
+    raw = Encoding.model_validate([{"id": 1, "start": 0, "stop": 1}, {"id": 2, "start": 3, "stop": 4}])
+    assert encoded(raw, "a  b ", Around((), ())).data == [b"a", b"  b "]
+
+
+async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_by_itself() -> None:
+    _, provider = fake({})
+    await provider.describe()
+    assert provider._server is not None
+    for alone, unfinished in (("\ufffd", True), ("", False), (None, True)):
+        word = {"id": 5, "text": "", "logprob": -1.0, "special": False}
+        top = [] if alone is None else [{**word, "text": alone}]
+        position = provider._server.position(Event.model_validate({"token": word, "top_tokens": top}))
+        assert (position.pick.token.data, position.pick.open) == (b"", unfinished)
+
+
+# What goes over the wire.
+
+
+async def test_what_a_draft_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    assert await draft(provider, limit=1) == [Token(b" a", 1.0), DraftEnd("limit")]
+    assert asked(server, "/generate_stream") == [
+        {
+            "inputs": "Q",
+            "parameters": {
+                "do_sample": False,
+                "watermark": False,
+                "return_full_text": False,
+                "details": True,
+                "decoder_input_details": False,
+                "max_new_tokens": 1,
+            },
+        }
+    ]
+
+
+async def test_a_draft_goes_on_from_text() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4), " c"]})
+    assert (await draft(provider, limit=2))[-1] == DraftEnd("limit", None)
+    ours = await draft(provider, text=b" a b")
+    assert ours == [Token(b" c", 1.0), Token(b"", None, end=True, name="</s>"), DraftEnd("end")]
+    assert asked(server, "/generate_stream")[-1]["inputs"] == "Q a b"
+
+
+async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part() -> None:
+    server, provider = fake({"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]})
+    assert await draft(provider, limit=2) == [Token(" 😀".encode(), near(0.3)), Token(b"!", 1.0), DraftEnd("limit")]
+    # The same text again with more tokens, past those that are known: a part of a character cannot be sent.
+    sent = [(one["inputs"], one["parameters"]["max_new_tokens"]) for one in asked(server, "/generate_stream")]
+    assert sent == [("Q", 2), ("Q", 6)]
+    [proposal] = await ask(provider, "Q", b"", Question(0, (b"x",)))
+    assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
+
+
+async def test_bytes_that_are_no_characters() -> None:
+    server, provider = fake({"Q": [" a", b"\xff", "b", "c"]})
+    assert b"".join(token.data for token in (await draft(provider))[:-1]) == b" abc"
+    await draft(provider, text=b" a\xff", limit=1)
+    assert asked(server, "/generate_stream")[-1]["inputs"] == "Q a"
+
+
+async def test_special_tokens_have_no_bytes() -> None:
+    server, provider = fake({"Q": ["a", "b", "c"]})
+    server.specials = {server.model.encode(b"b")[0]: "<|mark|>"}
+    assert await draft(provider) == [
+        Token(b"a", 1.0),
+        Token(b"c", 1.0),  # the special one belongs to what follows
+        Token(b"", None, end=True, name="</s>"),
+        DraftEnd("end"),
+    ]
+
+
+async def test_the_filter_and_what_it_leaves_open() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4), " c", " d"]}, prefill=True)
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    questions = [Question(0, (b" a",)), Question(2, (b" b",)), Question(4, (b" c",)), Question(6, (b" d",))]
+    proposals = await ask(provider, "Q", b" a b c", *questions, usage=usage)
+    assert [one.tokens[0].data for one in proposals] == [b" a", b" b", b" c", b" d"]
+    [scored] = asked(server, "/generate")
+    assert scored["inputs"] == "Q a b c"
+    assert scored["parameters"]["decoder_input_details"] is True
+    assert (scored["parameters"]["max_new_tokens"], scored["parameters"]["top_n_tokens"]) == (1, 5)
+    [single] = asked(server, "/generate_stream")  # 0.4 may be the most probable one, or not
+    assert (single["inputs"], single["parameters"]["max_new_tokens"]) == ("Q a", 1)
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 4 + 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count", "scored"), [(None, 1, 0), (None, 2, 1), ("filter", 1, 1), ("singles", 2, 0)]
+)
+async def test_when_the_filter_is_used(strategy: Any, count: int, scored: int) -> None:
+    server, provider = fake({"Q": [" a", " b"]}, prefill=True, strategy=strategy)
+    await provider.describe()
+    server.requests.clear()
+    await ask(provider, "Q", b" a b", *[Question(0, (b" a",)), Question(2, (b" b",))][:count])
+    assert len(asked(server, "/generate")) == scored
+    assert len(asked(server, "/generate_stream")) == (0 if scored else count)
+
+
+async def test_the_filter_answers_only_where_the_encodings_agree() -> None:
+    server, provider = fake({"Q": ["ab", "c"], "x": ["a", "b"]}, prefill=True)
+    questions = Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))
+    proposals = await ask(provider, "Q", b"abc", *questions)
+    assert [one.tokens[0].data for one in proposals] == [b"ab", b"b", b"c"]
+    assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Qa"]
+
+
+async def test_a_server_that_lists_fewer_tokens() -> None:
+    server, provider = fake({"Q": [" a"]}, max_top=2)
+    await ask(provider, "Q", b"", Question(0, (b" a",)))
+    tops = [one["parameters"].get("top_n_tokens") for path, one in server.requests if path.startswith("/generate")]
+    assert tops == [5, 2, 2]
+    server, provider = fake({"Q": [" a"]}, max_top=0)
+    [one] = await ask(provider, "Q", b"", Question(0, (b" a",)))
+    assert one.tokens[0].data == b" a"
+    assert "top_n_tokens" not in asked(server, "/generate_stream")[-1]["parameters"]
+
+
+async def test_a_tie_is_resolved_in_favour_of_the_draft() -> None:
+    model = TextModel({"Q": ["a", "b", "c"], "Qd": ["e", "f"]})
+    plain = model.next
+    ids = {data: n for n, data in enumerate(model.tokens)}
+
+    def tied(given: Sequence[int]) -> list[float]:
+        probs = list(plain(given))
+        if list(given) == [ids[b"Q"]]:
+            for data in (b"a", b"d", b"1", b"2", b"3", b"4", b"5"):  # more of them than are asked for
+                probs[ids[data]] = 0.125
+        return probs
+
+    model.next = tied
+    server = StandInTgi(model)
+    provider = Tgi(URL, http_client=server.client())
+    [one] = await ask(provider, "Q", b"", Question(0, (b"d", b"e"), word=True))
+    assert [token.data for token in one.tokens] == [b"d", b"e"]
+    assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Q", "Qd"]
+
+
+@pytest.mark.parametrize("strips", [False, True])
+async def test_listed_tokens_that_lose_their_space_are_not_compared(strips: bool) -> None:
+    """Some tokenizers write the space before a word only inside a text: alone, " d" and "d" look alike."""
+    server, _ = fake({"Q": [" a", " d", "d", " e"]})
+    half = {data: n for n, data in enumerate(server.model.tokens) if data in (b" a", b" d")}
+    server.model.next = lambda ids: [0.5 if n in half.values() else 0.0 for n in range(len(server.model.tokens))]  # type: ignore[method-assign]
+
+    def alone(event: dict[str, Any]) -> None:
+        for listed in event.get("top_tokens", []):
+            listed["text"] = listed["text"].strip() if strips else listed["text"]
+
+    provider = Tgi(URL, http_client=server.client(changed(alone)))
+    [one] = await ask(provider, "Q", b"", Question(0, (b"d",)))
+    assert one.tokens[0].data == b" a"
+    [one] = await ask(provider, "Q", b"", Question(0, (b" d",)))
+    assert one.tokens[0].data == (b" a" if strips else b" d")
+
+
+async def test_extra_body() -> None:
+    server = StandInTgi(TextModel({"Q": ["a"]}))
+    provider = Tgi(URL, extra_body={"adapter_id": "mine"}, http_client=server.client())
+    await draft(provider, limit=1)
+    assert asked(server, "/generate_stream")[0]["parameters"]["adapter_id"] == "mine"
+    with pytest.raises(ValueError, match=r"extra_body cannot set temperature, truncate: decoding is greedy"):
+        Tgi(URL, extra_body={"temperature": 0.7, "truncate": 5})
+
+
+# What it is.
+
+
+async def test_description() -> None:
+    server, provider = fake({}, max_total=512, template=("<|user|>", "<|end|>\n<|assistant|>"))
+    info = await provider.describe()
+    assert (info.engine, info.endpoint, info.model, info.build) == ("TGI", URL, "toys/toy", "3.3.6-dev0")
+    assert (info.context, info.answer_cue) == (512, "<|end|>\n<|assistant|>")
+    assert info.capabilities == Capabilities(token_ids=False, end_prob=False, tokenize=True, score=False)
+    count = len(server.requests)
+    await provider.describe()
+    assert len(server.requests) == count
+    _, other = fake({}, prefill=True)
+    assert (await other.describe()).capabilities.score
+    assert (await other.describe()).answer_cue is None
+
+
+async def test_models() -> None:
+    server, _ = fake({})
+    named = Tgi(URL, model="toys/toy", http_client=server.client())
+    assert (await named.describe()).model == "toys/toy"
+    assert named.name == "toys/toy@gpu:8080"
+    with pytest.raises(ModelChoiceError, match=r"no model 'tiny'; the server has 'toys/toy'\. Give that as `model`"):
+        await Tgi(URL, model="tiny", http_client=server.client()).describe()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(404, json={"detail": "Not Found"}),
+        httpx.Response(200, html="<html>"),
+        httpx.Response(200, json={"model_id": "x"}),
+    ],
+)
+async def test_not_tgi(response: httpx.Response) -> None:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
+    with pytest.raises(UnsupportedError, match="does not look like TGI"):
+        await Tgi(URL, http_client=client).describe()
+
+
+async def test_a_server_without_probabilities_of_the_prompt() -> None:
+    _, provider = fake({"Q": ["a"]}, strategy="filter")
+    for call in (provider.score("Q", b"a", usage=Usage()), ask(provider, "Q", b"", Question(0, (b"a",)))):
+        with pytest.raises(UnsupportedError, match=r"for the tokens of a prompt. Start it with --enable-prefill-log"):
+            await call
+
+
+async def test_a_server_that_encodes_nothing() -> None:
+    server, provider = fake({"Q": [" a", " b"]}, fast=False, max_total=40, max_input=30)
+    usage = Usage()
+    assert [token.data for token in (await draft(provider, limit=2, usage=usage))[:-1]] == [b" a", b" b"]
+    assert usage.prompt_tokens == 1  # told at the end of the stream
+    assert not (await provider.describe()).capabilities.tokenize
+    # It cuts what is too long, without a word: what might be is not sent.
+    with pytest.raises(UnsupportedError, match=r"does not encode text .* Give a `tokenizer`"):
+        await draft(provider, prompt="Q" * 25)
+    assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Q"]
+    local = Tgi(URL, http_client=server.client(), tokenizer=Letters())
+    assert (await local.describe()).capabilities.tokenize
+    assert await local.tokenize("Qa") == [Piece(81, b"Q"), Piece(97, b"a")]
+    await draft(local, prompt="Q" * 25, limit=2)
+    with pytest.raises(ContextLengthError, match=r"the text has 32 tokens; the server takes at most 30, and 40 with"):
+        await draft(local, prompt="Q" * 31)
+
+
+class Letters:
+    name = "letters"
+    beginning = 1
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(ord(char), char.encode()) for char in text]
+
+    def token(self, id: int) -> bytes | None:
+        return chr(id).encode()
+
+
+# Ends, limits, and texts that are cut.
+
+
+async def test_the_context_is_full() -> None:
+    server, provider = fake({"Q": [" a"] * 9}, max_total=6, max_input=5)
+    assert await draft(provider) == [*[Token(b" a", 1.0)] * 5, DraftEnd("context")]
+    assert asked(server, "/generate_stream")[-1]["parameters"]["max_new_tokens"] == 5
+    assert await draft(provider, text=b" a a a a a") == [DraftEnd("context")]
+    with pytest.raises(ContextLengthError, match=r"the text has 11 tokens; the server takes at most 5, and 6 with"):
+        await draft(provider, prompt="Q Q Q Q Q Q")
+    for call in (
+        provider.score("Q", b" a a a a a", usage=Usage()),
+        ask(provider, "Q", b" a a a a a", Question(10, (b" a",))),
+    ):
+        server.prefill = True
+        with pytest.raises((ContextLengthError, UnsupportedError)):
+            await call
+
+
+async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
+    for context in range(3, 9):
+        _, provider = fake({"Q": [" x", "y", "z", "w"]}, max_total=context, max_input=context - 1)
+        [one] = await ask(provider, "Q", b" a", Question(0, (b" a",), word=True))
+        written = b"".join(token.data for token in one.tokens)
+        assert written == b" xyzw"[: min(context, 5)]
+    _, provider = fake({"Q": [" x"]}, max_total=4, max_input=3)
+    with pytest.raises(ContextLengthError, match="has 4 tokens; the server takes at most 3"):
+        await ask(provider, "Q", b" x x x", Question(0, (b" x",)), Question(6, (b" x",)))
+
+
+async def test_a_text_that_the_server_cuts_is_refused() -> None:
+    for prefill in (False, True):
+        server, provider = fake({"Q": [" a"] * 9}, prefill=prefill)
+        await provider.describe()
+        server.cut = 2
+        words = r"the server cut the text: it read 2 of 4 tokens. Shorten the prompt, or"
+        with pytest.raises(ContextLengthError, match=words):
+            await draft(provider, text=b" a a a", limit=1)
+        with pytest.raises(ContextLengthError, match=words):
+            await ask(provider, "Q", b" a a a", Question(2, (b" a",)), Question(6, (b" a",)))
+        if prefill:
+            with pytest.raises(ContextLengthError, match=words):
+                await provider.score("Q", b" a a a", usage=Usage())
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({"": ["a"]})
+    with pytest.raises(InvalidRequestError, match="`inputs` cannot be empty"):
+        await draft(provider, prompt="")
+
+
+# Errors, in the server's own five words.
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("overloaded", RateLimitError, "429: Model is overloaded"),
+        ("generation", ServerError, "424: Request failed during generation: Server error: CUDA out of memory"),
+        ("incomplete_generation", ServerError, "500: Incomplete generation"),
+    ],
+)
+async def test_what_may_pass_is_tried_again(
+    no_waiting: list[float], kind: str, error: type[ProviderError], words: str
+) -> None:
+    for run in (
+        lambda provider, usage: draft(provider, limit=1, usage=usage),
+        lambda provider, usage: ask(provider, "Q", b" a", Question(0, (b" a",)), usage=usage),
+        lambda provider, usage: provider.score("Q", b" a", usage=usage),
+    ):
+        server, provider = fake({"Q": [" a"]}, prefill=True)
+        await provider.describe()
+        server.faults = [(kind, 0)] * 2
+        usage = Usage()
+        await run(provider, usage)
+        assert (usage.requests, usage.retries) == (1, 2)
+        assert len(no_waiting) == 2
+        server.faults = [(kind, 0)] * 4
+        with pytest.raises(error, match=words) as caught:
+            await run(provider, Usage())
+        assert caught.value.retryable
+        assert not server.faults
+        no_waiting.clear()
+
+
+async def test_an_error_in_the_middle_of_a_stream() -> None:
+    server, provider = fake({"Q": [" a", " b"]})
+    await provider.describe()
+    server.faults = [("generation", 1)]
+    tokens = provider.generate("Q", b"", max_tokens=9, usage=Usage())
+    assert await anext(tokens) == Token(b" a", 1.0)
+    with pytest.raises(ServerError, match="424: Request failed during generation"):
+        await anext(tokens)
+
+
+async def test_what_is_refused_is_not_tried_again(no_waiting: list[float]) -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    server.max_top = 0
+    with pytest.raises(InvalidRequestError, match="422: Input validation error: `top_n_tokens` must be >= 0 and <= 0"):
+        await ask(provider, "Q", b"", Question(0, (b"a",)))
+    server.max_total, server.max_input = 2, 1
+    with pytest.raises(ContextLengthError, match=r"`inputs` tokens \+ `max_new_tokens` must be <= 2. Given: 1 "):
+        await draft(provider)
+    server.max_total = 9
+    with pytest.raises(ContextLengthError, match=r"`inputs` must have less than 1 tokens. Given: 2"):
+        await draft(provider, prompt="Qa", limit=1)
+    assert no_waiting == []
+
+
+def test_the_stand_in_refuses_what_real_servers_refuse() -> None:
+    server = StandInTgi(TextModel({"Q": ["a"]}))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
+        ({"top_n_tokens": 6}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6"),
+        ({"max_new_tokens": 9999}, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 1 `inputs` tokens"),
+    ]
+    for wrong, words in refused:
+        answer = server.answer("POST", "/generate", {"inputs": "Q", "parameters": wrong})
+        assert answer.status == 422
+        assert words in str(answer.body)
+    stream = server.answer("POST", "/generate_stream", {"inputs": "Q", "parameters": {"decoder_input_details": True}})
+    assert stream.events is not None
+    assert [event["error_type"] for event in stream.events] == ["validation"]
+    assert server.answer("GET", "/v1/other", None).status == 404
+    assert stand_in_tgi.VIOLATIONS == []
+    # What the document itself forbids does not pass unseen.
+    forbidden: list[dict[str, Any]] = [{"temperature": 0}, {"max_new_tokens": "1"}, {"unknown": 1}, {"stop": ["a"] * 5}]
+    for wrong in forbidden:
+        assert server.answer("POST", "/generate", {"inputs": "Q", "parameters": wrong}).status == 500
+    assert len(stand_in_tgi.VIOLATIONS) == 4
+    stand_in_tgi.VIOLATIONS.clear()
+
+
+def test_the_stand_in_shows_its_tokens_as_real_servers_do() -> None:
+    server = StandInTgi(TextModel({"Q": [b"\xe4\xb8", (b"\x80", 0.5), ("", 0.5)]}), prefill=True, beginning=999)
+    asking = {"details": True, "decoder_input_details": True, "top_n_tokens": 2, "max_new_tokens": 9}
+    answer: Any = server.answer("POST", "/generate", {"inputs": "Q", "parameters": asking}).body
+    details = answer["details"]
+    assert [token["text"] for token in details["tokens"]] == ["", "一", "</s>"]
+    assert [token["special"] for token in details["tokens"]] == [False, False, True]
+    assert details["tokens"][-1]["logprob"] is None
+    assert (answer["generated_text"], details["finish_reason"]) == ("一", "eos_token")
+    assert [top[0]["text"] for top in details["top_tokens"]] == ["\ufffd", "\ufffd", "</s>"]
+    assert [(token["text"], token["logprob"]) for token in details["prefill"]] == [("<s>", None), ("Q", -10000)]
+    tokens: Any = server.answer("POST", "/tokenize", {"inputs": "é一"}).body
+    assert [(one["start"], one["stop"]) for one in tokens] == [(0, 0), (0, 1), (0, 1), (1, 2), (1, 2)]
+
+
+# Answers that are wrong.
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[httpx.Response], httpx.Response]:
+    """Changes every event and answer of a generation, in place."""
+
+    def answer(response: httpx.Response) -> httpx.Response:
+        if "event-stream" in response.headers.get("content-type", ""):
+            events = [json.loads(line[5:]) for line in response.text.split("\n\n") if line]
+            for event in events:
+                change(event)
+            text = "".join(f"data:{json.dumps(event)}\n\n" for event in events)
+            return httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+        body = response.json()
+        if isinstance(body, dict) and "generated_text" in body:
+            change(body)
+        return httpx.Response(response.status_code, json=body)
+
+    return answer
+
+
+def spoilt(change: Callable[[dict[str, Any]], object], script: Sequence[Any] = (" a", " b"), **options: Any) -> Tgi:
+    """A provider whose every event or answer of a generation is changed."""
+    server = StandInTgi(TextModel({"Q": script}), **options)
+    return Tgi(URL, http_client=server.client(changed(change)))
+
+
+async def test_a_stream_that_ends_too_early() -> None:
+    server, provider = fake({"Q": [" a", " b"]})
+    for broken in (0, 1):
+        server.broken = broken
+        with pytest.raises(ResponseError, match="the stream ended before the answer did") as caught:
+            await draft(provider)
+        assert caught.value.retryable
+
+
+async def test_shapes_that_are_wrong() -> None:
+    with pytest.raises(ResponseError, match="the answer is not as expected: token: Field required"):
+        await draft(spoilt(lambda event: event.pop("token", None)))
+    with pytest.raises(ResponseError, match="the answer is not as expected: details: Input should be"):
+        await draft(spoilt(lambda event: event.update(details=None)))
+    with pytest.raises(UnsupportedError, match="stops at a text of its own"):
+        await draft(spoilt(lambda event: "index" in event and event.update(details=STOPPED)))
+    provider = spoilt(lambda answer: "index" not in answer and answer["details"]["prefill"].reverse(), prefill=True)
+    with pytest.raises(ResponseError, match="not those of /tokenize"):
+        await provider.score("Q", b" a", usage=Usage())
+
+
+STOPPED = {"finish_reason": "stop_sequence", "generated_tokens": 1, "input_length": 1}
+
+
+async def test_a_server_that_says_something_else_when_asked_again() -> None:
+    count = iter(range(1000, 2000))
+
+    def other(event: dict[str, Any]) -> None:
+        if "token" in event:
+            event["token"]["id"] = next(count)
+            event["token"]["text"] = "" if event["details"] is None else "x"
+
+    with pytest.raises(ResponseError, match="did not write the same tokens again"):
+        await draft(spoilt(other, "abcdefgh"), limit=2)
+    provider = spoilt(other, "abcdefgh")
+    [one] = await ask(provider, "Q", b"", Question(0, (b"xx", b"y"), word=True))
+    assert [token.data for token in one.tokens] == [b"x"]
+
+
+async def test_older_versions_do_not_tell_how_much_was_read() -> None:
+    usage = Usage()
+    provider = spoilt(lambda event: (event.get("details") or {}).pop("input_length", None))
+    await draft(provider, text=b" a", usage=usage)
+    assert usage.prompt_tokens == 2
+
+
+# Usage, and what is under way.
+
+
+async def test_usage() -> None:
+    _, provider = fake({"Q": [" a", " b", " c"]}, beginning=999)
+    usage = Usage()
+    await draft(provider, usage=usage)
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 2, 4)
+    usage = Usage()
+    unfinished: Any = provider.generate("Q", b" a", max_tokens=9, usage=usage)
+    await anext(unfinished)
+    await unfinished.aclose()
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 1)
+
+
+async def test_at_most_eight_at_once_and_one_error_ends_all() -> None:
+    most = running = 0
+
+    async def job(at: int) -> int:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await anyio.lowlevel.checkpoint()
+        running -= 1
+        if at == 30:
+            raise ResponseError("thirty")
+        return at
+
+    assert await at_once([lambda at=at: job(at) for at in range(20)]) == list(range(20))  # type: ignore[misc]
+    assert most == 8
+    with pytest.raises(ResponseError, match="thirty"):
+        await at_once([lambda at=at: job(at) for at in range(40)])  # type: ignore[misc]
+
+
+async def test_pickles_without_its_key() -> None:
+    provider = Tgi(URL, api_key="sk-secret", model="m")
+    data = pickle.dumps(provider)
+    assert b"sk-secret" not in data
+    assert repr(pickle.loads(data)) == repr(provider) == "Tgi('http://gpu:8080', model='m')"
