@@ -1,0 +1,263 @@
+"""What a server that speaks OpenAI's protocol is asked: one answer, many short ones, and whether it cut the prompt."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+import anyio
+
+from cosd_providers.contract import Usage
+from cosd_providers.dialects import Dialect
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ResponseError,
+    ServerError,
+    UnsupportedError,
+)
+from cosd_providers.openai_wire import Answer, Billed, Completion, bill, parse
+from cosd_providers.scoring import TIES
+from cosd_providers.tokenization import Tokenizer, count
+from cosd_providers.transport import Transport
+
+__all__ = ["OWNED", "Asking", "Prefix", "is_too_long"]
+
+OWNED = {
+    *("add_generation_prompt", "continue_final_message", "echo", "logit_bias", "logprobs", "max_completion_tokens"),
+    *("max_tokens", "messages", "model", "n", "prompt", "stop", "stream", "stream_options", "suffix", "temperature"),
+    *("top_logprobs", "top_p", "tools", "response_format", "best_of", "return_tokens_as_token_ids"),
+}
+"""What a user's `extra_body` may not set, beside the fields of the dialect."""
+
+_LIST = 64  # prompts in one request
+_AT_ONCE = 8  # requests
+_LONG = 2000  # bytes; what is shorter fits everywhere
+_FILLER = "one two three four five six seven eight " * 8  # 64 words
+_GROWN = 32  # tokens, at least, that the filler makes
+_REMEMBERED = 64  # prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What is given: the user's prompt, and the start of the answer."""
+
+    prompt: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """Both as one text."""
+        return self.prompt + self.text
+
+
+class Asking:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        dialect: its ways.
+        api: the route that is used.
+        tokenizer: counts tokens, where there is one.
+        extra: merged into every request.
+
+    Attributes:
+        model: the model's id.
+        lists: whether one request may hold a list of prompts; None before it was tried.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        dialect: Dialect,
+        api: Literal["completions", "chat"],
+        tokenizer: Tokenizer | None,
+        extra: Mapping[str, object],
+    ) -> None:
+        self.model = ""
+        self.lists = dialect.lists if api == "completions" else False
+        self._transport = transport
+        self._dialect = dialect
+        self._api = api
+        self._tokenizer = tokenizer
+        self._extra = extra
+        self._checked: OrderedDict[bytes, int] = OrderedDict()
+
+    @property
+    def path(self) -> str:
+        """The route that is used.
+
+        Raises:
+            UnsupportedError: the server has no such route.
+        """
+        path = self._dialect.completions if self._api == "completions" else self._dialect.chat
+        if path is None:
+            other = "chat" if self._api == "completions" else "completions"
+            words = f"{self._dialect.engine} has no route for api={self._api!r}"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=f"Give api={other!r}.")
+        return path
+
+    def stream(
+        self, prefix: Prefix, limit: int, usage: Usage
+    ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+        """An answer of at most `limit` raw tokens, as events."""
+        options = self._dialect.stream_options
+        more = {"stream_options": dict(options)} if options else {}
+        body = {**self._body(prefix, limit), "stream": True, **more}
+        return self._transport.stream(self.path, body, usage=usage, keep_alive=self._dialect.keep_alive)
+
+    async def many(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+        """At most `limit` raw tokens after each prefix, in as few requests as the server can do with."""
+        if self.lists is False or len(prefixes) < 2:
+            return await self._singles(prefixes, limit, usage)
+        answers: list[Completion] = []
+        for at in range(0, len(prefixes), _LIST):
+            asked = prefixes[at : at + _LIST]
+            found = await self._list(asked, limit, usage) if len(asked) > 1 else None
+            if found is None:
+                return [*answers, *await self._singles(prefixes[at:], limit, usage)]
+            answers += found
+        return answers
+
+    async def one(self, prefix: Prefix, limit: int, usage: Usage, **fields: object) -> Answer:
+        """At most `limit` raw tokens after a prefix."""
+        body = {**self._body(prefix, limit), **fields}
+        answer = parse(Answer, await self._transport.post(self.path, body, usage=usage), self._transport.endpoint)
+        if len(answer.choices) != 1:
+            raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self._transport.endpoint)
+        bill(usage, answer.usage)
+        self.check_read(prefix, answer.usage)
+        [choice] = answer.choices
+        if self._dialect.repeats and choice.message and choice.message.content:
+            choice.message.content = choice.message.content.removeprefix(prefix.text)
+        return answer
+
+    def count(self, prefix: Prefix) -> int | None:
+        """How many tokens the server makes of it, without those of a chat template; None without a tokenizer."""
+        if self._tokenizer is None or self._api == "chat":
+            return None
+        return count(self._tokenizer, prefix.whole)
+
+    def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
+        """An error where the server has read less than it was given."""
+        given = self.count(prefix)
+        if self._tokenizer is not None and given and billed and 0 < billed.prompt_tokens < given:
+            words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
+            hint = f"{self._dialect.longer} Or is {self._tokenizer.name!r} not the tokenizer of this model?"
+            raise ContextLengthError(words, endpoint=self._transport.endpoint, hint=hint)
+
+    async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
+        """Finds out whether the server cuts this text silently; asked again only where the text has grown much.
+
+        Without a tokenizer the text is sent twice, once with words before it that must make it longer.
+
+        Raises:
+            ContextLengthError: it does.
+        """
+        size = len(prefix.whole.encode())
+        key = sha256(prefix.prompt.encode()).digest()
+        if not self._dialect.truncates or size < self._checked.get(key, 0) + _LONG:
+            return
+        if self.count(prefix) is None:
+            filled = await self.one(Prefix(_FILLER + prefix.prompt, prefix.text), self._dialect.least, usage)
+            alone = await self.one(prefix, self._dialect.least, usage)
+            if not filled.usage or not alone.usage or not alone.usage.prompt_tokens:
+                words = "whether the server cuts long prompts cannot be known: it does not tell how much it has read"
+                raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=self._dialect.longer)
+            if filled.usage.prompt_tokens < alone.usage.prompt_tokens + _GROWN:
+                words = "the server cuts the prompt silently: more text before it did not make it longer"
+                raise ContextLengthError(words, endpoint=self._transport.endpoint, hint=self._dialect.longer)
+        else:
+            await self.one(prefix, self._dialect.least, usage)  # compares what was read with what was given
+        self._checked[key] = size
+        self._checked.move_to_end(key)
+        if len(self._checked) > _REMEMBERED:
+            self._checked.popitem(last=False)
+
+    def _body(self, prefix: Prefix, limit: int) -> dict[str, object]:
+        """A request: greedy, with the most probable tokens."""
+        dialect = self._dialect
+        common = {**self._extra, "model": self.model, **dialect.greedy, **dialect.whole}
+        common["max_tokens"] = max(limit, dialect.least)
+        if self._api == "completions":
+            return {**common, "prompt": prefix.whole, "logprobs": min(TIES, dialect.most)}
+        messages: list[dict[str, object]] = [{"role": "user", "content": prefix.prompt}]
+        if prefix.text:
+            if dialect.continues is None:
+                words = "this server cannot continue an answer that was started, over its chat route"
+                hint = 'Give api="completions", or the dialect of a server that can.'
+                raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+            messages.append({"role": "assistant", "content": prefix.text, **dialect.continued})
+            common |= dialect.continues
+        return {**common, "messages": messages, "logprobs": True, "top_logprobs": min(TIES, dialect.chat_most)}
+
+    async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
+        """The answers to a list of prompts; None where the server takes none."""
+        body = {**self._body(prefixes[0], limit), "prompt": [prefix.whole for prefix in prefixes]}
+        try:
+            found = await self._transport.post(self.path, body, usage=usage)
+        except (InvalidRequestError, ServerError) as error:
+            if self.lists or error.status not in (400, 422, 500):
+                raise
+            self.lists = False
+            return None
+        answer = parse(Answer, found, self._transport.endpoint)
+        choices = sorted(answer.choices, key=lambda choice: choice.index)
+        if [choice.index for choice in choices] != [*range(len(prefixes))]:
+            bill(usage, answer.usage)
+            if self.lists:
+                words = f"{len(prefixes)} prompts were asked, {len(choices)} answered"
+                raise ResponseError(words, endpoint=self._transport.endpoint, retryable=True)
+            self.lists = False
+            return None
+        self.lists = True
+        bill(usage, self._of_all(answer, prefixes))
+        return choices
+
+    def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
+        """What a list has cost.
+
+        Where only the first prompt's cost is told, that of the others follows from their length in tokens, or in
+        bytes: they are starts of one text.
+        """
+        billed = answer.usage
+        if billed is None or not self._dialect.list_bills_first:
+            return billed
+        if self._tokenizer is not None:
+            read = sum(count(self._tokenizer, prefix.whole) for prefix in prefixes)
+        else:
+            sizes = [len(prefix.whole.encode()) for prefix in prefixes]
+            read = round(billed.prompt_tokens * sum(sizes) / max(sizes[0], 1))
+        written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
+        return Billed(prompt_tokens=read, completion_tokens=sum(written))
+
+    async def _singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+        """One request for each prefix, several at once."""
+        found: dict[int, Completion] = {}
+        errors: list[ProviderError] = []
+        few = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def ask(at: int) -> None:
+            async with few:
+                try:
+                    [found[at]] = (await self.one(prefixes[at], limit, usage)).choices
+                except ProviderError as error:  # raised below as it is, not in a group
+                    errors.append(error)
+                    group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for at in range(len(prefixes)):
+                group.start_soon(ask, at)
+        if errors:
+            raise errors[0]
+        return [found[at] for at in range(len(prefixes))]
+
+
+def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
+    """Whether fewer tokens of an answer may be granted: some servers refuse what prompt and answer cannot both have."""
+    return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)

@@ -1,0 +1,136 @@
+"""A draft over a server that takes text only: as few requests as it can be had in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
+from cosd_providers.openai_asking import Asking, Prefix, is_too_long
+from cosd_providers.openai_chains import no_beginning
+from cosd_providers.openai_streams import Run
+from cosd_providers.scoring import Draft
+from cosd_providers.text import sendable
+
+__all__ = ["Drafting"]
+
+_MARGIN = 8  # special tokens that a prompt may get
+_MORE = 3  # raw tokens that may be needed to finish a character
+
+
+class Drafting:
+    """One draft.
+
+    Args:
+        asking: requests to the server.
+        endpoint: its URL.
+        ends: strings and ids of ends of sequence.
+        prompt: the prompt.
+        text: the response so far.
+        usage: where requests are counted.
+        context: tokens that fit, prompt and answer together, where that is known.
+    """
+
+    def __init__(
+        self,
+        asking: Asking,
+        endpoint: str,
+        ends: set[str | int],
+        prompt: str,
+        text: bytes,
+        usage: Usage,
+        context: int | None,
+    ) -> None:
+        self._asking = asking
+        self._endpoint = endpoint
+        self._ends = ends
+        self._prompt = prompt
+        self._text = text
+        self._usage = usage
+        self._context = context
+        self._draft = Draft(0)
+        self._known: list[bytes] = []  # raw tokens that were seen after this text
+        self._wanted = 0  # raw tokens to ask for
+        self._refused = False  # whether more of them were refused
+
+    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
+        """At most `max_tokens` tokens, then why there are no more."""
+        self._start(max_tokens)
+        while not self._draft.over:
+            prefix = Prefix(self._prompt, sendable(self._text))
+            limit = self._limit(prefix)
+            run = Run(self._endpoint, self._ends, self._draft, self._known)
+            try:
+                async with aclosing(self._stream(prefix, limit, run)) as tokens:
+                    async for token in tokens:
+                        yield token
+            except (ContextLengthError, InvalidRequestError) as error:
+                if not is_too_long(error) or run.written or (limit <= 1 and not self._text):
+                    raise
+                if limit <= 1:
+                    yield DraftEnd("context")
+                    return
+                self._wanted, self._refused = limit // 2, True
+                continue
+            if not self._draft.over and run.finish == "content_filter":
+                yield DraftEnd("filter")
+                return
+            if not self._draft.over and not self._go_on(run, prefix, limit):
+                yield DraftEnd("context")
+                return
+        yield DraftEnd("end" if self._draft.ended else "limit")
+
+    def _start(self, left: int) -> None:
+        """A text that was not asked yet."""
+        self._draft, self._known, self._wanted, self._refused = Draft(left), [], left, False
+
+    def _go_on(self, run: Run, prefix: Prefix, limit: int) -> bool:
+        """Makes ready to ask again, because an answer had too few tokens; whether there is anything left to ask.
+
+        Where it was as long as asked, a character is not finished, or was several tokens: the same text is asked again,
+        so that the model goes on from its own tokens. Where it was shorter, the text that has grown is asked.
+        """
+        if run.written >= limit == self._wanted and not self._refused:
+            self._wanted += self._draft.left + _MORE
+            return True
+        billed = run.billed
+        if self._context is not None and billed is not None and billed.prompt_tokens + run.written >= self._context:
+            return False
+        if not (run.given or prefix.text or run.written):
+            if not prefix.whole:
+                raise no_beginning(self._endpoint)
+            words = "the server stopped without a token and without a reason"
+            raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+        self._text += run.given
+        self._start(self._draft.left)
+        return bool(run.given)
+
+    async def _stream(self, prefix: Prefix, limit: int, run: Run) -> AsyncGenerator[Token, None]:
+        """The whole tokens of one answer. What comes after its last one tells the usage."""
+        if limit < 1:
+            words = f"the text does not fit into the model's context of {self._context} tokens"
+            raise ContextLengthError(words, endpoint=self._endpoint)
+        answered = False
+        try:
+            async with self._asking.stream(prefix, limit, self._usage) as events:
+                answered = True
+                async for event in events:
+                    for token in run.feed(event):
+                        yield token
+                    self._asking.check_read(prefix, run.billed)
+                    if self._draft.over and run.finish is None and run.written < limit:
+                        return
+            if run.finish is None:
+                words = "the stream ended before the answer did"
+                raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+        finally:
+            if answered:
+                run.bill(self._usage, 0 if run.billed else self._asking.count(prefix) or 0)
+
+    def _limit(self, prefix: Prefix) -> int:
+        """How many tokens of an answer may be asked for; less than 1 where none fits."""
+        if self._context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= self._context:
+            return self._wanted
+        read = self._asking.count(prefix)
+        return min(self._wanted, max(self._context - 1, 1) if read is None else self._context - read)

@@ -1,0 +1,207 @@
+"""How the answers of OpenAI's routes are read: each token gets its bytes, whatever the server shows of it.
+
+A server gives a text and, beside it, a string and a probability for each token. The text is right; the strings are
+often not: a token that leaves a character unfinished has none, or U+FFFD; some servers leave out the space before a
+word; the end of sequence has a string and no text, or no entry at all. `Spelling` walks both and gives each token
+the bytes that the text has for it. So it does not matter how many tokens an event of a stream holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cosd_providers.contract import Token
+from cosd_providers.errors import ResponseError
+from cosd_providers.openai_wire import Candidate, Completion, Step, steps
+from cosd_providers.scoring import Choice, Position
+from cosd_providers.text import first_character
+
+__all__ = ["Spelling"]
+
+_LOST = "\ufffd".encode()
+"""What decoders write for bytes that are no character."""
+
+_AHEAD = 16  # tokens that are looked at behind one whose place in the text is in doubt
+
+
+class Spelling:
+    """Gives the tokens of one answer their bytes, event by event.
+
+    Args:
+        endpoint: of the server, for errors.
+        ends: strings and ids of ends of sequence that were seen; one is added when it is first seen.
+
+    Attributes:
+        count: how many tokens the server told of.
+    """
+
+    def __init__(self, endpoint: str, ends: set[str | int]) -> None:
+        self.count = 0
+        self._endpoint = endpoint
+        self._ends = ends
+        self._steps: list[Step] = []  # whose bytes are not known yet
+        self._text = b""  # that no token was given yet
+        self._owed = b""  # given to tokens by their own bytes, before the text came
+
+    def feed(self, answer: Completion) -> Iterator[Position]:
+        """Takes an event, or a whole answer; yields the positions whose bytes are known now.
+
+        A token that leaves a character unfinished is `open`, unless the server tells its bytes. The end of sequence
+        comes with the last event, with no probability where the server does not tell it.
+
+        Raises:
+            ResponseError: the tokens do not spell the text.
+        """
+        found = steps(answer)
+        self.count += len(found)
+        self._steps += found
+        self._text += answer.written.encode("utf-8", "replace")
+        ended = answer.finish_reason == "stop"
+        yield from self._known(ended=ended, over=answer.finish_reason is not None)
+        if answer.finish_reason is not None:
+            yield from self._rest(ended=ended)
+
+    def _known(self, *, ended: bool, over: bool) -> Iterator[Position]:
+        """The tokens at the front that the text has spelt."""
+        while self._steps:
+            self._settle()
+            found = self._next(ended=ended, over=over)
+            if found is None:
+                return
+            at, data = found
+            yield from (self._position(step, b"", is_open=True) for step in self._steps[:at])
+            yield self._position(self._steps[at], data, is_open=not data)
+            del self._steps[: at + 1]
+
+    def _next(self, *, ended: bool, over: bool) -> tuple[int, bytes] | None:
+        """The first of the tokens that has bytes, and which; None while the text does not tell."""
+        for at, step in enumerate(self._steps):
+            if step.pick.data:
+                self._owed += step.pick.data
+                return at, step.pick.data
+            _, lost, core = step.pick.text.rpartition("\ufffd")
+            if not core:
+                continue
+            if lost:
+                size = self._completed(core.encode(), self._steps[at + 1 :])
+                if size:
+                    return at, self._take_first(size)
+                continue
+            string = step.pick.text.encode()
+            data = self._take(string)
+            if data is not None:
+                return at, data
+            if at and (size := self._text.find(string)) > 0:  # what stands before it completes a character
+                return at - 1, self._take_first(size)
+            coming = (b" " + string).startswith(self._text) or string.startswith(self._text)
+            if not self._text or (coming and not over):
+                return None  # its text is still to come
+            # Else it is a special token, which has a string and no text.
+        if ended or not self._text or self._text.endswith(_LOST) or any(_says(step.pick) for step in self._steps):
+            return None
+        return len(self._steps) - 1, self._take_first(len(self._text))
+
+    def _completed(self, core: bytes, later: Sequence[Step]) -> int:
+        """How much of the text ends with a token that completes a character and goes on with `core`; 0 for none.
+
+        The same characters may stand there more than once: what the tokens behind it say has to follow.
+        """
+        for end in _ends(core, self._text):
+            if _spell([step.pick.text for step in later[:_AHEAD]], self._text[end:]):
+                return end
+        return 0
+
+    def _take(self, string: bytes) -> bytes | None:
+        """Takes a token's string off the text: as it stands there, which is with the right space before it."""
+        while self._text.startswith(_LOST):
+            self._text = self._text.removeprefix(_LOST)
+        for data in (string, b" " + string, string.removeprefix(b" ")):
+            if data and self._text.startswith(data):
+                self._text = self._text[len(data) :]
+                return data
+        return None
+
+    def _take_first(self, size: int) -> bytes:
+        """Takes the first bytes off the text."""
+        data, self._text = self._text[:size], self._text[size:]
+        return data.replace(_LOST, b"")
+
+    def _settle(self) -> None:
+        """Takes off the text what was given already."""
+        pairs = list(zip(self._owed, self._text, strict=False))
+        same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        self._owed, self._text = self._owed[same:], self._text[same:]
+        if self._owed and self._text:  # bytes that are no character: the text cannot show them
+            shown = self._owed.decode("utf-8", "replace").encode()
+            self._owed, self._text = b"", self._text.removeprefix(shown)
+
+    def _rest(self, *, ended: bool) -> Iterator[Position]:
+        """What is left when the answer is over. Where it was cut off, no character is complete."""
+        self._settle()
+        left, self._steps = self._steps, []
+        lost = _LOST in self._text
+        text, self._text = self._text.replace(_LOST, b""), b""
+        end: Step | None = None
+        if ended:
+            shown = left and (not text or len(left) > 1) and "\ufffd" not in left[-1].pick.text
+            end = left.pop() if shown else Step(Candidate("", None))
+        if text and not left and not lost:
+            raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
+        if not ended:
+            text = b""
+        yield from (self._position(step, b"", is_open=True) for step in left[:-1])
+        yield from (self._position(step, text, is_open=not text) for step in left[-1:])
+        if end is not None:
+            self._ends |= {mark for mark in (end.pick.text, end.pick.id) if mark not in ("", None)}
+            yield self._position(end, b"", end=True)
+
+    def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
+        """A step as scoring takes it; its own token first, the others with numbers where they have no ids."""
+        pick = step.pick
+        # Where its own bytes are fewer, the server has hidden the tokens before it, and how sure they were.
+        hides = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
+        token = Token(data, None if hides else pick.prob, end=end, name=pick.text or None if end else None)
+        first = Choice(0 if pick.id is None else pick.id, token, is_open)
+        others = [other for other in step.top if not _same(other, pick)]
+        return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
+
+    def _other(self, candidate: Candidate, number: int) -> Choice:
+        """A token that the server did not take."""
+        token_id = number if candidate.id is None else candidate.id
+        if candidate.text in self._ends or candidate.id in self._ends:
+            return Choice(token_id, Token(b"", candidate.prob, end=True, name=candidate.text or None))
+        data = candidate.data or (candidate.text.encode() if _says(candidate) else b"")
+        return Choice(token_id, Token(data, candidate.prob), not data)
+
+
+def _says(candidate: Candidate) -> bool:
+    """Whether its string is whole."""
+    return bool(candidate.text) and "\ufffd" not in candidate.text
+
+
+def _same(candidate: Candidate, pick: Candidate) -> bool:
+    """Whether it is the token that the server took, as far as that can be known."""
+    if candidate.id is not None and pick.id is not None:
+        return candidate.id == pick.id
+    return (candidate.text, candidate.data) == (pick.text, pick.data)
+
+
+def _ends(core: bytes, text: bytes) -> Iterator[int]:
+    """Where a token may end that completes a character at the front of `text` and goes on with `core`."""
+    at = text.find(core, len(first_character(text).encode()))
+    while at > 0:
+        yield at + len(core)
+        at = text.find(core, at + 1)
+
+
+def _spell(strings: Sequence[str], text: bytes) -> bool:
+    """Whether tokens with these strings may have made `text`, or its beginning."""
+    if not text or not strings:
+        return not text
+    _, lost, core = strings[0].rpartition("\ufffd")
+    if lost and core:
+        return any(_spell(strings[1:], text[end:]) for end in _ends(core.encode(), text))
+    for string in (core.encode(), b" " + core.encode()):
+        if core and text.startswith(string):
+            return _spell(strings[1:], text[len(string) :])
+    return _spell(strings[1:], text)  # no character is complete, or a token without text

@@ -1,0 +1,221 @@
+"""The wire of OpenAI's `/v1/completions` and `/v1/chat/completions`, as many servers speak it.
+
+Two shapes of logprobs are in use, and a server may answer either route with either of them: the *legacy* one (lists
+side by side, alternatives keyed by their text) and the *chat* one (an object for each token, with its bytes and, on
+some servers, its id). Both become `Step`s here; nothing above knows which it was.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
+
+from cosd_providers.contract import Usage
+from cosd_providers.errors import ResponseError
+
+__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "parse", "prob", "steps"]
+
+_ID = re.compile(r"token_id:(\d+)")
+"""How vLLM and others write a token where they are asked for ids."""
+
+_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
+"""How OpenAI's legacy shape writes a token that is no text."""
+
+Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that a server names, with its probability.
+
+    Attributes:
+        text: the server's string for it; empty, or with U+FFFD, where it leaves a character unfinished. A server may
+            leave out the space before it.
+        prob: its probability; None where it is not told.
+        data: its bytes, where the server tells them.
+        id: its id, where the server tells it.
+    """
+
+    text: str
+    prob: float | None
+    data: bytes | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token of an answer, and the most probable ones at its place, in no certain order."""
+
+    pick: Candidate
+    top: Sequence[Candidate] = ()
+
+
+class Named(BaseModel):
+    """A token in the chat shape."""
+
+    token: str
+    logprob: float | None = None
+    bytes: list[Byte] | None = None
+    id: int | None = Field(None, validation_alias=AliasChoices("id", "token_id"))
+    top_logprobs: list[Named] | None = None
+
+
+class Logprobs(BaseModel):
+    """Both shapes: `content` is the chat one, the others are the legacy one."""
+
+    content: list[Named] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+
+
+class Ranked(BaseModel):
+    """An entry of vLLM's `prompt_logprobs`."""
+
+    logprob: float | None
+    decoded_token: str | None = None
+
+
+class Message(BaseModel):
+    """What a chat answer, or an event of its stream, adds to the text."""
+
+    content: str | None = None
+
+
+class Completion(BaseModel):
+    """One of the answers in a response: of either route, whole or as an event of a stream."""
+
+    index: int = 0
+    text: str = ""
+    message: Message | None = Field(None, validation_alias=AliasChoices("message", "delta"))
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[int, Ranked] | None] | None = None
+
+    @property
+    def written(self) -> str:
+        """The text that it adds."""
+        return self.text or (self.message.content or "" if self.message else "")
+
+
+class Cached(BaseModel):
+    """What of a prompt came from the server's cache."""
+
+    cached_tokens: int | None = None
+
+
+class Billed(BaseModel):
+    """What an answer has cost."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: Cached | None = None
+
+
+class Answer(BaseModel):
+    """A response of either route, or one event of its stream."""
+
+    choices: list[Completion] = []
+    usage: Billed | None = None
+
+
+class Listed(BaseModel):
+    """A model of `/v1/models`."""
+
+    id: str
+    max_model_len: int | None = Field(
+        None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
+    )
+
+
+class Models(BaseModel):
+    """The answer of `/v1/models`."""
+
+    data: list[Listed]
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def parse(kind: type[_M], data: object, endpoint: str) -> _M:
+    """`data` in the shape that it should have.
+
+    Raises:
+        ResponseError: it does not have it; says where.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        words = f"the answer is not as expected: {where}: {first['msg']}"
+        raise ResponseError(words, endpoint=endpoint) from None
+
+
+def prob(logprob: float | None) -> float | None:
+    """A probability; None where there is none. Servers write -9999 and the like for zero."""
+    return None if logprob is None or math.isnan(logprob) else math.exp(min(logprob, 0.0))
+
+
+def steps(answer: Completion) -> list[Step]:
+    """The tokens of an answer with their probabilities, from either shape; empty where there are none."""
+    logprobs = answer.logprobs
+    if logprobs is None:
+        return []
+    found = _chat(logprobs.content) if logprobs.content is not None else _legacy(logprobs)
+    ids = answer.token_ids or ()
+    if len(ids) != len(found):
+        return found
+    return [Step(_with_id(step.pick, token_id), step.top) for step, token_id in zip(found, ids, strict=True)]
+
+
+def bill(usage: Usage, billed: Billed | None) -> None:
+    """Counts what an answer has cost."""
+    if billed is not None:
+        usage.prompt_tokens += billed.prompt_tokens
+        usage.completion_tokens += billed.completion_tokens or 0
+        details = billed.prompt_tokens_details
+        usage.cached_tokens += (details.cached_tokens or 0) if details else 0
+
+
+def _chat(content: Sequence[Named]) -> list[Step]:
+    return [Step(_named(entry), [_named(other) for other in entry.top_logprobs or ()]) for entry in content]
+
+
+def _named(entry: Named) -> Candidate:
+    plain = _candidate(entry.token, entry.logprob)
+    data = plain.data
+    # Bytes that only repeat the string tell nothing new, and less than the text where the string lost its space; those
+    # of an unfinished character may be those of U+FFFD.
+    if entry.bytes and bytes(entry.bytes) != entry.token.encode():
+        data = bytes(entry.bytes)
+    return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id)
+
+
+def _legacy(logprobs: Logprobs) -> list[Step]:
+    tokens, values = logprobs.tokens or [], logprobs.token_logprobs or []
+    tops: Sequence[Mapping[str, float | None] | None] = logprobs.top_logprobs or [None] * len(tokens)
+    return [
+        Step(_candidate(token, value), [_candidate(*item) for item in (top or {}).items()])
+        for token, value, top in zip(tokens, values, tops, strict=False)
+    ]
+
+
+def _candidate(text: str, logprob: float | None) -> Candidate:
+    if number := _ID.fullmatch(text):
+        return Candidate("", prob(logprob), None, int(number[1]))
+    if raw := _BYTES.fullmatch(text):
+        return Candidate("", prob(logprob), bytes.fromhex(raw[1].replace("\\x", "")))
+    return Candidate(text, prob(logprob))
+
+
+def _with_id(candidate: Candidate, token_id: int) -> Candidate:
+    return Candidate(candidate.text, candidate.prob, candidate.data, token_id)

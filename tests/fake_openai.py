@@ -1,0 +1,235 @@
+"""A stand-in for servers that speak OpenAI's protocol, in front of any model: each of their ways has its switch.
+
+What the switches do was seen on real servers, or is in their documentation; the live tests hold the adapter against
+real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+
+from cosd_providers.testing import Model
+from cosd_providers.text import whole
+
+__all__ = ["FakeOpenAI"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A token as the server shows it."""
+
+    text: str
+    entry: dict[str, Any] | None
+    end: bool = False
+
+
+@dataclass
+class FakeOpenAI:
+    """Answers like a server; `client()` is an httpx client that talks to it.
+
+    Attributes:
+        model: what is asked for probabilities.
+        shape: how `/v1/completions` writes logprobs.
+        end: whether the end of sequence has an entry.
+        opened: what a token shows that leaves a character unfinished: an empty string (the one that completes it the
+            whole character), U+FFFD (every part of it), its true bytes, or no entry at all.
+        per_event: tokens in an event.
+        echo: what `echo` does; `scaled` is as with another temperature.
+        lists: what a list of prompts does: works, fails with 500, or all but the first are ignored.
+        cut: how many tokens of a prompt are read, the last ones; None for all.
+        spaces: whether the strings of tokens have their leading space.
+        beginning: whether a beginning-of-sequence token is put before a prompt.
+        context: tokens that fit.
+        clamps: whether too large a `max_tokens` is lowered; else it is refused.
+        chat_repeats: whether an answer that continues a message repeats it.
+        listed: the models of `/v1/models`; None for no such route.
+        changes: what to change in every choice that has text or entries, for faults.
+        requests: path and body of each request.
+    """
+
+    model: Model
+    shape: Literal["legacy", "chat"] = "legacy"
+    end: bool = True
+    opened: Literal["empty", "lost", "bytes", "hidden"] = "empty"
+    per_event: int = 1
+    echo: Literal["yes", "ignored", "shifted", "scaled", "refused"] = "yes"
+    lists: Literal["yes", "500", "first"] = "yes"
+    cut: int | None = None
+    spaces: bool = True
+    beginning: bool = False
+    context: int = 4096
+    clamps: bool = False
+    chat_repeats: bool = False
+    bills_first: bool = False
+    listed: list[dict[str, Any]] | None = field(default_factory=lambda: [{"id": "toy"}])
+    changes: dict[str, Any] = field(default_factory=dict)
+    requests: list[tuple[str, Any]] = field(default_factory=list)
+
+    def client(self) -> httpx.AsyncClient:
+        """A client whose every request is answered here."""
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What generation was asked."""
+        return [body for _, body in self.requests if body is not None]
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """One request, answered."""
+        body: Any = json.loads(request.content) if request.content else None
+        self.requests.append((request.url.path, body))
+        match request.url.path:
+            case "/v1/models" if self.listed is not None:
+                return httpx.Response(200, json={"data": self.listed})
+            case "/v1/completions":
+                prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+                if len(prompts) > 1 and self.lists == "500":
+                    return _error(500, "assertion failed")
+                if body.get("echo") and self.echo == "refused":
+                    return _error(400, "echo is not supported together with logprobs")
+                return self._answer(body, prompts if self.lists == "yes" else prompts[:1], "")
+            case "/v1/chat/completions":
+                first, *rest = body["messages"]
+                return self._answer(body, [first["content"] + "".join(one["content"] for one in rest)], "message")
+        return _error(404, "Not Found")
+
+    def _answer(self, body: dict[str, Any], prompts: list[str], chat: str) -> httpx.Response:
+        choices: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        for index, prompt in enumerate(prompts):
+            ids = self.model.encode(prompt.encode())[-(self.cut or 10**9) :]
+            read = len(ids) + self.beginning
+            room = self.context - read
+            if room < 1 or (room < body["max_tokens"] and not self.clamps):
+                return _error(400, f"This model's maximum context length is {self.context} tokens.")
+            run = self._run(ids, min(body["max_tokens"], room), self._count(body))
+            ended = bool(run) and run[-1].end
+            finish = "stop" if ended else "length"
+            if not (self.bills_first and index):
+                usage["prompt_tokens"] += read
+                usage["completion_tokens"] += len(run)
+            if body.get("echo") and self.echo in ("yes", "shifted", "scaled"):
+                run = self._echoed(ids, self._count(body)) + run
+            parts = [run[at : at + self.per_event] for at in range(0, len(run), self.per_event)]
+            pieces = [self._choice(part, index, chat, None, stream=True) for part in parts]
+            if chat and body.get("stream"):
+                pieces.insert(0, {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
+            events += [{"choices": [one]} for one in (*pieces, self._choice([], index, chat, finish, stream=True))]
+            answer = self._choice(run, index, chat, finish, stream=False)
+            if chat and self.chat_repeats and len(body["messages"]) > 1:
+                answer["message"]["content"] = body["messages"][1]["content"] + answer["message"]["content"]
+            choices.append(answer)
+        if not body.get("stream"):
+            return httpx.Response(200, json={"choices": choices, "usage": usage})
+        if body.get("stream_options", {}).get("include_usage"):
+            events.append({"choices": [], "usage": usage})
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+
+    @staticmethod
+    def _count(body: dict[str, Any]) -> int:
+        return int(body.get("top_logprobs") or body["logprobs"])
+
+    def _run(self, ids: Sequence[int], limit: int, count: int) -> list[Shown]:
+        """The tokens of one generation."""
+        ids, held, run = list(ids), b"", list[Shown]()
+        if not ids and not self.beginning:
+            return []
+        while len(run) < limit:
+            probs = self.model.next(tuple(ids))
+            pick = max(range(len(probs)), key=lambda n: (probs[n], -n))
+            ids.append(pick)
+            if pick in self.model.end_ids:
+                run.append(Shown("", self._entry(pick, "</s>", probs, count) if self.end else None, end=True))
+                break
+            held += self.model.tokens[pick]
+            text = held.decode("utf-8", "replace") if whole(held) == len(held) else ""
+            hidden = self.opened == "hidden" and not text
+            held = b"" if text else held
+            run.append(Shown(text, None if hidden else self._entry(pick, text, probs, count)))
+        if run and held and self.opened == "lost":  # what is left is shown as it is
+            run[-1] = Shown("\ufffd", run[-1].entry)
+        return run
+
+    def _echoed(self, ids: Sequence[int], count: int) -> list[Shown]:
+        """The tokens of a prompt."""
+        shown: list[Shown] = []
+        if self.beginning:
+            shown.append(Shown("", {"token": "<s>", "logprob": None, "top_logprobs": None}))
+        held = b""
+        for at, token_id in enumerate(ids):
+            held += self.model.tokens[token_id]
+            text = held.decode("utf-8", "replace") if whole(held) == len(held) else ""
+            held = b"" if text else held
+            probs = self.model.next(ids[: at + (self.echo == "shifted")])
+            if self.echo == "scaled":  # as with another temperature
+                probs = [prob**2 / sum(other**2 for other in probs) for prob in probs]
+            entry = self._entry(token_id, text, probs, count)
+            if not at and not self.beginning:
+                entry |= {"logprob": None, "top_logprobs": None}
+            shown.append(Shown(text, entry))
+        return shown
+
+    def _entry(self, pick: int, text: str, probs: Sequence[float], count: int) -> dict[str, Any]:
+        count = max(count, list(probs).count(max(probs)))
+        best = sorted(range(len(probs)), key=lambda n: (-probs[n], n))[:count]
+        if not self.end:
+            best = [n for n in best if n not in self.model.end_ids]
+        top = [self._named(n, self._alone(n), probs) for n in best if n != pick]
+        own = self._named(pick, text if self.opened in ("empty", "hidden") else self._alone(pick), probs)
+        return {**own, "top_logprobs": [own, *top]}
+
+    def _alone(self, n: int) -> str:
+        """A token's string by itself."""
+        if n in self.model.end_ids:
+            return "</s>"
+        text = self.model.tokens[n].decode("utf-8", "replace")
+        return "" if "\ufffd" in text and self.opened == "empty" else text
+
+    def _named(self, n: int, text: str, probs: Sequence[float]) -> dict[str, Any]:
+        data = self.model.tokens[n]
+        named: dict[str, Any] = {"token": text if self.spaces else text.removeprefix(" "), "logprob": _log(probs[n])}
+        if self.opened == "bytes":
+            named["bytes"] = list(text.encode() if n in self.model.end_ids else data)
+            if self.shape == "legacy" and "\ufffd" in text:
+                named["token"] = "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return named
+
+    def _choice(
+        self, part: Sequence[Shown], index: int, chat: str, finish: str | None, *, stream: bool
+    ) -> dict[str, Any]:
+        text = "".join(shown.text for shown in part)
+        content: Any = {"delta" if stream else "message": {"content": text}} if chat else {"text": text}
+        entries = [shown.entry for shown in part if shown.entry is not None]
+        logprobs: Any = None
+        if entries and (chat or self.shape == "chat"):
+            logprobs = {"content": entries}
+        elif entries:
+            tops: list[dict[str, float] | None] = []
+            for entry in entries:
+                top: dict[str, float] = {}
+                for other in entry["top_logprobs"] or ():
+                    top.setdefault(other["token"], other["logprob"])
+                tops.append(None if entry["top_logprobs"] is None else top)
+            logprobs = {
+                "tokens": [entry["token"] for entry in entries],
+                "token_logprobs": [entry["logprob"] for entry in entries],
+                "top_logprobs": tops,
+            }
+        changes = self.changes if part or finish else {}
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish, **changes}
+
+
+def _error(status: int, message: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"message": message, "type": "error", "code": status}})
+
+
+def _log(prob: float) -> float:
+    return math.log(prob) if prob > 0 else -9999.0

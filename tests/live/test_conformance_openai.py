@@ -1,0 +1,34 @@
+"""The OpenAI-compatible adapter does what every adapter has to do, against llama.cpp's `/v1`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from conformance import Conformance, Subject
+from cosd_providers.openai_compatible import OpenAICompatible
+from plain import PlainLlamaCpp
+
+pytestmark = pytest.mark.live
+
+MODELS = Path(__file__).parent.parent / "models"
+
+
+@pytest.fixture(scope="module")
+def plain(trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCpp]:
+    """The three servers, asked directly."""
+    return {name: PlainLlamaCpp(url) for name, url in trio.items()}
+
+
+class TestOpenAICompatible(Conformance):
+    @pytest.fixture(params=["list", "singles"])
+    def given(self, plain: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        def given(name: str) -> Subject:
+            options = {"dialect": "llama.cpp", "strategy": request.param, "tokenizer": MODELS / name}
+            # This route shows nothing of a token that leaves a character open, not even its probability.
+            return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name], parts=False)
+
+        return given

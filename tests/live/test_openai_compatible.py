@@ -1,0 +1,168 @@
+"""The OpenAI-compatible adapter against llama.cpp's `/v1`, held against plain HTTP."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
+from cosd_providers.openai_compatible import OpenAICompatible
+
+pytestmark = pytest.mark.live
+
+MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
+CLOSE = {"Connection": "close"}
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+def ask(url: str, prompt: Any, **fields: Any) -> Any:
+    """A plain request to the server's own route; the answer, or the answers to a list."""
+    body = {"prompt": prompt, "temperature": 0, "n_probs": 5, "n_predict": 1, "return_tokens": True, **fields}
+    response = httpx.post(f"{url}/completion", json=body, timeout=60, headers=CLOSE)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def get(url: str) -> Any:
+    return httpx.get(url, headers=CLOSE).json()
+
+
+def templated(url: str, prompt: str, started: str = "") -> str:
+    """What the server's chat template makes of a message and the start of an answer."""
+    body = {"messages": [{"role": "user", "content": prompt}]}
+    return str(httpx.post(f"{url}/apply-template", json=body, headers=CLOSE).json()["prompt"]) + started
+
+
+@pytest.fixture(params=["sums", "facts"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Each of the two real servers."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.mark.parametrize("dialect", ["llama.cpp", "openai"])
+async def test_description(url: str, dialect: str) -> None:
+    async with OpenAICompatible(url, dialect=dialect) as provider:
+        info = await provider.describe()
+    [model] = get(f"{url}/v1/models")["data"]
+    assert (info.model, info.context) == (model["id"], model["meta"]["n_ctx"])
+    assert not info.capabilities.score  # it takes `echo` and ignores it
+    assert info.capabilities.end_prob is (dialect == "llama.cpp")
+
+
+@pytest.mark.parametrize("dialect", ["llama.cpp", "openai"])
+async def test_draft(url: str, dialect: str) -> None:
+    usage = Usage()
+    async with OpenAICompatible(f"{url}/v1", dialect=dialect) as provider:
+        *tokens, end = await draft(provider, MIXED, limit=64, usage=usage)
+        plain = ask(url, MIXED, n_predict=64)
+        assert b"".join(token.data for token in tokens).decode() == plain["content"]
+        assert end == DraftEnd("end")
+        expected = [math.exp(entry["logprob"]) for entry in plain["completion_probabilities"]]
+        assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
+        assert (usage.requests, usage.completion_tokens) == (1, plain["tokens_predicted"])
+        assert usage.prompt_tokens == plain["tokens_evaluated"]
+        *first, end = await draft(provider, MIXED, limit=5)
+        assert ([token.data for token in first], end) == ([token.data for token in tokens[:5]], DraftEnd("limit"))
+
+
+async def test_messages(url: str) -> None:
+    async with OpenAICompatible(url, dialect="llama.cpp", api="chat") as provider:
+        for started in ("", " The capital"):
+            *tokens, end = await draft(provider, MIXED, started.encode(), limit=64)
+            plain = ask(url, templated(url, MIXED, started), n_predict=64)
+            assert b"".join(token.data for token in tokens).decode() == plain["content"]
+            assert end == DraftEnd("end")
+            assert tokens[-1].prob is None  # a stream of messages hides it
+            expected = [math.exp(entry["logprob"]) for entry in plain["completion_probabilities"][:-1]]
+            assert [token.prob for token in tokens[:-1]] == pytest.approx(expected, abs=1e-3)
+            [proposal] = await provider.propose(
+                MIXED, started.encode(), [Question(len(started), (b"x",))], usage=Usage()
+            )
+            assert proposal is not None
+            assert proposal.tokens[0].data == tokens[0].data
+
+
+@pytest.mark.parametrize("word", [False, True])
+@pytest.mark.parametrize("strategy", ["list", "singles"])
+async def test_proposals(url: str, word: bool, strategy: Any) -> None:
+    text = " The capital of Peru is Zürich 😀 and the total is 42.\n".encode()
+    questions = [Question(at, (text[at : at + 4],), word=word) for at in range(0, 29, 3)]
+    async with OpenAICompatible(url, dialect="llama.cpp", strategy=strategy) as provider:
+        proposals = await provider.propose(MIXED, text, questions, usage=Usage())
+    for question, proposal in zip(questions, proposals, strict=True):
+        plain = ask(url, MIXED + text[: question.start].decode(), n_predict=12)
+        assert proposal is not None
+        assert plain["content"].encode().startswith(b"".join(token.data for token in proposal.tokens))
+        [first, *_] = plain["completion_probabilities"]
+        assert proposal.tokens[0].data == bytes(first["bytes"])
+        if proposal.tokens[0].prob is not None:  # else the server hides a part of it
+            assert proposal.tokens[0].prob == pytest.approx(math.exp(first["logprob"]), abs=1e-3)
+
+
+async def test_tokens_that_the_server_hides(url: str) -> None:
+    words = ("Bras|ília", "Bogot|á", "Reykjav|ík")  # the models know these words, and may write the letter in parts
+    found = 0
+    async with OpenAICompatible(url, dialect="llama.cpp") as provider:
+        for country in ("Brazil", "Colombia", "Iceland", "Peru"):
+            for known in words:
+                prompt = (
+                    f"Q: What is the capital of {country}?\nA: The capital of {country} is {known.partition('|')[0]}"
+                )
+                plain = ask(url, prompt, n_predict=4)
+                first = plain["completion_probabilities"][0]
+                if plain["tokens"][0] == first["id"]:
+                    continue
+                found += 1
+                [proposal] = await provider.propose(prompt, b"", [Question(0, (b"x",))], usage=Usage())
+                assert proposal is not None
+                assert (proposal.tokens[0].data, proposal.tokens[0].prob) == (bytes(first["bytes"]), None)
+                [token, end] = await draft(provider, prompt, limit=1)
+                assert (token.data, token.prob, end) == (bytes(first["bytes"]), None, DraftEnd("limit"))
+    assert found
+
+
+async def test_context(url: str) -> None:
+    async with OpenAICompatible(url, dialect="llama.cpp") as provider:
+        with pytest.raises(ContextLengthError, match=r"exceeds the available context size \(512 tokens\)"):
+            await draft(provider, "x" * 2000)
+        assert await draft(provider, "x", b"x" * 2000) == [DraftEnd("context")]
+        prompt = MIXED * 12
+        for _ in range(9):
+            prompt += " a"
+            *_, end = await draft(provider, prompt, limit=400)
+            assert end.reason in ("context", "end")
+
+
+async def test_what_it_cannot_do(url: str) -> None:
+    async with OpenAICompatible(url, dialect="llama.cpp") as provider:
+        with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
+            await provider.score(MIXED, b" The", usage=Usage())
+        with pytest.raises(UnsupportedError, match="does not encode text"):
+            await provider.tokenize("a")
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+async def test_cancelling_frees_the_server(url: str, how: str) -> None:
+    async with OpenAICompatible(url, dialect="llama.cpp") as provider:
+        usage = Usage()
+        endless: Any = provider.generate("a" * 9, b"", max_tokens=400, usage=usage)
+        if how == "close":
+            await anext(endless)
+            await endless.aclose()
+        else:
+            with anyio.CancelScope() as scope:
+                async for _ in endless:
+                    scope.cancel()
+        with anyio.fail_after(20):
+            while any(slot["is_processing"] for slot in get(f"{url}/slots")):  # noqa: ASYNC110
+                await anyio.sleep(0.002)
+        assert usage.busy_seconds > 0
+        assert 0 < usage.completion_tokens < 400

@@ -1,0 +1,677 @@
+"""The OpenAI-compatible adapter against a stand-in that has the ways of many servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import toys
+from cosd_providers import (
+    AuthenticationError,
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    ModelChoiceError,
+    Question,
+    ResponseError,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+from cosd_providers.contract import Piece
+from cosd_providers.dialects import DIALECTS, Dialect
+from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.scoring import Chain, Position
+from cosd_providers.testing import ScriptedProvider, TextModel
+from fake_openai import FakeOpenAI
+
+URL = "http://gpu:8000/v1"
+TOY = Dialect("toy", known_text="ab a b1 11 ab, a b a1b ba 1 a b aa 1b")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A toy model in the shape that providers take."""
+
+    toy: toys.ToyModel
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        return self.toy.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {self.toy.vocabulary.end}
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.toy.vocabulary.encode(text))
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        return self.toy.next(ids)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A model's own tokenizer."""
+
+    model: Any
+    beginning: int = 0
+    name: str = "local"
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
+
+    def token(self, id: int) -> bytes | None:
+        return bytes(self.model.tokens[id])
+
+
+class TextOnly(ScriptedProvider):
+    """What a model says that can be given text only: a chain that took another token goes on from text."""
+
+    def _go_on(self, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+        skipped, data = chain.turned
+        again = Chain(dataclasses.replace(chain.question, start=0))
+        again.ids = []
+        start = text[: chain.question.start] + data
+        ids, positions = self._encode(prompt, start), list[Position]()
+        while len(positions) < len(chain.ids) - skipped + chain.wanted:
+            positions.append(self._position(ids))
+            ids.append(positions[-1].pick.id)
+            if positions[-1].pick.token.end:
+                break
+        return positions[len(chain.ids) - skipped :]
+
+
+def fake(
+    scripts: dict[str, list[Any]], provider: dict[str, Any] | None = None, **options: Any
+) -> tuple[FakeOpenAI, Any]:
+    server = FakeOpenAI(TextModel(scripts), **options)
+    return server, OpenAICompatible(URL, http_client=server.client(), **{"dialect": TOY, **(provider or {})})
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+def near(prob: float) -> Any:
+    """A probability that went through a logarithm."""
+    return pytest.approx(prob)
+
+
+def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
+    assert [t.data for t in ours] == [t.data for t in theirs]
+    assert [t.end for t in ours] == [t.end for t in theirs]
+    assert [t.prob and round(t.prob, 9) for t in ours] == [t.prob and round(t.prob, 9) for t in theirs]
+
+
+def readable(tokens: Sequence[Token]) -> bool:
+    """Whether every token can be shown as text."""
+    try:
+        return all(token.data.decode() is not None for token in tokens)
+    except UnicodeDecodeError:
+        return False
+
+
+# Against toy models: whatever they do, and however it is shown, the adapter gives what the model itself would.
+
+
+def simple(model: toys.ToyModel) -> bool:
+    """Whether no two tokens have the same string, and none but the end has none."""
+    tokens = [data for n, data in enumerate(model.vocabulary.tokens) if n != model.vocabulary.end]
+    return len({*tokens}) == len(tokens) and all(tokens)
+
+
+def parted(model: toys.ToyModel) -> bool:
+    """Whether a token ends a character and starts another that it leaves unfinished.
+
+    Where such characters are not shown apart, they are one token, even across the end of a prompt.
+    """
+    return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.vocabulary.tokens if data)
+
+
+@st.composite
+def ways(draw: st.DrawFn, *, opened: Sequence[str] = ("empty", "bytes", "lost")) -> dict[str, Any]:
+    """Settings of the stand-in."""
+    shown = draw(st.sampled_from(opened))
+    return {
+        "shape": draw(st.sampled_from(("legacy", "chat"))),
+        "end": draw(st.booleans()),
+        "opened": shown,
+        "per_event": 1 if shown == "lost" else draw(st.integers(1, 3)),
+    }
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), st.booleans())
+async def test_drafts_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], chat: bool
+) -> None:
+    expected = ScriptedProvider(Plain(model), token_ids=False, end_prob=way["end"])
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    assume(readable(theirs[:-1]) and simple(model))
+    server = FakeOpenAI(Plain(model), beginning=True, **way)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, api="chat" if chat else "completions")
+    ours = await draft(provider, prompt.decode(), limit=limit)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1] == theirs[-1]
+
+
+@st.composite
+def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text, and questions within it."""
+    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
+    tokens = draw(st.lists(words, max_size=8))
+    asked = []
+    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
+        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
+        asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
+    return draw(toys.prompts()), b"".join(tokens), asked
+
+
+@pytest.mark.parametrize("strategy", ["echo", "list", "singles"])
+@given(toys.models(may_hide_end=False), inquiries(), ways(opened=("empty", "bytes")))
+async def test_proposals_are_the_models_own(
+    strategy: Any, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]], way: dict[str, Any]
+) -> None:
+    prompt, text, questions = inquiry
+    expected = TextOnly(Plain(model), token_ids=False, end_prob=way["end"])
+    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+    assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
+    server = FakeOpenAI(Plain(model), beginning=True, **way)
+    dialect = dataclasses.replace(TOY, end_prob=way["end"])
+    provider = OpenAICompatible(
+        URL, http_client=server.client(), dialect=dialect, strategy=strategy, tokenizer=Local(Plain(model))
+    )
+    try:
+        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    except UnsupportedError:
+        assume(strategy != "echo")
+        raise
+    assert [one is None for one in ours] == [one is None for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        if one is not None and other is not None:
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), ways(opened=("empty", "bytes")), st.booleans())
+async def test_scores_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, text: bytes, way: dict[str, Any], local: bool
+) -> None:
+    assume(simple(model) and not (way["opened"] == "empty" and parted(model)))
+    server = FakeOpenAI(Plain(model), beginning=True, **way)
+    tokenizer = Local(Plain(model)) if local else None
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
+    expected = TextOnly(Plain(model), token_ids=False, end_prob=way["end"])
+    assume((await provider.describe()).capabilities.score)
+    ours = await provider.score(prompt.decode(), text, usage=Usage())
+    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
+    assert b"".join(token.data for token in ours) == text
+    reference = await expected.propose(prompt.decode(), text, None, usage=Usage())
+    assume(readable([token for one in reference if one for token in one.tokens]))
+    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
+    assert [one and one.start for one in everywhere] == [one and one.start for one in reference]
+    for one, other in zip(everywhere, reference, strict=True):
+        assert (one is None) == (other is None)
+        if one and other:
+            close(one.tokens, other.tokens)
+
+
+# What goes over the wire.
+
+
+async def test_what_a_draft_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]}, {"dialect": "openai", "extra_body": {"seed": 7}})
+    await draft(provider, limit=1)
+    [body] = server.bodies
+    assert server.requests[-1][0] == "/v1/completions"
+    assert body == {
+        "model": "toy",
+        "prompt": "Q",
+        "max_tokens": 1,
+        "temperature": 0,
+        "top_p": 1,
+        "n": 1,
+        "seed": 7,
+        "logprobs": 5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    with pytest.raises(ValueError, match=r"extra_body cannot set echo, temperature: decoding is greedy"):
+        OpenAICompatible(URL, extra_body={"temperature": 1, "echo": True})
+
+
+async def test_messages() -> None:
+    way = {"api": "chat", "dialect": "vllm"}
+    server, provider = fake({"Q": [" a", " b", " c"]}, way, chat_repeats=True)
+    assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
+    [body] = server.bodies
+    assert server.requests[-1][0] == "/v1/chat/completions"
+    assert (body["messages"], body["logprobs"], body["top_logprobs"]) == ([{"role": "user", "content": "Q"}], True, 5)
+    assert "continue_final_message" not in body
+    await draft(provider, text=b" a", limit=1)
+    body = server.bodies[-1]
+    assert body["messages"] == [{"role": "user", "content": "Q"}, {"role": "assistant", "content": " a"}]
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+
+
+async def test_an_answer_that_repeats_what_it_started_with() -> None:
+    _, provider = fake({"Q": [" a", " b", " c"]}, {"api": "chat", "dialect": "llama.cpp"}, chat_repeats=True)
+    [one, two] = await provider.propose("Q", b" a b", [Question(0, (b"x",)), Question(2, (b"x",))], usage=Usage())
+    assert (one.tokens[0].data, two.tokens[0].data) == (b" a", b" b")
+
+
+async def test_messages_that_cannot_be_continued() -> None:
+    _, provider = fake({"Q": [" a", " b"]}, {"api": "chat"})
+    assert (await draft(provider, limit=1))[0].data == b" a"
+    with pytest.raises(
+        UnsupportedError, match=r"cannot continue an answer that was started, .* Give api=\"completions"
+    ):
+        await draft(provider, text=b" a")
+    with pytest.raises(UnsupportedError, match="cannot continue an answer"):
+        await provider.propose("Q", b" a", [Question(2, (b" b",))], usage=Usage())
+
+
+async def test_no_such_route() -> None:
+    _, provider = fake({"Q": ["a"]}, {"dialect": Dialect("x", completions=None)})
+    with pytest.raises(UnsupportedError, match=r"x has no route for api='completions'\. Give api='chat'\."):
+        await draft(provider)
+
+
+async def test_arguments() -> None:
+    with pytest.raises(ValueError, match=r"no dialect 'gpt'; there are 'openai', 'llama\.cpp'"):
+        OpenAICompatible(URL, dialect="gpt")
+    with pytest.raises(ValueError, match="strategy='list' needs api='completions'"):
+        OpenAICompatible(URL, api="chat", strategy="list")
+    with pytest.raises(ValueError, match="strategy is 'echo', 'list', 'singles' or None"):
+        OpenAICompatible(URL, strategy="both")  # type: ignore[arg-type]  # on purpose
+    provider = OpenAICompatible(URL, api_key="sk-secret", model="m", dialect="vllm")
+    assert b"sk-secret" not in pickle.dumps(provider)
+    assert (
+        repr(pickle.loads(pickle.dumps(provider))) == "OpenAICompatible('http://gpu:8000', model='m', dialect='vllm')"
+    )
+    assert provider.name == "m@gpu:8000"
+    with pytest.raises(UnsupportedError, match="cannot go on from token ids"):
+        await draft(provider, continuation=(1,))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_every_dialect_drafts_and_proposes(name: str) -> None:
+    server, provider = fake({"Q": [" a", " b", " c"]}, {"dialect": name})
+    assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
+    found = await provider.propose("Q", b" a b", [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
+    assert [one.tokens[0].data for one in found] == [b" a", b" c"]
+    assert all(body["temperature"] == 0 and body["max_tokens"] > 0 for body in server.bodies)
+
+
+# How questions are asked.
+
+
+QUESTIONS = [Question(0, (b" a",)), Question(2, (b" x",)), Question(4, (b" c",))]
+SCRIPT: dict[str, list[Any]] = {"Q": [" a", (" b", 0.5), " c"]}
+
+
+async def test_all_questions_in_one_list() -> None:
+    server, provider = fake(SCRIPT)
+    usage = Usage()
+    found = await provider.propose("Q", b" a b c", QUESTIONS, usage=usage)
+    assert [one.tokens for one in found] == [(Token(b" a", 1.0),), (Token(b" b", near(0.5)),), (Token(b" c", 1.0),)]
+    [body] = server.bodies
+    assert body["prompt"] == ["Q", "Q a", "Q a b"]
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 6, 3)
+
+
+async def test_long_lists_are_parted() -> None:
+    server, provider = fake(SCRIPT)
+    await provider.propose("Q", b" a b c", [QUESTIONS[0]] * 65, usage=Usage())
+    assert [type(body["prompt"]) is list and len(body["prompt"]) for body in server.bodies] == [64, False]
+
+
+@pytest.mark.parametrize("lists", ["500", "first"])
+async def test_a_server_without_lists_is_asked_one_by_one_and_that_is_remembered(
+    lists: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosd_providers.retries._ATTEMPTS", 1)
+    server, provider = fake(SCRIPT, lists=lists)
+    for _ in range(2):
+        found = await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+        assert [one.tokens[0].data for one in found] == [b" a", b" b", b" c"]
+    prompts = [body["prompt"] for body in server.bodies]
+    assert prompts.count(["Q", "Q a", "Q a b"]) == 1
+    assert sorted(one for one in prompts if isinstance(one, str)) == sorted(["Q", "Q a", "Q a b"] * 2)
+
+
+async def test_a_list_that_a_server_promises_and_does_not_answer() -> None:
+    _, provider = fake(SCRIPT, {"dialect": Dialect("x", lists=True)}, lists="first")
+    with pytest.raises(ResponseError, match="3 prompts were asked, 1 answered"):
+        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+
+
+async def test_lists_that_bill_their_first_prompt_alone() -> None:
+    for tokenizer, read in ((None, 9), (True, 9)):
+        server = FakeOpenAI(TextModel(SCRIPT), bills_first=True, shape="chat")
+        local = Local(server.model) if tokenizer else None
+        dialect = Dialect("x", list_bills_first=True)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect, tokenizer=local)
+        usage = Usage()
+        await provider.propose("QQQ", b"", [Question(0, (b"x",))] * 3, usage=usage)
+        assert (usage.prompt_tokens, usage.completion_tokens) == (read, 3)
+
+
+async def test_one_error_of_several_requests_is_raised_as_it_is() -> None:
+    _, provider = fake(SCRIPT, {"strategy": "singles"}, context=3)
+    await provider.describe()
+    with pytest.raises(ContextLengthError, match="maximum context length is 3"):
+        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+
+
+async def test_echo_that_cannot_be_told_from_a_shifted_one_is_not_used() -> None:
+    server, _ = fake(SCRIPT)
+    tokenizer = Local(server.model)
+    way: Any = {"dialect": TOY, "strategy": "echo", "tokenizer": tokenizer}
+    provider = OpenAICompatible(URL, http_client=server.client(), **way)
+    assert (await provider.describe()).capabilities.score is False  # this model always ends
+    with pytest.raises(UnsupportedError, match=r"does not give the probabilities of a given text.*Use it without"):
+        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+
+
+def writer(**options: Any) -> FakeOpenAI:
+    """A model that writes something after every text, of its own each time."""
+    vocabulary = toys.Vocabulary((b"a", b"b", b" ", b"1", b",", b" a", b"ab", b" b", b""), 8)
+    return FakeOpenAI(Plain(toys.ToyModel(vocabulary, seed=5, fluency=0)), **options)
+
+
+@pytest.mark.parametrize("echo", ["yes", "ignored", "shifted", "scaled", "refused"])
+@pytest.mark.parametrize("beginning", [True, False])
+async def test_echo_is_used_only_where_it_is_proved(echo: Any, beginning: bool) -> None:
+    server = writer(echo=echo, beginning=beginning)
+    local = Local(server.model)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo", tokenizer=local)
+    able = (await provider.describe()).capabilities.score
+    assert able is (echo == "yes")
+    server.requests.clear()
+    if not able:
+        with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
+            await provider.score("a", b" ab", usage=Usage())
+        assert not server.requests
+        return
+    usage = Usage()
+    await provider.propose("a", b" a ab", [Question(0, (b" a",)), Question(2, (b" ",))], usage=usage)
+    [body] = server.bodies
+    assert (body["prompt"], body["echo"], body["max_tokens"], body["logprobs"]) == ("a a ab", True, 1, 5)
+    assert usage.requests == 1
+    scored = await provider.score("", b"a ab", usage=Usage())
+    assert b"".join(token.data for token in scored) == b"a ab"
+    assert [token.prob is None for token in scored] == [not beginning, False, False, False][: len(scored)]
+
+
+async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:
+    server = writer(beginning=True)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo")
+    await provider.describe()
+    server.requests.clear()
+    await provider.propose("a", b" a b", [Question(2, (b" b",)), Question(4, (b"a",))], usage=Usage())
+    first, second = server.bodies
+    assert (first["prompt"], first["echo"]) == ("a a b", True)
+    assert (second["prompt"], "echo" in second) == ("a a", False)
+
+
+async def test_tokenize() -> None:
+    server, provider = fake(SCRIPT)
+    with pytest.raises(UnsupportedError, match=r"does not encode text\. Give the model's own as `tokenizer`"):
+        await provider.tokenize("a")
+    with pytest.raises(UnsupportedError, match="does not give the probabilities"):
+        await provider.propose("Q", b" a", None, usage=Usage())
+    local = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
+    assert [piece.data for piece in await local.tokenize("a b")] == [b"a", b" b"]
+    assert (await local.describe()).capabilities.tokenize
+    assert len(await local.propose("Q", b" a b", None, usage=Usage())) == 3
+
+
+# How tokens are shown.
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+async def test_a_character_in_parts(shape: Any) -> None:
+    script: dict[str, list[Any]] = {"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]}
+    for opened in ("empty", "lost", "bytes"):
+        server, provider = fake(script, opened=opened, shape=shape)
+        assert await draft(provider, limit=2) == [
+            *(Token(" 😀".encode(), near(0.3)), Token(b"!", 1.0)),
+            DraftEnd("limit"),
+        ]
+        assert [(body["prompt"], body["max_tokens"]) for body in server.bodies] == [("Q", 2), ("Q", 7)]
+        [one] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+        assert one.tokens == (Token(" 😀".encode(), near(0.3)),)
+
+
+async def test_missing_spaces_are_taken_from_the_text() -> None:
+    for shape in ("legacy", "chat"):
+        _, provider = fake({"Q": [" a", "b", " c", "."]}, spaces=False, shape=shape)
+        assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b"b", b" c", b".", b""]
+
+
+async def test_an_end_that_is_not_shown() -> None:
+    _, provider = fake({"Q": [" a"]}, end=False)
+    assert await draft(provider) == [Token(b" a", 1.0), Token(b"", None, end=True), DraftEnd("end")]
+    [one] = await provider.propose("Q", b" a", [Question(2, (b"",))], usage=Usage())
+    assert one.tokens == (Token(b"", None, end=True),)
+
+
+# Models, context and truncation.
+
+
+async def test_models() -> None:
+    server, provider = fake({}, listed=[{"id": f"m{n}", "max_model_len": 7} for n in range(10)])
+    with pytest.raises(ModelChoiceError, match=r"several models, and none was named; .*'m7' and 2 more\. Give one"):
+        await provider.describe()
+    named = OpenAICompatible(URL, model="m3", http_client=server.client())
+    assert ((await named.describe()).model, (await named.describe()).context) == ("m3", 7)
+    fixed = OpenAICompatible(URL, model="m3", context=5, http_client=server.client())
+    assert (await fixed.describe()).context == 5
+    unlisted = OpenAICompatible(URL, model="other", http_client=server.client())
+    assert ((await unlisted.describe()).model, (await unlisted.describe()).context) == ("other", None)
+    with pytest.raises(ModelChoiceError, match="no model 'other'; the server has 'm0'"):
+        await OpenAICompatible(URL, model="other", dialect="vllm", http_client=server.client()).describe()
+
+
+async def test_a_server_that_lists_no_models() -> None:
+    server, provider = fake({}, listed=None)
+    with pytest.raises(InvalidRequestError, match="404"):
+        await provider.describe()
+    assert (await OpenAICompatible(URL, model="m", http_client=server.client()).describe()).model == "m"
+    silent = OpenAICompatible(URL, dialect=Dialect("x", models=None), http_client=server.client())
+    with pytest.raises(ModelChoiceError, match="none was named; the server has told of none"):
+        await silent.describe()
+
+
+async def test_the_context_is_full() -> None:
+    script: dict[str, list[Any]] = {"Q": [" a"] * 9}
+    for clamps in (True, False):
+        for told in (True, False):
+            listed = [{"id": "toy", **({"max_model_len": 5} if told else {})}]
+            _, provider = fake(script, context=5, clamps=clamps, listed=listed)
+            assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
+            assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
+            with pytest.raises(ContextLengthError, match="maximum context length is 5"):
+                await draft(provider, prompt="Q Q Q Q")
+
+
+async def test_with_a_tokenizer_no_request_is_too_long() -> None:
+    server, _ = fake({"Q": [" a"] * 9}, context=5)
+    way: Any = {"context": 5, "tokenizer": Local(server.model), "dialect": TOY}
+    provider = OpenAICompatible(URL, http_client=server.client(), **way)
+    assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
+    assert server.bodies[0]["max_tokens"] == 4
+    assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
+    with pytest.raises(ContextLengthError, match="does not fit into the model's context of 5 tokens"):
+        await draft(provider, prompt="Q Q Q Q")
+    assert len(server.bodies) == 1
+
+
+async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
+    script: dict[str, list[Any]] = {"Q": [" x", "y", "z", "w"]}
+    for context in range(3, 9):
+        _, provider = fake(script, context=context)
+        [one] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        assert b" xyzw".startswith(b"".join(token.data for token in one.tokens)) or one.tokens[-1].end
+
+
+LONG = "a b " * 600
+
+
+@pytest.mark.parametrize("cut", [None, 500])
+@pytest.mark.parametrize("local", [False, True])
+async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: bool) -> None:
+    server, _ = fake({LONG: [" a"]}, cut=cut)
+    tokenizer = Local(server.model) if local else None
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect="ollama", tokenizer=tokenizer)
+    if cut is None:
+        for _ in range(2):
+            await draft(provider, prompt=LONG)
+        assert len(server.bodies) == 2 + (1 if local else 2)
+        return
+    words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
+    with pytest.raises(ContextLengthError, match=rf"{words}.*OLLAMA_CONTEXT_LENGTH"):
+        await draft(provider, prompt=LONG)
+    with pytest.raises(ContextLengthError, match=words):
+        await provider.propose(LONG, b"", [Question(0, (b"x",))], usage=Usage())
+    assert all(body["max_tokens"] == 1 and "stream" not in body for body in server.bodies)
+
+
+async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": "ollama"})
+    await draft(provider)
+    assert len(server.bodies) == 1
+    _, other = fake({"Q": [" a"]}, {"dialect": "fireworks"})
+    await draft(other)
+
+
+async def test_what_was_read_is_compared_wherever_there_is_a_tokenizer() -> None:
+    server, _ = fake({"Q": [" a"]}, cut=3)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
+    with pytest.raises(
+        ContextLengthError, match=r"read 3 tokens of a text that has 4: it cut it silently.* 'local' not"
+    ):
+        await draft(provider, prompt="Q a b")
+
+
+# Servers that cannot, and answers that are wrong.
+
+
+async def broken(changes: dict[str, Any]) -> list[Exception]:
+    """What a draft and a question give with changed answers: the errors."""
+    server, provider = fake({"Q": ["a", "b"]})
+    server.changes = changes
+    with pytest.raises((UnsupportedError, ResponseError)) as drafted:
+        await draft(provider)
+    with pytest.raises((UnsupportedError, ResponseError)) as proposed:
+        await provider.propose("Q", b"", [Question(0, (b"a",), word=True)], usage=Usage())
+    return [drafted.value, proposed.value]
+
+
+def legacy(*probs: tuple[str, float, dict[str, float]]) -> dict[str, Any]:
+    return {
+        "logprobs": {
+            "tokens": [token for token, _, _ in probs],
+            "token_logprobs": [prob for _, prob, _ in probs],
+            "top_logprobs": [top for _, _, top in probs],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": None}, "gives no probabilities with its tokens, although asked (logprobs)"),
+        ({**legacy(("a", -2.0, {"a": -2.0, "b": -0.1})), "text": "a"}, "does not take the most probable token"),
+        ({**legacy(("a", 0.0, {"a": 0.0}), ("b", 0.0, {})), "text": "ab"}, "does not tell the probabilities of all"),
+        ({"stop_reason": "###"}, "the server stops at a text of its own"),
+        ({"finish_reason": "tool_calls"}, "ended for a reason that is not known: 'tool_calls'"),
+        ({"index": "x"}, "the answer is not as expected: choices.0.index"),
+        ({"logprobs": {"tokens": 3}}, "the answer is not as expected: choices.0.logprobs.tokens"),
+    ],
+)
+async def test_answers_that_cannot_be_used(changes: dict[str, Any], words: str) -> None:
+    for error in await broken(changes):
+        assert words in str(error)
+        assert "http://gpu:8000" in str(error)
+
+
+async def test_a_content_filter() -> None:
+    server, provider = fake({"Q": ["a", "b"]})
+    plain = server.handle
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        response = plain(request)
+        content = response.content.replace(b'"finish_reason": "stop"', b'"finish_reason": "content_filter"')
+        return httpx.Response(200, content=content, headers={"content-type": response.headers["content-type"]})
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    server.end = False
+    provider = OpenAICompatible(URL, http_client=client, dialect=TOY)
+    assert await draft(provider) == [Token(b"a", 1.0), Token(b"b", 1.0), DraftEnd("filter")]
+
+
+async def test_a_stream_without_an_end() -> None:
+    server, _ = fake({"Q": ["a", "b", "c"]})
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if request.url.path == "/v1/models":
+            return response
+        return httpx.Response(
+            200, content=response.content[: response.content.index(b"\n\n") + 2], headers=response.headers
+        )
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(cut))
+    with pytest.raises(ResponseError, match="the stream ended before the answer did") as caught:
+        await draft(OpenAICompatible(URL, http_client=client))
+    assert caught.value.retryable
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({"": ["a"]})
+    for asked in (draft(provider, prompt=""), provider.propose("", b"", [Question(0, (b"a",))], usage=Usage())):
+        with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
+            await asked
+
+
+async def test_a_server_that_answers_the_same_in_different_ways() -> None:
+    first, _ = fake({"Q": [b"a", b"\xf0", b"\x9f", b"\x98\x80"]})
+    second, _ = fake({"Q": [b"b", b"\xf0", b"\x9f", b"\x98\x80"]})
+    servers = iter([first, first, second])
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: next(servers).handle(request)))
+    with pytest.raises(ResponseError, match="answered the same request in different ways"):
+        await draft(OpenAICompatible(URL, http_client=client, dialect=TOY), limit=2)
+
+
+async def test_a_refused_key() -> None:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(401, json={"error": "no"})))
+    with pytest.raises(AuthenticationError, match="The key was refused"):
+        await OpenAICompatible(URL, model="m", api_key="sk-secret", http_client=client).describe()
+
+
+async def test_usage_of_a_stream_that_is_left_early() -> None:
+    server, _ = fake({"Q a": [" b", " c", " d"]})
+    for tokenizer, read in ((None, 0), (Local(server.model), 3)):
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
+        usage = Usage()
+        tokens: Any = provider.generate("Q a", b"", max_tokens=9, usage=usage)
+        await anext(tokens)
+        await tokens.aclose()
+        assert (usage.prompt_tokens, usage.completion_tokens) == (read, 1)
+    usage = Usage()
+    await draft(provider, prompt="Q a", usage=usage)
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 4)
+    assert json.dumps(server.bodies[-1])

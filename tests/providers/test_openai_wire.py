@@ -1,0 +1,104 @@
+"""The shapes of OpenAI's routes, as servers were seen to write them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from cosd_providers import ResponseError, Usage
+from cosd_providers.openai_wire import Answer, Candidate, Completion, Models, Step, bill, parse, prob, steps
+
+LEGACY: dict[str, Any] = {
+    "text": " ab",
+    "logprobs": {
+        "text_offset": [0, 2],
+        "tokens": [" a", "b"],
+        "token_logprobs": [None, 0.0],
+        "top_logprobs": [None, {"b": 0.0, "c": -9999.0}],
+    },
+}
+
+
+def test_the_legacy_shape() -> None:
+    assert steps(Completion.model_validate(LEGACY)) == [
+        Step(Candidate(" a", None), []),
+        Step(Candidate("b", 1.0), [Candidate("b", 1.0), Candidate("c", 0.0)]),
+    ]
+    listed = {"tokens": ["a"], "token_logprobs": [0.0], "top_logprobs": None}
+    assert steps(Completion.model_validate({"logprobs": listed})) == [Step(Candidate("a", 1.0), [])]
+
+
+def test_the_chat_shape() -> None:
+    own = {"id": 7, "token": "é", "bytes": [195, 169], "logprob": 0.0}
+    part = {"id": 8, "token": "\ufffd", "bytes": [169], "logprob": -1.0}
+    other = {"token": "x", "bytes": None, "logprob": None}
+    [step] = steps(Completion.model_validate({"logprobs": {"content": [{**own, "top_logprobs": [part, other]}]}}))
+    assert step.pick == Candidate("é", 1.0, None, 7)
+    assert step.top == [Candidate("\ufffd", math.exp(-1), b"\xa9", 8), Candidate("x", None)]
+
+
+def test_tokens_that_are_written_as_ids_or_bytes() -> None:
+    logprobs = {"tokens": ["token_id:49", "bytes:\\xe2\\x82"], "token_logprobs": [0.0, 0.0]}
+    [one, two] = steps(Completion.model_validate({"logprobs": logprobs}))
+    assert one.pick == Candidate("", 1.0, None, 49)
+    assert two.pick == Candidate("", 1.0, b"\xe2\x82")
+
+
+def test_ids_beside_the_tokens() -> None:
+    assert [s.pick.id for s in steps(Completion.model_validate({**LEGACY, "token_ids": [3, 4]}))] == [3, 4]
+    assert [s.pick.id for s in steps(Completion.model_validate({**LEGACY, "token_ids": [3]}))] == [None, None]
+
+
+def test_no_logprobs() -> None:
+    assert steps(Completion.model_validate({"text": "a", "logprobs": None})) == []
+    assert steps(Completion.model_validate({"text": "a", "logprobs": {}})) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "written"),
+    [
+        ({"text": "a"}, "a"),
+        ({"delta": {"content": "b"}}, "b"),
+        ({"message": {"content": "c"}}, "c"),
+        ({"delta": {"role": "assistant", "content": None}}, ""),
+        ({"delta": {}}, ""),
+    ],
+)
+def test_text_of_either_route(choice: dict[str, Any], written: str) -> None:
+    assert Completion.model_validate(choice).written == written
+
+
+@pytest.mark.parametrize(
+    ("logprob", "expected"), [(0.0, 1.0), (1e-7, 1.0), (-9999.0, 0.0), (-3.4e38, 0.0), (None, None), (math.nan, None)]
+)
+def test_probabilities(logprob: float | None, expected: float | None) -> None:
+    assert prob(logprob) == expected
+
+
+def test_usage() -> None:
+    usage = Usage()
+    data = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}
+    bill(usage, parse(Answer, data, "http://gpu").usage)
+    bill(usage, parse(Answer, {"usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}, "http://gpu").usage)
+    bill(usage, None)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (6, 2, 4)
+
+
+def test_models_and_their_contexts() -> None:
+    data = [
+        {"id": "a", "max_model_len": 512},
+        {"id": "b", "meta": {"n_ctx": 256}},
+        {"id": "c", "meta": None},
+        {"id": "d", "context_length": 9},
+    ]
+    assert [model.max_model_len for model in parse(Models, {"data": data}, "").data] == [512, 256, None, 9]
+
+
+def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:
+    with pytest.raises(ResponseError, match=r"http://gpu: the answer is not as expected: choices.0.text") as caught:
+        parse(Answer, {"choices": [{"text": ["secret"]}]}, "http://gpu")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ResponseError, match="all of it"):
+        parse(Answer, [], "http://gpu")
