@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import same_answers
 from cosd_api.demo.servers import Pair, bundled_pair, serve
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline.
@@ -21,6 +22,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
 _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was compared, in words: figures that are quoted come from a run."""
+    if same_answers.LINES:
+        terminalreporter.section("the same questions over other servers")
+        for line in same_answers.LINES:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

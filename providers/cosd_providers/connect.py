@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.contract import Provider
+from cosd_providers.dialects import DIALECTS
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.keys import sets_authorization
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
+from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.recognition import Recognized
+from cosd_providers.tgi import Tgi
+from cosd_providers.tokenization import Tokenizer, load_tokenizer
+from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.vllm import Vllm
 
 __all__ = ["connect"]
 
@@ -27,6 +35,7 @@ _LONG = 60  # characters; what is longer is more likely a key
 def connect(
     url: str,
     *,
+    engine: str | None = None,
     model: str | None = None,
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -34,43 +43,93 @@ def connect(
     extra_body: Mapping[str, object] | None = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     http_client: HttpClient | None = None,
+    **options: Any,
 ) -> Provider:
     """Makes a provider for the server at `url`; asks it nothing yet.
 
     Args:
         url: where the server is, e.g. `"http://gpu1:8080"`; a trailing `/v1` does no harm.
+        engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"openai"` for any OpenAI-compatible
+            one, or the name of one of its dialects (`cosd_providers.dialects`). By default the server is asked, when
+            first used.
         model: which of its models; needed where it has several.
         api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
             or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.
             `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` sets `Authorization`. An empty one means no key.
         headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
-        tokenizer: reserved; only None works in this version.
+        tokenizer: for servers that encode no text for us: a Hugging Face folder or `tokenizer.json`,
+            `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenization`). Nothing
+            is ever downloaded.
         extra_body: merged into every generation request, for what a server offers beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
         http_client: an `httpx.AsyncClient` with proxies, certificates and limits of your own; never closed.
+        options: what only the adapter of this engine takes, e.g. `strategy` or `api`; see its class.
 
     Raises:
-        ValueError: the URL, the key or a header cannot be used, or `extra_body` sets what the fusion decides.
-        UnsupportedError: a `tokenizer` was given.
+        ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
+            decides.
+        UnsupportedError: the `tokenizer` cannot be used.
+        TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named.
     """
     parts = _checked(url)
     path = _ROUTES.sub("", parts.path).rstrip("/")
     endpoint = f"{parts.scheme}://{parts.netloc}{path}"
-    if tokenizer is not None:
-        words = "a local tokenizer cannot be given yet; llama.cpp's server encodes text itself"
-        raise UnsupportedError(words, endpoint=endpoint)
     if api_key is None and not sets_authorization(headers):
         api_key = _key_from_environment(parts)
-    return LlamaCpp(
-        endpoint,
-        model=model,
-        api_key=api_key,
-        headers=headers,
-        extra_body=extra_body,
-        timeout=timeout,
-        http_client=http_client,
-    )
+    if engine is None and options:
+        raise TypeError(f"{', '.join(options)}: only one kind of server takes this; name it as engine")
+    if tokenizer is not None:
+        tokenizer = load_tokenizer(tokenizer)
+    adapter = _Adapter(endpoint, model, api_key, headers, tokenizer, extra_body, timeout, http_client, options)
+    if engine is not None:
+        return adapter(engine)
+    transport = Transport(endpoint, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+    return Recognized(transport, adapter, model)
+
+
+@dataclass
+class _Adapter:
+    """Makes the adapter for an engine. Copies have neither key nor headers nor client."""
+
+    endpoint: str
+    model: str | None
+    api_key: str | None = field(repr=False)
+    headers: Mapping[str, str] | None = field(repr=False)
+    tokenizer: Tokenizer | None
+    extra_body: Mapping[str, object] | None
+    timeout: Timeout
+    http_client: HttpClient | None
+    options: Mapping[str, Any]
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {**self.__dict__, "api_key": None, "headers": None, "http_client": None}
+
+    def __call__(self, engine: str) -> Provider:
+        kinds: Mapping[str, Callable[..., Provider]] = {"llama.cpp": LlamaCpp, "tgi": Tgi, "vllm": Vllm}
+        more = dict(self.options)
+        if engine in kinds:
+            kind = kinds[engine]
+        elif engine in DIALECTS:
+            kind, more = OpenAICompatible, {"dialect": engine, **more}
+        else:
+            known = ", ".join(sorted({*kinds, *DIALECTS}))
+            raise ValueError(f"there is no engine {engine!r}; known are {known}")
+        if self.tokenizer is not None:
+            if engine == "llama.cpp":
+                words = "llama.cpp's server encodes text itself; leave out the tokenizer"
+                raise UnsupportedError(words, endpoint=self.endpoint)
+            more["tokenizer"] = self.tokenizer
+        return kind(
+            self.endpoint,
+            model=self.model,
+            api_key=self.api_key,
+            headers=self.headers,
+            extra_body=self.extra_body,
+            timeout=self.timeout,
+            http_client=self.http_client,
+            **more,
+        )
 
 
 def _checked(url: str) -> SplitResult:

@@ -241,11 +241,11 @@ def along(chain: Chain, own: Sequence[int], positions: Sequence[Position]) -> It
     Args:
         chain: is fed with what this yields, while it is yielded.
         own: the text's own ids from the chain's place on.
-        positions: what the model would have said at each of them.
+        positions: what the model would have said at each of them, and perhaps after the last one.
     """
-    for token_id, position in zip(own, positions, strict=False):
+    for at, position in enumerate(positions):
         yield position
-        if chain.ids[-1] != token_id:
+        if at >= len(own) or chain.ids[-1] != own[at]:
             return
 
 

@@ -196,8 +196,7 @@ class Tgi:
             return {}
         scored = await self._requests.prefill(server, whole, usage)
         told = {at: server.likely(scored, place) for at, place in places.items()}
-        end = -1  # no id: after what the model says at the end of the text, nothing is known
-        return {at: ([*own.ids[places[at] :], end], positions) for at, positions in told.items() if positions}
+        return {at: (own.ids[places[at] :], positions) for at, positions in told.items() if positions}
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens; see `contract.Provider`."""
@@ -223,7 +222,7 @@ class Tgi:
             able = Capabilities(token_ids=False, end_prob=False, tokenize=self._requests.encodes(around), score=prefill)
             info = ServerInfo(
                 endpoint=self._transport.endpoint,
-                engine="TGI",
+                engine="tgi",
                 model=card.model_id,
                 build=card.version,
                 context=card.max_total_tokens,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import httpx
 import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
+from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.tgi import Tgi
+from cosd_providers.vllm import Vllm
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ from cosd_providers import Provider, UnsupportedError, connect
 def test_urls(url: str, endpoint: str) -> None:
     provider = connect(url)
     assert isinstance(provider, Provider)
-    assert repr(provider) == f"LlamaCpp({endpoint!r}, model=None)"
+    assert repr(provider) == f"connect({endpoint!r}, model=None)"
 
 
 @pytest.mark.parametrize(
@@ -64,9 +69,33 @@ def test_refused_urls(url: str, words: str) -> None:
     assert "x" * 61 not in str(caught.value)
 
 
-def test_a_tokenizer_is_not_yet_possible() -> None:
-    with pytest.raises(UnsupportedError, match="a local tokenizer cannot be given yet"):
-        connect("http://gpu1", tokenizer="some/folder")
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [("llama.cpp", LlamaCpp), ("vllm", Vllm), ("tgi", Tgi), ("openai", OpenAICompatible), ("ollama", OpenAICompatible)],
+)
+def test_engines_by_name(engine: str, kind: type[Provider]) -> None:
+    assert type(connect("http://gpu1", engine=engine)) is kind
+
+
+def test_an_engine_that_nobody_knows() -> None:
+    with pytest.raises(ValueError, match=r"there is no engine 'vlm'; known are .*llama.cpp, .*openai, .*tgi, vllm"):
+        connect("http://gpu1", engine="vlm")
+
+
+def test_options_of_one_engine() -> None:
+    connect("http://gpu1", engine="openai", api="chat", strategy="singles")
+    with pytest.raises(TypeError, match="api: only one kind of server takes this; name it as engine"):
+        connect("http://gpu1", api="chat")
+    with pytest.raises(TypeError, match="api"):
+        connect("http://gpu1", engine="vllm", api="chat")
+
+
+def test_tokenizers() -> None:
+    folder = Path(__file__).parent.parent / "models" / "sums"
+    for engine in ("vllm", "tgi", "openai"):
+        connect("http://gpu1", engine=engine, tokenizer=folder)
+    with pytest.raises(UnsupportedError, match=r"llama.cpp's server encodes text itself; leave out the tokenizer"):
+        connect("http://gpu1", engine="llama.cpp", tokenizer=folder)
 
 
 @pytest.mark.parametrize(

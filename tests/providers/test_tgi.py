@@ -443,7 +443,7 @@ async def test_extra_body() -> None:
 async def test_description() -> None:
     server, provider = fake({}, max_total=512, template=("<|user|>", "<|end|>\n<|assistant|>"))
     info = await provider.describe()
-    assert (info.engine, info.endpoint, info.model, info.build) == ("TGI", URL, "toys/toy", "3.3.6-dev0")
+    assert (info.engine, info.endpoint, info.model, info.build) == ("tgi", URL, "toys/toy", "3.3.6-dev0")
     assert (info.context, info.answer_cue) == (512, "<|end|>\n<|assistant|>")
     assert info.capabilities == Capabilities(token_ids=False, end_prob=False, tokenize=True, score=False)
     count = len(server.requests)

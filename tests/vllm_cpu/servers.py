@@ -26,7 +26,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 40.0
 
 OPTIONS = ["--max-model-len", str(CONTEXT), "--enforce-eager", "--dtype", "float32"]
-OPTIONS += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+OPTIONS += ["--disable-uvicorn-access-log"]
 
 #: All that vLLM sees of the environment, beside PATH. Nothing is fetched, reported or left in the user's home. Threads
 #: are not bound to cores: vLLM binds to the first ones that it finds, and two servers would share one core. Nothing is
@@ -135,7 +135,7 @@ class VllmServer:
 
 
 class VllmPair(Mapping[str, str]):
-    """The two bundled models on vLLM: a mapping from a model's name to its server's URL."""
+    """The small models on vLLM: a mapping from a model's name to its server's URL."""
 
     def __init__(self, servers: Mapping[str, VllmServer]) -> None:
         self.servers = servers
@@ -193,10 +193,10 @@ def serve(environment: Path, names: Sequence[str], options: Sequence[str] = ()) 
 
 @contextmanager
 def pair(environment: Path) -> Iterator[VllmPair]:
-    """Serves the two bundled models while the block lasts.
+    """Serves the two bundled models, and the one that writes emoji and the like, while the block lasts.
 
     Raises:
         VllmServerError: one cannot be started; the message says why.
     """
-    with serve(environment, ["sums", "facts"]) as servers:
+    with serve(environment, ["sums", "facts", "reciter"]) as servers:
         yield VllmPair(servers)

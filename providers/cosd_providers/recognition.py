@@ -1,0 +1,145 @@
+"""A server that was given by its URL alone: it is asked what it is, and the adapter for it is taken.
+
+Most servers tell in `/v1/models` who owns the model. TGI and older llama.cpp servers are known by a route of their
+own. Whatever else lists its models is taken for an OpenAI-compatible one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import anyio
+
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
+from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.transport import Transport
+
+__all__ = ["Recognized", "recognize"]
+
+_OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
+"""What a model's `owned_by` tells of the server."""
+
+_ROUTES = {"/info": ("max_total_tokens", "tgi"), "/props": ("default_generation_settings", "llama.cpp")}
+"""A route, and the field in its answer, that only one kind of server has."""
+
+
+async def recognize(transport: Transport) -> str:
+    """The engine behind a URL: `"llama.cpp"`, `"vllm"`, `"tgi"`, or the name of an OpenAI-compatible dialect.
+
+    Raises:
+        UnsupportedError: it is none of them.
+        ProviderError: it cannot be asked.
+    """
+    listed = await _asked(transport, "/v1/models")
+    models = cast("list[Any]", listed["data"]) if isinstance(listed.get("data"), list) else None
+    for model in models or ():
+        owner = cast("dict[str, Any]", model).get("owned_by") if isinstance(model, dict) else None
+        if owner in _OWNERS:
+            return _OWNERS[owner]
+    for route, (field, engine) in _ROUTES.items():
+        if field in await _asked(transport, route):
+            return engine
+    if models is not None:
+        return "openai"
+    raise UnsupportedError(
+        "cannot tell what kind of server this is: it answers none of /v1/models, /info and /props",
+        endpoint=transport.endpoint,
+        hint="Is this the URL of the API, without a route? Or name it: connect(url, engine='openai').",
+    )
+
+
+async def _asked(transport: Transport, path: str) -> dict[str, Any]:
+    """The answer of a route; nothing where the server does not have it."""
+    try:
+        answer = await transport.get(path)
+    except (InvalidRequestError, ResponseError):
+        return {}
+    return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+
+
+class Recognized:
+    """A provider that asks its server, when first used, which adapter it needs, and is that adapter from then on.
+
+    Args:
+        transport: for the asking.
+        adapter: makes the provider for an engine.
+        model: the model's name, for `name`.
+    """
+
+    def __init__(self, transport: Transport, adapter: Callable[[str], Provider], model: str | None) -> None:
+        self._transport = transport
+        self._make = adapter
+        self._model = model
+        self._adapter: Provider | None = None
+        self._users = 0
+        self._asking = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"connect({self._transport.endpoint!r}, model={self._model!r})"
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Copies are of the settings alone; they ask again."""
+        return {"_transport": self._transport, "_make": self._make, "_model": self._model}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["_transport"], state["_make"], state["_model"])
+
+    @property
+    def name(self) -> str:
+        """Host and port, with the model before it where one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        if self._adapter is not None:
+            await self._adapter.__aenter__()
+        self._users += 1
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._users -= 1
+        if self._adapter is not None:
+            await self._adapter.__aexit__(*exc)
+        await self._transport.__aexit__(*exc)
+
+    async def _known(self) -> Provider:
+        """The adapter; found once, and entered as often as this is."""
+        async with self._asking:
+            if self._adapter is None:
+                adapter = self._make(await recognize(self._transport))
+                for _ in range(self._users):
+                    await adapter.__aenter__()
+                self._adapter = adapter
+        return self._adapter
+
+    async def describe(self) -> ServerInfo:
+        """What the server is; see `contract.Provider`."""
+        return await (await self._known()).describe()
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Streams a draft; see `contract.Provider`."""
+        adapter = await self._known()
+        draft = adapter.generate(prompt, text, max_tokens=max_tokens, continuation=continuation, usage=usage)
+        async with aclosing(draft):
+            async for item in draft:
+                yield item
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """What the model would say; see `contract.Provider`."""
+        return await (await self._known()).propose(prompt, text, questions, usage=usage)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """The probabilities of a text; see `contract.Provider`."""
+        return await (await self._known()).score(prompt, text, usage=usage)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The model's encoding of a text; see `contract.Provider`."""
+        return await (await self._known()).tokenize(text)

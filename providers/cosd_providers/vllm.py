@@ -1,0 +1,286 @@
+"""vLLM, by `/v1/completions`, `/tokenize` and `/detokenize`.
+
+What the adapter relies on, as seen on a running server (0.32) and read in its source:
+
+- A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing.
+  `return_token_ids` tells the ids of both prompt and answer, so a generation goes on from its own ids.
+- The text of an answer is right. The strings of its tokens are not always: a token that leaves a character unfinished
+  has an empty one, alternatives are keyed by string, so that equal ones hide each other, and SentencePiece's lose
+  their space. Where two tokens are equally probable the place is asked again by ids.
+- Behind ids that end inside a character the server repeats text of the prompt: it is never asked there. It goes
+  through the character's tokens again.
+- The end of sequence is a token with a probability and a string; `finish_reason` is `"stop"`, `stop_reason` null or
+  its id.
+- `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
+- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: here it always fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ResponseError,
+    UnsupportedError,
+)
+from cosd_providers.openai_reading import Spelling
+from cosd_providers.openai_wire import Answer, bill, parse, prob
+from cosd_providers.scoring import TIES, Draft, Position, answer, boundaries, within
+from cosd_providers.spelling import spell
+from cosd_providers.text import sendable
+from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.vllm_asking import Asking
+from cosd_providers.vllm_learning import learn
+from cosd_providers.vllm_proposing import Proposing, Scored, scored_positions
+from cosd_providers.vllm_wire import OWNED, Prompt, Server, checked
+
+__all__ = ["Strategy", "Vllm"]
+
+Strategy = Literal["echo", "list", "singles"]
+"""How proposals are asked: one scored text, one list of prompts, or a request for each prompt, eight at once."""
+
+_SAME = 1e-5  # of a probability: less is rounding
+
+
+class Vllm:
+    """A model behind vLLM's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        model: a name of the model, or of an adapter (LoRA) on top of it; by default the model itself.
+        api_key: the server's `--api-key`.
+        headers: sent with every request.
+        tokenizer: the model's own, where the server does not show the bytes of tokens; what `load_tokenizer` takes.
+        extra_body: merged into every generation request, e.g. `{"priority": 1}` or `{"cache_salt": "..."}`.
+        timeout: as in `Transport`.
+        http_client: as in `Transport`.
+        strategy: how proposals are asked; a list by default. All give the same answers.
+        add_special_tokens: whether a prompt gets the model's beginning of sequence. Turn it off for prompts that were
+            made by a chat template, which have it already.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tokenizer: object = None,
+        extra_body: Mapping[str, object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        http_client: HttpClient | None = None,
+        strategy: Strategy | None = None,
+        add_special_tokens: bool = True,
+    ) -> None:
+        taken = sorted(OWNED & set(extra_body or {}))
+        if taken:
+            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        if strategy not in (None, "echo", "list", "singles"):
+            raise ValueError(f"no strategy {strategy!r}; there are 'echo', 'list' and 'singles'")
+        self._model = model
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._strategy = strategy
+        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._asking = Asking(self._transport, extra_body or {}, add_special_tokens)
+        self._server: Server | None = None
+
+    def __repr__(self) -> str:
+        return f"Vllm({self._transport.endpoint!r}, model={self._model!r})"
+
+    @property
+    def name(self) -> str:
+        """Host and port, with the model before it where one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.__aexit__(*exc)
+
+    async def describe(self) -> ServerInfo:
+        """Asks for version, models, special tokens and template, and has one token written, once."""
+        return (await self._known()).info
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Streams a draft; see `contract.Provider`."""
+        server = await self._known()
+        start: list[int] | None = None if continuation is None else list(continuation)
+        self._check_something(server, start or prompt + sendable(text))
+        draft, safe = Draft(max_tokens), 0
+        while not draft.over:
+            sent: Prompt = prompt + sendable(text) if start is None else [*start, *draft.ids[:safe]]
+            skipped = len(draft.ids) - safe
+            # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
+            wanted, seen = draft.left + 2 * skipped, 0
+            room = min(wanted, await self._asking.room(server, sent, wanted))
+            if room <= skipped:
+                if not (text or draft.ids):
+                    raise self._asking.too_long(server, room)
+                yield DraftEnd("context")
+                return
+            async with aclosing(self._stream(server, sent, room, usage)) as events:
+                async for prompt_ids, positions in events:
+                    start = start or prompt_ids
+                    for position in positions:
+                        seen += 1
+                        if seen <= skipped:
+                            continue
+                        for token in draft.feed(position.pick.id, position.pick.token):
+                            yield token
+                        if start and not position.pick.open:
+                            safe = len(draft.ids)
+                    if draft.over:
+                        break
+            if not draft.over and seen < wanted:
+                yield DraftEnd("context")
+                return
+        known = None if start is None else (*start, *draft.ids)
+        yield DraftEnd("end") if draft.ended else DraftEnd("limit", known)
+
+    async def _stream(
+        self, server: Server, prompt: Prompt, wanted: int, usage: Usage
+    ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
+        """The prompt's ids, where told, and the positions of each event of one draft."""
+        spelling, done, billed = Spelling(server.info.endpoint, server.ends), False, None
+        body = self._asking.stream(server.info.model, prompt, wanted)
+        try:
+            async with self._transport.stream("/v1/completions", body, usage=usage) as events:
+                async for data in events:
+                    event = parse(Answer, data, server.info.endpoint)
+                    billed = event.usage or billed
+                    for completion in event.choices:
+                        done = checked(completion, server.info.endpoint).finish_reason is not None
+                        positions = list(spelling.feed(completion))
+                        for position in positions:
+                            self._check_greedy(position)
+                        yield completion.prompt_token_ids, positions
+        finally:
+            bill(usage, billed)
+        if not done:
+            words = "the stream ended before the answer did"
+            raise ResponseError(words, endpoint=server.info.endpoint, retryable=True)
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions in one request, and one more for those that need it; see `contract.Provider`."""
+        server = await self._known()
+        scored = None
+        if questions is None or (self._strategy == "echo" and questions):
+            try:
+                scored = (await self._scored(server, prompt + sendable(text), usage))[0]
+            except ContextLengthError:  # what is asked may still fit
+                if questions is None:
+                    raise
+        if questions is None:
+            pieces = scored.pieces if scored else await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        for question in questions:
+            self._check_something(server, prompt + sendable(text[: question.start]))
+        singly = self._strategy == "singles"
+        round_ = Proposing(self._asking, server, prompt, text, usage, singly=singly, scored=scored)
+        return await answer(questions, round_.ask)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request; see `contract.Provider`.
+
+        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        """
+        server = await self._known()
+        if not prompt + sendable(text):
+            return []
+        scored, probs = await self._scored(server, prompt + sendable(text), usage)
+        if scored is None:
+            words = "the server does not show which bytes its tokens are, or they do not spell the text"
+            hint = "Give the model's tokenizer as `tokenizer`."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+        raw = [Token(piece.data, value) for piece, value in zip(scored.pieces, probs, strict=True)]
+        return within(raw, len(prompt.encode()))
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, special tokens parsed as in a prompt, none added."""
+        server = await self._known()
+        pieces = await self._spelt(server, text, plain=True)
+        if pieces is None:
+            words = "the server does not show which bytes its tokens are, or they do not spell the text"
+            hint = "Give the model's tokenizer as `tokenizer`."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+        return pieces
+
+    async def _spelt(self, server: Server, text: str, *, plain: bool) -> list[Piece] | None:
+        """The encoding of a text without what is put before it; None where its bytes cannot be known.
+
+        It is also None where something else than that is put around the text, unless it is wanted `plain`.
+        """
+        encoded = await self._asking.encode(server.info.model, text, plain=plain)
+        ids, strings = encoded.tokens, encoded.token_strs
+        before = 0 if plain else len(server.beginning)
+        if ids[:before] != server.beginning[:before]:
+            return None
+        pieces = None
+        if strings is not None and len(strings) == len(ids):
+            pieces = spell(text.encode(), list(zip(ids, strings, strict=True))[before:])
+        if pieces is None and self._tokenizer is not None:
+            pieces = self._tokenizer.encode(text)
+            if [piece.id for piece in pieces] != ids[before:]:
+                words = "the tokenizer that was given encodes text differently from the server: it is another one"
+                raise UnsupportedError(words, endpoint=self._transport.endpoint)
+        return pieces
+
+    async def _scored(self, server: Server, text: str, usage: Usage) -> tuple[Scored | None, list[float | None]]:
+        """The text as its own model sees it, with the probability of each of its tokens."""
+        pieces = await self._spelt(server, text, plain=False)
+        if not pieces:
+            return None, []
+        ids = [*server.beginning, *(piece.id for piece in pieces)]
+        room = await self._asking.room(server, ids, 1)
+        if room < 1:
+            raise self._asking.too_long(server, room)
+        [found] = await self._asking.batch(server.info.model, [ids], 1, usage, prompt_logprobs=TIES)
+        ranked = found.prompt_logprobs
+        if ranked is None or len(ranked) != len(ids):
+            words = "the server does not give the probabilities of a text, although asked (prompt_logprobs)"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Use strategy='list'.")
+        ranked = ranked[len(server.beginning) :]
+        probs: list[float | None] = []
+        for piece, entry in zip(pieces, ranked, strict=True):
+            own = (entry or {}).get(piece.id)
+            probs.append(None if own is None else prob(own.logprob))
+        return Scored(len(server.beginning), pieces, scored_positions(server, pieces, ranked, found)), probs
+
+    async def _known(self) -> Server:
+        """What the server is; asked once."""
+        if self._server is None:
+            self._server = await learn(self._transport, self._asking, self._model, self._tokenizer is not None)
+        return self._server
+
+    def _check_something(self, server: Server, prompt: Prompt) -> None:
+        """An error where the server has nothing to go on from."""
+        if not prompt and not server.beginning:
+            words = "prompt and text are empty, and the model has no beginning-of-sequence token to go on from"
+            raise InvalidRequestError(words, endpoint=self._transport.endpoint)
+
+    def _check_greedy(self, position: Position) -> None:
+        """An error where the server did not take the most probable token."""
+        own = position.pick.token.prob
+        best = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
+        if own is not None and best * (1 - _SAME) > own:
+            words = "the server does not take the most probable token, although asked for greedy decoding"
+            hint = "Is it started with a logits processor that a request cannot undo?"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

@@ -1,0 +1,177 @@
+"""What vLLM is asked: prompts in lists, encoding, decoding, what fits, and what a token says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from cosd_providers.contract import Usage
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ResponseError,
+)
+from cosd_providers.openai_wire import Answer, Completion, bill, parse
+from cosd_providers.scoring import TIES
+from cosd_providers.transport import Transport
+from cosd_providers.vllm_wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
+
+__all__ = ["Asking", "concurrently"]
+
+_AT_ONCE = 8  # requests under way, where each prompt has its own
+_SPARE = 8  # special tokens that may be put around a text
+_FORCE = 100.0  # added to a logit, this decides; the most that is allowed
+_MOST = re.compile(r"maximum allowed count of (\d+)")
+
+_T = TypeVar("_T")
+
+
+async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
+    """The results of all jobs, in order; a few run at once. The first error ends them all."""
+    results: dict[int, _T] = {}
+    failed: list[ProviderError] = []
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def run(at: int) -> None:
+        async with limiter:
+            try:
+                results[at] = await jobs[at]()
+            except ProviderError as error:
+                failed.append(error)
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for at in range(len(jobs)):
+            group.start_soon(run, at)
+    if failed:
+        raise failed[0]
+    return [results[at] for at in range(len(jobs))]
+
+
+class Asking:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        extra: merged into every generation request.
+        special_tokens: whether special tokens are put before a text, where the model has some.
+    """
+
+    def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
+        self._transport = transport
+        self._extra = extra
+        self._special_tokens = special_tokens
+        self._most = 2**31  # prompts that the server takes in one request
+
+    def body(self, model: str, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
+        """A request: greedy, with what every answer has to hold."""
+        own = {"model": model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
+        return {**self._extra, **GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
+
+    def stream(self, model: str, prompt: Prompt, wanted: int) -> dict[str, object]:
+        """A request for a draft of at most `wanted` raw tokens, billed as it goes."""
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        return self.body(model, [prompt], wanted, logprobs=1, stream=True, stream_options=options)
+
+    async def batch(
+        self, model: str, prompts: Sequence[Prompt], wanted: int, usage: Usage, *, singly: bool = False, **more: object
+    ) -> list[Completion]:
+        """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
+        found: dict[int, Completion] = {}
+        for kind in (str, list):  # a list holds texts, or ids
+            at = [n for n, prompt in enumerate(prompts) if isinstance(prompt, kind)]
+            asked = [prompts[n] for n in at]
+            if singly:
+
+                async def one(prompt: Prompt) -> Completion:
+                    return (await self._list(model, [prompt], wanted, usage, more))[0]
+
+                answers = await concurrently([partial(one, prompt) for prompt in asked])
+            else:
+                answers = await self._list(model, asked, wanted, usage, more)
+            found |= zip(at, answers, strict=True)
+        return [found[n] for n in range(len(prompts))]
+
+    async def _list(
+        self, model: str, prompts: Sequence[Prompt], wanted: int, usage: Usage, more: Mapping[str, object]
+    ) -> list[Completion]:
+        """The answers to prompts of one kind; as many at once as the server takes."""
+        answers: list[Completion] = []
+        while len(answers) < len(prompts):
+            asked = prompts[len(answers) : len(answers) + self._most]
+            body = self.body(model, asked, wanted, **more)
+            try:
+                data = await self._transport.post("/v1/completions", body, usage=usage)
+            except InvalidRequestError as error:
+                refused = _MOST.search(str(error))
+                if refused is None or not 0 < int(refused[1]) < len(asked):
+                    raise
+                self._most = int(refused[1])
+                continue
+            answer = parse(Answer, data, self._transport.endpoint)
+            bill(usage, answer.usage)
+            if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
+                words = f"{len(asked)} prompts were asked, {len(answer.choices)} answered"
+                raise ResponseError(words, endpoint=self._transport.endpoint, retryable=True)
+            answers += sorted(answer.choices, key=lambda one: one.index)
+        return [checked(one, self._transport.endpoint) for one in answers]
+
+    async def encode(self, model: str, text: str, *, plain: bool = False) -> Encoded:
+        """The ids and strings of a text; `plain` is without the special tokens that are put before it."""
+        added = self._special_tokens and not plain
+        body = {"model": model, "prompt": text, "add_special_tokens": added, "return_token_strs": True}
+        return parse(Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+
+    async def decode(self, model: str, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown."""
+        data = await self._transport.post("/detokenize", {"model": model, "tokens": list(ids)})
+        return parse(Decoded, data, self._transport.endpoint).prompt
+
+    async def template(self, model: str, content: str) -> str | None:
+        """One message of a user as the model's chat template writes it, up to the answer; None without a template."""
+        body = {"model": model, "messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
+        try:
+            data = await self._transport.post("/tokenize", body)
+        except InvalidRequestError:
+            return None
+        return await self.decode(model, parse(Encoded, data, self._transport.endpoint).tokens)
+
+    async def room(self, server: Server, prompt: Prompt, wanted: int) -> int:
+        """How many tokens fit behind a prompt, or fewer, but `wanted` if they do; none where it is too long itself."""
+        context = server.info.context
+        if context is None:
+            return wanted
+        if isinstance(prompt, list):
+            return context - len(prompt)
+        surely = context - len(prompt.encode("utf-8", "replace")) - _SPARE  # a token has at least one byte
+        if surely >= wanted:
+            return surely
+        return context - len((await self.encode(server.info.model, prompt)).tokens)
+
+    async def says(self, server: Server, token_id: int, usage: Usage) -> bytes | None:
+        """The bytes of a token; None where they are no whole characters. An end of sequence is noted as one."""
+        if token_id not in server.spelt:
+            model = server.info.model
+            before = await self.decode(model, [server.anchor])
+            text = (await self.decode(model, [server.anchor, token_id])).removeprefix(before)
+            if special(text.strip()) and await self._ends(server, token_id, usage):
+                server.ends.update((text.strip(), token_id))
+            server.spelt[token_id] = None if not text or "\ufffd" in text else text.encode()
+        return server.spelt[token_id]
+
+    async def _ends(self, server: Server, token_id: int, usage: Usage) -> bool:
+        """Whether an answer is over with this token: it is forced, to see."""
+        bias = {str(token_id): _FORCE}
+        [answer] = await self.batch(server.info.model, [[server.anchor]], 1, usage, logit_bias=bias)
+        return answer.finish_reason == "stop"
+
+    def too_long(self, server: Server, room: int) -> ContextLengthError:
+        """The error of a prompt behind which nothing fits."""
+        context = server.info.context or 0
+        words = f"the text has {context - room} tokens, the model's context is {context}, and nothing more fits"
+        return ContextLengthError(words, endpoint=self._transport.endpoint)

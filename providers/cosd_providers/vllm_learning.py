@@ -1,0 +1,80 @@
+"""What a vLLM server is: asked once, before anything else."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from cosd_providers.contract import Capabilities, ServerInfo, Usage
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.openai_wire import parse
+from cosd_providers.spelling import kind_of
+from cosd_providers.transport import Transport
+from cosd_providers.vllm_asking import Asking
+from cosd_providers.vllm_wire import Served, Server, Version
+
+__all__ = ["learn"]
+
+_MARK = "5f0c9a"
+_LETTERS = "a \u00e9 a"  # whose tokens tell the kind of the vocabulary
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+async def learn(transport: Transport, asking: Asking, model: str | None, with_tokenizer: bool) -> Server:
+    """Asks for version, models, special tokens and template, and has one token written to see what an answer holds.
+
+    Raises:
+        UnsupportedError: this is another server.
+        ModelChoiceError: there are several models, and none was named; or the named one is not there.
+    """
+    version = (await _ask(transport, Version, "/version")).version
+    listed = await _ask(transport, Served, "/v1/models")
+    name = _choose(listed, model, transport.endpoint)
+    beginning = await asking.encode(name, "")
+    letters = await asking.encode(name, _LETTERS, plain=True)
+    if not letters.tokens:
+        raise ResponseError("/tokenize gave no token for a letter", endpoint=transport.endpoint)
+    kind = kind_of(_LETTERS.encode(), letters.token_strs or ())
+    [first] = await asking.batch(name, [letters.tokens[-1:]], 1, Usage())
+    bytes_known = letters.token_strs is not None or with_tokenizer
+    able = Capabilities(
+        token_ids=first.token_ids is not None and first.prompt_token_ids is not None,
+        end_prob=True,
+        tokenize=bytes_known,
+        score=bytes_known,
+    )
+    cue = await asking.template(name, _MARK)
+    info = ServerInfo(
+        endpoint=transport.endpoint,
+        engine="vllm",
+        model=name,
+        build=version,
+        context=next(one for one in listed.data if one.id == name).max_model_len or letters.max_model_len,
+        capabilities=able,
+        answer_cue=cue.rpartition(_MARK)[2] or None if cue and _MARK in cue else None,
+    )
+    return Server(info, beginning.tokens, letters.tokens[-1], kind == "bytes")
+
+
+async def _ask(transport: Transport, kind: type[_M], path: str) -> _M:
+    """What only this engine answers."""
+    try:
+        return parse(kind, await transport.get(path), transport.endpoint)
+    except (InvalidRequestError, ResponseError) as error:
+        words = "this does not look like vLLM"
+        hint = "Give the URL of `vllm serve`, without /v1."
+        raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error
+
+
+def _choose(models: Served, wanted: str | None, endpoint: str) -> str:
+    """The id of the model to use; of several names of one model the first, and no adapter unless it is named."""
+    own = [one for one in models.data if one.parent is None]
+    if wanted is None and own and len({one.root or one.id for one in own}) == 1:
+        return own[0].id
+    if wanted is not None and wanted in [one.id for one in models.data]:
+        return wanted
+    problem = f"no model {wanted!r}" if wanted else "several models, and none was named"
+    words = f"{problem}; the server has {', '.join(repr(one.id) for one in models.data) or 'none'}"
+    raise ModelChoiceError(words, endpoint=endpoint, hint="Give one as `model`.")

@@ -1,0 +1,286 @@
+"""How vLLM's proposals are made: rounds of lists, or one scored text, with the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from cosd_providers.contract import Piece, Token, Usage
+from cosd_providers.openai_reading import Spelling
+from cosd_providers.openai_wire import Completion, Ranked, prob, steps
+from cosd_providers.scoring import TIES, Chain, Choice, Position, along
+from cosd_providers.text import sendable, whole
+from cosd_providers.vllm_asking import Asking, concurrently
+from cosd_providers.vllm_wire import Prompt, Server, special
+
+__all__ = ["Proposing", "Scored", "scored_positions"]
+
+_MANY = 20  # alternatives where all that were listed are tied; the most that a server gives by default
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A text that was scored by its own model.
+
+    Attributes:
+        beginning: how many special tokens stand before it.
+        pieces: its own tokens.
+        positions: what the model would have said at each of them, and after them; None where that is in doubt.
+    """
+
+    beginning: int
+    pieces: list[Piece]
+    positions: list[Position | None]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a chain stands.
+
+    Attributes:
+        head: the ids of the text before it, once known.
+        safe: how many of its ids end with a whole character. Only from there does the server go on rightly: behind
+            an unfinished character it repeats text of the prompt.
+        given: how many ids the chain had when it was last given positions, and these.
+    """
+
+    head: list[int] | None = None
+    safe: int = 0
+    given: tuple[int, Sequence[Position]] = field(default=(0, ()))
+
+    def settle(self, chain: Chain) -> None:
+        """Notes how far the chain took what it was given."""
+        had, positions = self.given
+        for at, (taken, position) in enumerate(zip(chain.ids[had:], positions, strict=False), had + 1):
+            choices = (position.pick, *position.top)
+            if not next(choice for choice in choices if choice.id == taken).open:
+                self.safe = at
+
+
+class Proposing:
+    """The rounds of one `propose`.
+
+    Args:
+        asking: the server's requests.
+        server: what it is.
+        prompt: what stands before the text.
+        text: the response.
+        usage: is billed.
+        singly: whether each prompt has its own request.
+        scored: the scored text, where there is one.
+    """
+
+    def __init__(
+        self,
+        asking: Asking,
+        server: Server,
+        prompt: str,
+        text: bytes,
+        usage: Usage,
+        *,
+        singly: bool = False,
+        scored: Scored | None = None,
+    ) -> None:
+        self._asking = asking
+        self._server = server
+        self._prompt = prompt
+        self._text = text
+        self._usage = usage
+        self._singly = singly
+        self._scored = scored
+        self._places: dict[int, Place] = {}
+        self._fits: int | None = None  # tokens that are left behind the whole text, as far as that was counted
+
+    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
+        """What the model goes on with in each open chain; see `scoring.answer`."""
+        for chain in chains:
+            self._places.setdefault(id(chain), Place()).settle(chain)
+        found: dict[int, Iterable[Position]] = {}
+        if self._scored is not None and not any(chain.ids for chain in chains):
+            found = await self._from_text(chains, self._scored)
+        left = [chain for chain in chains if id(chain) not in found]
+        found |= zip(map(id, left), await self._generated(left), strict=True)
+        return [found[id(chain)] for chain in chains]
+
+    async def _from_text(self, chains: list[Chain], scored: Scored) -> dict[int, Iterable[Position]]:
+        """The chains that the scored text answers: its encoding up to there is the model's own."""
+        start = len(self._prompt.encode())
+        ends, at = {0: 0}, 0
+        for count, piece in enumerate(scored.pieces, 1):
+            at += len(piece.data)
+            ends[at] = count
+        ids = [piece.id for piece in scored.pieces]
+        counts = {chain.question.start: ends.get(start + chain.question.start) for chain in chains}
+        places = [(place, count) for place, count in counts.items() if count is not None]
+
+        async def own(place: int, count: int) -> bool:
+            encoded = await self._asking.encode(self._server.info.model, self._before(place), plain=True)
+            return encoded.tokens == ids[:count]
+
+        exact = await concurrently([partial(own, *place) for place in places])
+        usable = {place: count for (place, count), right in zip(places, exact, strict=True) if right}
+        found: dict[int, Iterable[Position]] = {}
+        for chain in chains:
+            own_count = usable.get(chain.question.start)
+            known = [] if own_count is None else _until_doubt(scored.positions[own_count:])
+            if known:
+                place = self._places[id(chain)]
+                place.head, place.given = [*self._server.beginning, *ids[:own_count]], (0, known)
+                found[id(chain)] = along(chain, ids[own_count:], known)
+        return found
+
+    async def _generated(self, chains: list[Chain]) -> list[Sequence[Position]]:
+        """What the server writes after each chain, in as few requests as the context allows."""
+        wanted = max((chain.wanted + self._skipped(chain) for chain in chains), default=0)
+        groups: dict[int, list[Chain]] = {}
+        found: dict[int, Sequence[Position]] = {}
+        for chain in chains:
+            room = min(wanted, await self._room(chain, wanted))
+            if room > self._skipped(chain):
+                groups.setdefault(room, []).append(chain)
+            elif chain.ids:  # its answer has reached the end of the context: it cannot go on
+                found[id(chain)] = ()
+            else:  # the text itself is too long for this model
+                raise self._asking.too_long(self._server, room)
+        for room, group in groups.items():
+            prompts = [self._prefix(chain) for chain in group]
+            model, usage = self._server.info.model, self._usage
+            answers = await self._asking.batch(model, prompts, room, usage, singly=self._singly)
+            for chain, answer in zip(group, answers, strict=True):
+                found[id(chain)] = await self._read(chain, answer)
+        return [found[id(chain)] for chain in chains]
+
+    def _before(self, place: int) -> str:
+        return self._prompt + sendable(self._text[:place])
+
+    def _prefix(self, chain: Chain) -> Prompt:
+        """From where the server is asked to go on."""
+        place = self._places[id(chain)]
+        if place.head is not None:
+            return [*place.head, *chain.ids[: place.safe]]
+        return self._before(chain.question.start) + sendable(chain.turned[1])
+
+    def _skipped(self, chain: Chain) -> int:
+        """How many of the chain's tokens the server writes again."""
+        place = self._places[id(chain)]
+        return len(chain.ids) - (chain.turned[0] if place.head is None else place.safe)
+
+    async def _room(self, chain: Chain, wanted: int) -> int:
+        """As `Asking.room`, but all texts are counted by the longest where that is enough."""
+        prefix, context = self._prefix(chain), self._server.info.context
+        if context is None or not isinstance(prefix, str):
+            return await self._asking.room(self._server, prefix, wanted)
+        if self._fits is None:
+            longest = self._before(len(self._text))
+            self._fits = await self._asking.room(self._server, longest, wanted + _MANY)
+        if wanted + _MANY <= self._fits:  # a part of it may well have some tokens more
+            return wanted
+        return await self._asking.room(self._server, prefix, wanted)
+
+    async def _read(self, chain: Chain, answer: Completion) -> Sequence[Position]:
+        """The new positions of an answer; where two tokens are equally probable, each with its own id and bytes."""
+        place, skipped = self._places[id(chain)], self._skipped(chain)
+        prefix = self._prefix(chain)
+        if answer.prompt_token_ids is not None and place.head is None and not chain.ids:
+            place.head = answer.prompt_token_ids
+        spelling = Spelling(self._server.info.endpoint, self._server.ends)
+        positions = list(spelling.feed(answer))
+        ids = answer.token_ids or ()
+        start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
+        if start is not None and len(ids) >= len(positions):
+            doubts = [
+                at
+                for at in range(skipped, len(positions))
+                if _doubtful(positions[at]) and not (at and positions[at - 1].pick.open)
+            ]
+            asked: list[Prompt] = [[*start, *ids[:at]] for at in doubts]
+            for at, position in zip(doubts, await self._resolved([positions[at] for at in doubts], asked), strict=True):
+                positions[at] = position
+        place.given = (len(chain.ids), positions[skipped:])
+        return positions[skipped:]
+
+    async def _resolved(self, positions: Sequence[Position], prefixes: Sequence[Prompt]) -> list[Position]:
+        """The same positions, asked again by ids."""
+        if not positions:
+            return []
+        many = any(len(_tied(position)) == len(position.top) for position in positions)  # there may be more
+        most = _MANY if many else TIES
+        more: dict[str, Any] = {"return_tokens_as_token_ids": True, "logprobs": most}
+        answers = await self._asking.batch(self._server.info.model, prefixes, 1, self._usage, **more)
+        found: list[Position] = []
+        for position, answer in zip(positions, answers, strict=True):
+            [step] = steps(answer)
+            best = max(other.prob or 0.0 for other in step.top)
+            tied = sorted(other.id for other in step.top if other.id is not None and other.prob == best)
+            if position.pick.id not in tied:  # the server's arithmetic is not quite the same twice
+                found.append(replace(position, top=()))
+                continue
+            pick = replace(position.pick, token=replace(position.pick.token, prob=best))
+            others = [await self._choice(token_id, best) for token_id in tied if token_id != pick.id]
+            found.append(Position(pick, others))
+        return found
+
+    async def _choice(self, token_id: int, best: float) -> Choice:
+        data = await self._asking.says(self._server, token_id, self._usage)
+        if token_id in self._server.ends:
+            return Choice(token_id, Token(b"", best, end=True, name=(data or b"").decode() or None))
+        return Choice(token_id, Token(data or b"", best), not data)
+
+
+def _tied(position: Position) -> list[Choice]:
+    """The alternatives that are at least as probable as the server's own token."""
+    own = position.pick.token.prob
+    return [] if own is None else [choice for choice in position.top if (choice.token.prob or 0.0) >= own]
+
+
+def _doubtful(position: Position) -> bool:
+    """Whether two tokens are equally probable, or one may hide behind another of the same string."""
+    strings = {choice.token.data for choice in position.top}
+    return bool(_tied(position)) or (0 < len(position.top) < TIES - 1 and b"" not in strings)
+
+
+def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
+    known: list[Position] = []
+    for position in positions:
+        if position is None:
+            break
+        known.append(position)
+    return known
+
+
+def scored_positions(
+    server: Server, pieces: Sequence[Piece], ranked: Sequence[dict[int, Ranked] | None], answer: Completion
+) -> list[Position | None]:
+    """What the model would have said at each token of a text, and after it; None where its bytes are in doubt."""
+    found: list[Position | None] = []
+    held = b""  # of a character that is not whole yet
+    for piece, entry in zip(pieces, ranked, strict=True):
+        inside, held = bool(held), held + piece.data
+        finished = bool(held) and whole(held) == len(held)
+        found.append(_scored(server, piece.id, held if finished else b"", entry or {}, inside=inside))
+        held = b"" if finished else held
+    spelling = Spelling(server.info.endpoint, server.ends)
+    last = next(iter(list(spelling.feed(answer))), None)
+    found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
+    return found
+
+
+def _scored(server: Server, own: int, data: bytes, entry: dict[int, Ranked], *, inside: bool) -> Position | None:
+    """One position: the text's own token, or another one whose string is beyond doubt."""
+    best = max((one.logprob for one in entry.values() if one.logprob is not None), default=None)
+    first = [token_id for token_id, one in entry.items() if one.logprob == best]
+    if best is None or len(first) != 1:
+        return None
+    [token_id] = first
+    string = entry[token_id].decoded_token or ""
+    if token_id in server.ends:
+        return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)))
+    if special(string.strip()):
+        return None
+    if token_id == own:
+        return Position(Choice(own, Token(data, prob(best)), not data))
+    if inside or not server.exact or not string or "\ufffd" in string:
+        return None
+    return Position(Choice(token_id, Token(string.encode(), prob(best))))

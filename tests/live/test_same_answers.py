@@ -1,0 +1,58 @@
+"""The same 50 mixed questions over llama.cpp, TGI's stand-in and OpenAI's protocol: equal texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+import stand_in_tgi
+from cosd_api import FusionResult
+from cosd_api.demo.servers import Pair
+from cosd_providers import Provider, connect
+from same_answers import MAY_DIFFER, compared, fused
+from stand_in_tgi import LlamaModel, StandInTgi
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+DIRECTIONS = pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")], ids="-".join)
+
+
+@pytest.fixture(scope="module")
+def tgi(pair: Pair) -> Iterator[dict[str, str]]:
+    """Both models behind stand-ins for TGI: URLs by name."""
+    stand_in_tgi.VIOLATIONS.clear()
+    with ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(timeout=60))
+        models = {name: LlamaModel(url, client) for name, url in pair.items()}
+        yield {
+            name: stack.enter_context(StandInTgi(model, beginning=model.beginning, max_input=511, max_total=512).serve())
+            for name, model in models.items()
+        }
+    assert stand_in_tgi.VIOLATIONS == []
+
+
+async def same(name: str, draft: str | Provider, assistant: str | Provider, expected: list[FusionResult]) -> None:
+    differences = compared(name, await fused(draft, assistant), expected)
+    assert len(differences) <= MAY_DIFFER, "\n".join(map(str, differences))
+
+
+@DIRECTIONS
+async def test_tgi(pair: Pair, tgi: dict[str, str], direction: tuple[str, str]) -> None:
+    """A draft and an assistant by TGI, and either with llama.cpp; found by their URLs alone."""
+    draft, assistant = direction
+    expected = await fused(pair[draft], pair[assistant])
+    assert sum(result.replacements for result in expected) > 0
+    for mine, theirs in ((tgi, tgi), (tgi, pair), (pair, tgi)):
+        engines = " + ".join("TGI's stand-in" if one is tgi else "llama.cpp" for one in (mine, theirs))
+        await same(f"{draft} and {assistant} on {engines}", mine[draft], theirs[assistant], expected)
+
+
+@DIRECTIONS
+async def test_openai(pair: Pair, direction: tuple[str, str]) -> None:
+    """The same servers by OpenAI's routes, which take text only."""
+    draft, assistant = (connect(pair[name], engine="openai", dialect="llama.cpp") for name in direction)
+    expected = await fused(pair[direction[0]], pair[direction[1]])
+    await same(f"{' and '.join(direction)} by /v1/completions", draft, assistant, expected)

@@ -1,0 +1,25 @@
+"""vLLM's adapter does what every adapter has to do, against the real server, by each of its strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
+
+from conformance import Conformance, Subject
+from cosd_providers.vllm import Vllm
+from plain import PlainVllm
+from vllm_cpu.servers import VllmPair
+
+
+@pytest.fixture(scope="module")
+def plain(vllm_pair: VllmPair) -> Mapping[str, PlainVllm]:
+    """The servers, asked directly."""
+    return {name: PlainVllm(url) for name, url in vllm_pair.items()}
+
+
+class TestVllm(Conformance):
+    @pytest.fixture(params=["list", "singles", "echo"])
+    def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        return lambda name: Subject(partial(Vllm, plain[name].url, strategy=request.param), plain[name])

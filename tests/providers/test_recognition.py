@@ -1,0 +1,145 @@
+"""A server that was given by its URL alone: what it is taken for, and that it is then the adapter and nothing else."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from cosd_providers import (
+    AuthenticationError,
+    DraftEnd,
+    Provider,
+    Question,
+    ServerError,
+    Token,
+    UnsupportedError,
+    Usage,
+    connect,
+)
+from cosd_providers.recognition import Recognized, recognize
+from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.transport import Transport
+from fake_llama_cpp import FakeLlamaCpp
+
+URL = "http://gpu:8080"
+
+
+def server(routes: Mapping[str, Any]) -> httpx.AsyncClient:
+    """A server with these routes alone."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        answer = routes.get(request.url.path)
+        return answer if isinstance(answer, httpx.Response) else httpx.Response(200 if answer else 404, json=answer)
+
+    return httpx.AsyncClient(transport=httpx.MockTransport(handle))
+
+
+def owned(owner: str) -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner}]}
+
+
+@pytest.mark.parametrize(
+    ("routes", "engine"),
+    [
+        ({"/v1/models": owned("llamacpp")}, "llama.cpp"),
+        ({"/v1/models": owned("vllm")}, "vllm"),
+        ({"/v1/models": owned("library")}, "ollama"),
+        ({"/v1/models": owned("someone/tiny"), "/info": {"model_id": "tiny", "max_total_tokens": 9}}, "tgi"),
+        ({"/info": {"model_id": "tiny", "max_total_tokens": 9}}, "tgi"),
+        ({"/props": {"default_generation_settings": {}}}, "llama.cpp"),
+        ({"/v1/models": owned("system")}, "openai"),
+        ({"/v1/models": {"data": []}}, "openai"),
+        ({"/v1/models": {"data": [None, {"owned_by": 3}]}, "/info": ["x"]}, "openai"),
+        ({"/v1/models": httpx.Response(200, html="<html>"), "/props": {"default_generation_settings": 1}}, "llama.cpp"),
+    ],
+)
+async def test_engines(routes: Mapping[str, Any], engine: str) -> None:
+    assert await recognize(Transport(URL, http_client=server(routes))) == engine
+
+
+async def test_what_cannot_be_told() -> None:
+    with pytest.raises(UnsupportedError, match=r"answers none of /v1/models, /info and /props.* engine='openai'"):
+        await connect(URL, http_client=server({})).describe()
+    refused = server({"/v1/models": httpx.Response(401, json={"error": {"message": "no key"}})})
+    with pytest.raises(AuthenticationError, match="no key"):
+        await connect(URL, http_client=refused).describe()
+
+
+async def test_it_is_the_adapter_and_asks_once() -> None:
+    made: list[str] = []
+    scripted = ScriptedProvider.from_texts({"Q": [" a", (" b", 0.4)]})
+
+    def make(engine: str) -> Provider:
+        made.append(engine)
+        return scripted
+
+    provider = Recognized(Transport(URL, http_client=server({"/v1/models": owned("vllm")})), make, "m")
+    assert isinstance(provider, Provider)
+    assert provider.name == "m@gpu:8080"
+    async with provider:
+        usage = Usage()
+        first, _ = [item async for item in provider.generate("Q", b"", max_tokens=1, usage=usage)]
+        assert first == Token(b" a", 1.0)
+        draft = provider.generate("Q", b" a", max_tokens=3, continuation=None, usage=usage)
+        assert [item async for item in draft][-1] == DraftEnd("end")
+        [proposal] = await provider.propose("Q", b" a", [Question(2, (b"x",))], usage=usage)
+        assert proposal is not None
+        assert proposal.tokens[0] == Token(b" b", 0.4)
+        assert await provider.describe() == await scripted.describe()
+        assert await provider.tokenize("Q") == await scripted.tokenize("Q")
+        assert await provider.score("Q", b" a", usage=usage) == await scripted.score("Q", b" a", usage=usage)
+    assert made == ["vllm"]
+
+
+async def test_it_is_asked_again_after_a_failure() -> None:
+    answers = [httpx.Response(500), *[httpx.Response(500)] * 9]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return answers.pop() if answers else httpx.Response(200, json=owned("vllm"))
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    scripted = ScriptedProvider.from_texts({"Q": ["a"]})
+    provider = Recognized(Transport(URL, http_client=client), lambda _: scripted, None)
+    with pytest.raises(ServerError):
+        await provider.describe()
+    answers.clear()
+    assert await provider.describe() == await scripted.describe()
+
+
+async def test_the_adapter_is_entered_and_left_as_often() -> None:
+    class Counted(ScriptedProvider):
+        open = 0
+
+        async def __aenter__(self) -> Self:
+            self.open += 1
+            return self
+
+        async def __aexit__(self, *exc: object) -> None:
+            self.open -= 1
+
+    adapter = Counted(TextModel({"Q": ["a"]}))
+    provider = Recognized(Transport(URL, http_client=server({"/v1/models": owned("vllm")})), lambda _: adapter, None)
+    async with provider:
+        async with provider:
+            await provider.describe()
+            assert adapter.open == 2
+        async with provider:
+            assert adapter.open == 2
+        assert adapter.open == 1
+    assert adapter.open == 0
+    await provider.describe()
+
+
+async def test_a_copy_asks_again_and_has_no_key() -> None:
+    fake = FakeLlamaCpp(TextModel({"Q": ["a"]}))
+    provider = connect(URL, api_key="sk-one", headers={"X": "sk-two"}, http_client=fake.client())
+    await provider.describe()
+    data = pickle.dumps(provider)
+    assert b"sk-" not in data
+    copy = pickle.loads(data)
+    assert repr(copy) == repr(provider) == "connect('http://gpu:8080', model=None)"
+    assert "sk-" not in repr(vars(provider))

@@ -1,0 +1,652 @@
+"""The vLLM adapter against a stand-in with toy models, which do all that is rare."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest.mock import ANY
+
+import httpx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import toys
+from cosd_providers import (
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    ModelChoiceError,
+    Piece,
+    Question,
+    ResponseError,
+    ServerError,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
+from cosd_providers.vllm import Vllm
+from fake_vllm import FakeVllm
+
+URL = "http://gpu:8000"
+Strategy = Literal["echo", "list", "singles"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A toy model in the shape that providers take."""
+
+    toy: toys.ToyModel
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        return self.toy.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {self.toy.vocabulary.end}
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.toy.vocabulary.encode(text))
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        return self.toy.next(ids)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> toys.ToyModel:
+    """Toy models that this server can show.
+
+    Not those with tokens that finish one character and hold more: no string of theirs is whole, wherever it stands.
+    """
+    model = draw(toys.models(may_hide_end=False))
+    assume(not any(data[:1] and 0x80 <= data[0] < 0xC0 and _ascii(data) for data in model.vocabulary.tokens))
+    return model
+
+
+def _ascii(data: bytes) -> bool:
+    return any(byte < 0x80 or byte >= 0xC0 for byte in data)
+
+
+def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeVllm, Vllm]:
+    server = FakeVllm(TextModel(scripts), **options)
+    return server, Vllm(URL, http_client=server.client())
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+def near(prob: float) -> Any:
+    """A probability that went through a logarithm."""
+    return pytest.approx(prob)
+
+
+def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
+    assert [t.data for t in ours] == [t.data for t in theirs]
+    assert [t.end for t in ours] == [t.end for t in theirs]
+    assert [t.prob for t in ours] == pytest.approx([t.prob for t in theirs], rel=1e-9)
+
+
+def valid(tokens: Sequence[Token]) -> bool:
+    """Whether the bytes are text: what is none, this server cannot show."""
+    try:
+        codecs.utf_8_decode(b"".join(token.data for token in tokens), "strict", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Against toy models: whatever they do, the adapter gives what the model itself would.
+
+
+@given(models(), toys.prompts(), st.integers(1, 12), st.booleans(), st.integers(1, 3), st.booleans())
+async def test_drafts_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, limit: int, begins: bool, per_event: int, ids: bool
+) -> None:
+    server = FakeVllm(Plain(model), beginning=begins or not prompt, context=300)  # some models write nothing for ever
+    server.per_event, server.ids = per_event, ids
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    longer = await draft(expected, prompt.decode(), limit=2 * limit + 4)
+    ours = await draft(provider, prompt.decode(), limit=limit)
+    assert all(b"\xef\xbf\xbd" not in token.data for token in ours[:-1])
+    assume(valid(longer[:-1]))
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1].reason == theirs[-1].reason
+    assert (ours[-1].continuation is not None) == (ids and ours[-1].reason == "limit")
+    if ours[-1].continuation is not None:
+        text = b"".join(token.data for token in ours[:-1])
+        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
+        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
+
+
+@st.composite
+def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text, and questions within it."""
+    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
+    tokens = draw(st.lists(words, max_size=8))
+    asked = []
+    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
+        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
+        asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
+    return draw(toys.prompts()), b"".join(tokens), asked
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(model=models(), inquiry=inquiries())
+async def test_proposals_are_the_models_own(
+    strategy: Strategy, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]
+) -> None:
+    prompt, text, questions = inquiry
+    server = FakeVllm(Plain(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client(), strategy=strategy), ScriptedProvider(Plain(model))
+    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+    for one, other in zip(ours, theirs, strict=True):
+        assert one is None or all(b"\xef\xbf\xbd" not in token.data for token in one.tokens)
+        if other is not None and valid(other.tokens):
+            assert one is not None
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
+async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
+    server = FakeVllm(Plain(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    ours = await provider.score(prompt.decode(), text, usage=Usage())
+    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
+    assert b"".join(token.data for token in ours) == text
+
+
+@given(models(), toys.prompts(), toys.prompts())
+async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
+    server = FakeVllm(Plain(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    ours = await provider.propose(prompt.decode(), text, None, usage=Usage())
+    theirs = await expected.propose(prompt.decode(), text, None, usage=Usage())
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        if other is not None and valid(other.tokens):
+            assert one is not None
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts())
+async def test_tokens_of_a_text_are_the_models_own(model: toys.ToyModel, text: bytes) -> None:
+    server = FakeVllm(Plain(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    assert await provider.tokenize(text.decode()) == await expected.tokenize(text.decode())
+
+
+async def test_a_model_that_says_nothing_is_asked_a_few_times_only() -> None:
+    model = TableModel([b"", b"Q", b"", *(bytes([n]) for n in range(256) if n != ord("Q"))], None, end_ids=(0,))
+    model.next = lambda ids: [0.0, 0.0, 1.0] + [0.0] * 255
+    server = FakeVllm(model, context=1000)
+    assert await draft(Vllm(URL, http_client=server.client()), limit=4) == [DraftEnd("context")]
+    assert len(completions(server)) < 10
+
+
+# What goes over the wire.
+
+
+def completions(server: FakeVllm) -> list[dict[str, Any]]:
+    return [body for path, body in server.requests if path == "/v1/completions"]
+
+
+async def test_what_it_is() -> None:
+    server, provider = fake({"Q": ["a"]}, context=99, beginning=True)
+    server.template = ("<|user|>", "<|end|>\n<|assistant|>\n")
+    info = await provider.describe()
+    assert (info.engine, info.model, info.build, info.context) == ("vllm", "toy", "0.32.0", 99)
+    assert info.endpoint == URL
+    assert info.answer_cue == "<|end|>\n<|assistant|>\n"
+    assert all(getattr(info.capabilities, name) for name in ("token_ids", "end_prob", "tokenize", "score"))
+    asked = len(server.requests)
+    assert await provider.describe() is info
+    assert len(server.requests) == asked
+    _, plain = fake({})
+    assert (await plain.describe()).answer_cue is None
+
+
+async def test_what_a_draft_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    await draft(provider, limit=1)
+    path, body = server.requests[-1]
+    assert path == "/v1/completions"
+    assert (body["model"], body["prompt"], body["max_tokens"], body["logprobs"]) == ("toy", ["Q"], 1, 1)
+    assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"]) == (0, 1.0, -1, 0.0)
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    assert [body[name] for name in penalties] == [1.0, 0.0, 0.0]
+    assert (body["n"], body["ignore_eos"], body["min_tokens"], body["stop"]) == (1, False, 0, [])
+    assert (body["add_special_tokens"], body["skip_special_tokens"]) == (True, True)
+    assert (body["return_token_ids"], body["return_tokens_as_token_ids"]) == (True, False)
+    assert (body["stream"], body["stream_options"]["continuous_usage_stats"]) == (True, True)
+
+
+async def test_a_draft_goes_on_from_its_ids() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4), " c"]}, beginning=True)
+    *_, end = await draft(provider, limit=2)
+    assert end.reason == "limit"
+    server.requests.clear()
+    assert await draft(provider, text=b" a b", continuation=pickle.loads(pickle.dumps(end.continuation))) == [
+        Token(b" c", 1.0),
+        Token(b"", 1.0, end=True, name="</s>"),
+        DraftEnd("end"),
+    ]
+    [(_, body)] = server.requests
+    encode = server.model.encode
+    assert body["prompt"] == [[*server.beginning, *encode(b"Q"), *encode(b" a"), *encode(b" b")]]
+
+
+async def test_a_draft_is_billed_as_it_goes() -> None:
+    _, provider = fake({"Q": [" a", " b", " c"]})
+    usage = Usage()
+    await draft(provider, usage=usage)
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 1, 4)
+    stream = provider.generate("Q", b"", max_tokens=9, usage=usage)
+    await anext(stream)
+    await stream.aclose()
+    assert (usage.requests, usage.prompt_tokens) == (2, 2)
+    assert 4 < usage.completion_tokens < 8
+
+
+async def test_no_request_ends_inside_a_character() -> None:
+    server, provider = fake({"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]})
+    assert await draft(provider, limit=2) == [
+        Token(" 😀".encode(), near(0.3)),
+        Token(b"!", 1.0),
+        DraftEnd("limit", ANY),
+    ]
+    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    assert proposal is not None
+    assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
+    for body in completions(server):
+        for prompt in body["prompt"]:
+            if isinstance(prompt, list):
+                b"".join(server.model.tokens[n] for n in prompt).decode()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_how_questions_are_asked(strategy: Strategy) -> None:
+    server = FakeVllm(TextModel({"Q": [" a", " b", " c"]}))
+    provider = Vllm(URL, http_client=server.client(), strategy=strategy)
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
+    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
+    asked = completions(server)
+    ids = [n for part in (b"Q", b" a", b" b", b" c") for n in server.model.encode(part)]
+    expected = {
+        "echo": [[ids]],
+        "list": [["Q", "Q a", "Q a b"]],
+        "singles": [["Q"], ["Q a"], ["Q a b"]],
+    }
+    assert sorted(body["prompt"] for body in asked) == expected[strategy]
+    assert [body.get("prompt_logprobs") for body in asked] == ([5] if strategy == "echo" else [None] * len(asked))
+    assert {body["logprobs"] for body in asked} == {5}
+    assert (usage.requests, usage.prompt_tokens) == (len(asked), 4 if strategy == "echo" else 6)
+
+
+async def test_a_list_longer_than_the_server_takes() -> None:
+    server, provider = fake({"Q": ["a"] * 9})
+    server.most = 3
+    questions = [Question(n, (b"a",)) for n in range(8)]
+    proposals = await provider.propose("Q", b"a" * 8, questions, usage=Usage())
+    assert [one and one.start for one in proposals] == list(range(8))
+    server.requests.clear()
+    await provider.propose("Q", b"a" * 8, questions, usage=Usage())
+    assert [len(body["prompt"]) for body in completions(server)] == [3, 3, 2]
+
+
+async def test_extra_body() -> None:
+    server = FakeVllm(TextModel({"Q": ["a"]}))
+    provider = Vllm(URL, extra_body={"priority": 3}, add_special_tokens=False, http_client=server.client())
+    await draft(provider, limit=1)
+    assert (server.requests[-1][1]["priority"], server.requests[-1][1]["add_special_tokens"]) == (3, False)
+    with pytest.raises(ValueError, match=r"extra_body cannot set bad_words, temperature: decoding is greedy"):
+        Vllm(URL, extra_body={"temperature": 0.7, "bad_words": ["x"]})
+    with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list' and 'singles'"):
+        Vllm(URL, strategy="both")  # type: ignore[arg-type]  # what a user may do
+
+
+async def test_without_special_tokens() -> None:
+    server = FakeVllm(TextModel({"Q": [" a", " b"]}), beginning=True)
+    provider = Vllm(URL, add_special_tokens=False, http_client=server.client())
+    *_, end = await draft(provider, limit=1)
+    assert end.continuation == (*server.model.encode(b"Q"), *server.model.encode(b" a"))
+    assert [token.prob for token in await provider.score("Q", b" a b", usage=Usage())] == [1.0, 1.0]
+    with pytest.raises(InvalidRequestError, match="no beginning-of-sequence"):
+        await draft(provider, prompt="")
+
+
+# Ties.
+
+
+def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel:
+    """Says, after one token, all of `tokens` with equal probability; what it says then depends on that one."""
+    after = second or {}
+    vocabulary = [b"", b"Q", *tokens, *after.values()]
+    vocabulary += [bytes([n]) for n in range(256) if n != ord("Q")]
+
+    def following(ids: Sequence[int]) -> list[float]:
+        probs = [0.0] * len(vocabulary)
+        if len(ids) == 1:
+            for n in range(2, 2 + len(tokens)):
+                probs[n] = 1 / len(tokens)
+        else:
+            said = after.get(vocabulary[ids[-1]])
+            probs[vocabulary.index(said) if said else 0] = 1.0
+        return probs
+
+    return TableModel(vocabulary, following, end_ids=(0,))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("count", [2, 5, 9])
+async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Strategy, count: int) -> None:
+    others = [b"n%d" % n for n in range(count - 2)]
+    tokens = [b"no", *others[:2], b"ye", *others[2:]]
+    server = FakeVllm(tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}))
+    provider = Vllm(URL, http_client=server.client(), strategy=strategy)
+    questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
+    proposals = await provider.propose("Q", b"x", questions, usage=Usage())
+    assert [one and [token.data for token in one.tokens] for one in proposals] == [[b"ye", b"s!"], [b"no", b"pe"]]
+
+
+async def test_of_equals_with_the_same_string_the_first_is_taken() -> None:
+    model = tied(b"no", b"ye", b"ye", second={b"ye": b"s!"})
+    after = model.next
+    model.next = lambda ids: [0.0, 1.0] + [0.0] * (len(model.tokens) - 2) if ids[-1] == 4 else after(ids)
+    server = FakeVllm(model)
+    provider = Vllm(URL, http_client=server.client())
+    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"ye", b"s!"), word=True)], usage=Usage())
+    assert proposal is not None
+    assert [token.data for token in proposal.tokens] == [b"ye", b"s!"]
+
+
+async def test_the_end_may_be_one_of_equals() -> None:
+    model = tied(b"no")
+    plain = model.next
+    model.next = lambda ids: [0.5, 0.0, 0.5] + [0.0] * (len(model.tokens) - 3) if len(ids) == 1 else plain(ids)
+    model.tokens = [model.tokens[2], model.tokens[1], model.tokens[0], *model.tokens[3:]]
+    model.end_ids = (2,)
+    provider = Vllm(URL, http_client=FakeVllm(model).client())
+    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"",))], usage=Usage())
+    assert proposal is not None
+    assert [(token.end, token.prob) for token in proposal.tokens] == [(True, near(0.5))]
+
+
+# Ends and limits.
+
+
+async def test_the_end_is_a_token_with_its_probability() -> None:
+    _, provider = fake({"Q": [" a", ("", 0.7)]})
+    assert await draft(provider) == [Token(b" a", 1.0), Token(b"", near(0.7), end=True, name="</s>"), DraftEnd("end")]
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+async def test_the_context_is_full(cuts: bool) -> None:
+    server, provider = fake({"Q": [" a"] * 9}, context=5)
+    server.cuts = cuts
+    assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
+    assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
+    assert await draft(provider, text=b" a", continuation=(1,) * 5) == [DraftEnd("context")]
+    with pytest.raises(ContextLengthError, match=r"the text has 7 tokens, the model's context is 5, and nothing more"):
+        await draft(provider, prompt="Q Q Q Q")
+    assert all(body["prompt"][0] != "Q Q Q Q" for body in completions(server))
+
+
+async def test_what_surely_fits_is_not_counted() -> None:
+    server, provider = fake({"Q": [" a"] * 9}, context=100)
+    await provider.describe()
+    server.requests.clear()
+    await draft(provider, limit=4)
+    await provider.propose("Q", b" a", [Question(0, (b" a",))], usage=Usage())
+    assert {path for path, _ in server.requests} == {"/v1/completions"}
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_an_assistant_whose_context_ends_says_what_still_fits(strategy: Strategy, cuts: bool) -> None:
+    for context in range(3, 9):
+        server = FakeVllm(TextModel({"Q": [" x", "y", "z", "w"]}), context=context)
+        server.cuts = cuts
+        provider = Vllm(URL, http_client=server.client(), strategy=strategy)
+        [proposal] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        assert proposal is not None
+        written = b"".join(token.data for token in proposal.tokens)
+        assert b" xyzw".startswith(written) or proposal.tokens[-1].end
+        assert len(written) == min(context, 5) or proposal.tokens[-1].end
+    server, provider = fake({"Q": [" x"]}, context=3)
+    fits, too_long = Question(0, (b" a",)), Question(6, (b" a",))
+    assert [one and one.start for one in await provider.propose("Q", b" a a a", [fits], usage=Usage())] == [0]
+    with pytest.raises(ContextLengthError, match="the model's context is 3"):
+        await provider.propose("Q", b" a a a", [fits, too_long], usage=Usage())
+    with pytest.raises(ContextLengthError, match="the model's context is 3"):
+        await provider.score("Q", b" a a a", usage=Usage())
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({"": ["a"]})
+    with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
+        await draft(provider, prompt="")
+    with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
+        await provider.propose("", b"a", [Question(0, (b"a",))], usage=Usage())
+    assert await provider.score("", b"", usage=Usage()) == []
+    [token] = await provider.score("", b"a", usage=Usage())
+    assert token == Token(b"a", None)
+
+
+# Servers that cannot, and answers that are wrong.
+
+
+async def test_models() -> None:
+    server, provider = fake({})
+    server.models = [{"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}, {"id": "tuned", "root": "/t", "parent": "a"}]
+    assert (await provider.describe()).model == "a"
+    named = Vllm(URL, model="tuned", http_client=server.client())
+    assert (await named.describe()).model == "tuned"
+    assert named.name == "tuned@gpu:8000"
+    assert {body["model"] for _, body in server.requests if body} == {"a", "tuned"}
+    with pytest.raises(ModelChoiceError, match="no model 'tiny'; the server has 'a', 'b', 'tuned'"):
+        await Vllm(URL, model="tiny", http_client=server.client()).describe()
+    server.models = [{"id": "small"}, {"id": "large"}]
+    with pytest.raises(ModelChoiceError, match="several models, and none was named; the server has 'small', 'large'"):
+        await Vllm(URL, http_client=server.client()).describe()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(404, json={"detail": "Not Found"}),
+        httpx.Response(200, html="<html>"),
+        httpx.Response(200, json={}),
+    ],
+)
+async def test_not_vllm(response: httpx.Response) -> None:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
+    with pytest.raises(UnsupportedError, match=r"does not look like vLLM. Give the URL of `vllm serve`, without /v1"):
+        await Vllm(URL, http_client=client).describe()
+
+
+async def test_a_server_that_tells_no_ids() -> None:
+    server, provider = fake({"Q": [" a", b" \xf0\x9f", b"\x98\x80", " b", " c"]})
+    server.ids = False
+    assert not (await provider.describe()).capabilities.token_ids
+    expected = ScriptedProvider(server.model, token_ids=False)
+    for limit in (1, 2, 3):
+        assert await draft(provider, limit=limit) == await draft(expected, limit=limit)
+    questions = [Question(0, (b" a", " 😀".encode(), b" x"), word=True), Question(2, (b"y",))]
+    text = " a 😀 x".encode()
+    ours = await provider.propose("Q", text, questions, usage=Usage())
+    assert ours == await expected.propose("Q", text, questions, usage=Usage())
+
+
+async def test_a_server_that_shows_no_strings() -> None:
+    server, provider = fake({"Q": [" a"]})
+    server.strings = False
+    assert not (await provider.describe()).capabilities.tokenize
+    hint = r"does not show which bytes its tokens are, .* Give the model's tokenizer as `tokenizer`"
+    with pytest.raises(UnsupportedError, match=hint):
+        await provider.tokenize("Q")
+    with pytest.raises(UnsupportedError, match=hint):
+        await provider.score("Q", b" a", usage=Usage())
+    with pytest.raises(UnsupportedError, match=hint):
+        await provider.propose("Q", b" a", None, usage=Usage())
+    helped = Vllm(URL, http_client=server.client(), tokenizer=Local(server.model))
+    assert (await helped.describe()).capabilities.score
+    assert await helped.tokenize("Q a") == [Piece(n, server.model.tokens[n]) for n in server.model.encode(b"Q a")]
+    assert [token.data for token in await helped.score("Q", b" a", usage=Usage())] == [b" a"]
+    wrong = Vllm(URL, http_client=server.client(), tokenizer=Local(TextModel({"Q": ["Q a"]})))
+    with pytest.raises(UnsupportedError, match="encodes text differently from the server: it is another one"):
+        await wrong.tokenize("Q a")
+
+
+@dataclass
+class Local:
+    """A tokenizer on this machine."""
+
+    model: Any
+    name: str = "local"
+    beginning: int = 0
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
+
+    def token(self, id: int) -> bytes | None:
+        return self.model.tokens[id] or None
+
+
+def changing(server: FakeVllm, **fields: Any) -> None:
+    """Changes fields of every choice."""
+
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        return {**answer, "choices": [{**choice, **fields} for choice in answer["choices"]]}
+
+    server.change = change
+
+
+async def both(provider: Vllm) -> None:
+    """A draft and a proposal, of which the second is to fail as the first does."""
+    with pytest.raises((UnsupportedError, ResponseError)) as first:
+        await draft(provider)
+    with pytest.raises(type(first.value)) as second:
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+    assert second.value.args[0] == first.value.args[0]
+    raise first.value
+
+
+async def test_missing_probabilities() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    changing(server, logprobs=None)
+    with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked \(logprobs\)"):
+        await both(provider)
+    changing(server, prompt_logprobs=None)
+    with pytest.raises(UnsupportedError, match=r"probabilities of a text, although asked \(prompt_logprobs\)"):
+        await provider.score("Q", b"a", usage=Usage())
+
+
+async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    changing(server, stop_reason="###")
+    with pytest.raises(UnsupportedError, match="stops at a text of its own, which no request can undo"):
+        await both(provider)
+
+
+async def test_an_answer_that_is_broken_off() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    changing(server, finish_reason="abort")
+    with pytest.raises(ResponseError, match=r"broke the answer off \(abort\)") as caught:
+        await both(provider)
+    assert caught.value.retryable
+
+
+async def test_a_server_that_does_not_decode_greedily_is_refused() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    logprobs = {"tokens": ["a"], "token_logprobs": [-3.0], "top_logprobs": [{"a": -3.0, "b": -0.1}]}
+    changing(server, logprobs=logprobs)
+    with pytest.raises(UnsupportedError, match="does not take the most probable token"):
+        await draft(provider)
+
+
+async def test_a_stop_token_of_the_models_own_is_an_end() -> None:
+    server, provider = fake({"Q": ["a", "b"]})
+    await provider.describe()
+    logprobs = {"tokens": ["<|eot|>"], "token_logprobs": [0.0], "top_logprobs": [{"<|eot|>": 0.0}]}
+    changing(server, text="", finish_reason="stop", stop_reason=9, token_ids=[9], logprobs=logprobs)
+    assert await draft(provider, limit=1) == [Token(b"", 1.0, end=True, name="<|eot|>"), DraftEnd("end")]
+
+
+async def test_a_stream_without_an_end() -> None:
+    server, provider = fake({"Q": ["a", "b", "c"]})
+    await provider.describe()
+    changing(server, finish_reason=None)
+    with pytest.raises(ResponseError, match="the stream ended before the answer did"):
+        await draft(provider)
+
+
+async def test_an_error_within_a_stream() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    server.change = lambda answer: {"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}}
+    with pytest.raises(ServerError, match="500: EngineCore died"):
+        await draft(provider)
+
+
+async def test_strange_answers() -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    changing(server, token_ids="many")
+    with pytest.raises(ResponseError, match=r"the answer is not as expected: choices.0.token_ids"):
+        await both(provider)
+    server.change = lambda answer: {**answer, "choices": []}
+    with pytest.raises(ResponseError, match="1 prompts were asked, 0 answered"):
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-9999.0, 0.0), (None, None), (1e-7, 1.0)])
+async def test_values_that_are_no_probabilities(value: float | None, expected: float | None) -> None:
+    server, provider = fake({"Q": ["a"]})
+    await provider.describe()
+    changing(server, logprobs={"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"a": value}]})
+    assert (await draft(provider, limit=1))[0].prob == expected
+
+
+async def test_pickles_without_its_key() -> None:
+    provider = Vllm(URL, api_key="sk-secret", model="m")
+    data = pickle.dumps(provider)
+    assert b"sk-secret" not in data
+    assert repr(pickle.loads(data)) == repr(provider) == "Vllm('http://gpu:8000', model='m')"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differently(strategy: Strategy) -> None:
+    vocabulary = [b"", b"Q", b"Qa", b"x", b"y", *(bytes([n]) for n in range(256) if n not in b"Qxy")]
+
+    def following(ids: Sequence[int]) -> list[float]:
+        alone = list(ids) == [vocabulary.index(b"Qa")]
+        return [float(data == (b"x" if alone else b"y")) for data in vocabulary]
+
+    model = TableModel(vocabulary, following, end_ids=(0,))
+    longest = model.encode
+    model.encode = lambda text: longest(text[:1]) + longest(text[1:]) if len(text) > 2 else longest(text)  # type: ignore[method-assign]
+    provider = Vllm(URL, http_client=FakeVllm(model).client(), strategy=strategy)
+    questions = [Question(1, (b"b",)), Question(2, (b"c",))]
+    proposals = await provider.propose("Q", b"ab", questions, usage=Usage())
+    assert [one and one.tokens[0].data for one in proposals] == [b"x", b"y"]
