@@ -33,10 +33,12 @@ class Spelling:
 
     Attributes:
         count: how many tokens the server told of.
+        listed: whether the server listed what is most probable at the position that came last.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int]) -> None:
         self.count = 0
+        self.listed = False
         self._endpoint = endpoint
         self._ends = ends
         self._steps: list[Step] = []  # whose bytes are not known yet
@@ -162,6 +164,7 @@ class Spelling:
         hides = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
         token = Token(data, None if hides else pick.prob, end=end, name=pick.text or None if end else None)
         first = Choice(0 if pick.id is None else pick.id, token, is_open)
+        self.listed = bool(step.top)
         others = [other for other in step.top if not _same(other, pick)]
         return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
 

@@ -27,9 +27,10 @@ def read(choice: Completion, endpoint: str, ends: set[str | int]) -> list[Positi
     """
     spelling = Spelling(endpoint, ends)
     _check_told(choice, spelling, endpoint)
-    positions = list(spelling.feed(choice))
-    for at, position in enumerate(positions):
-        _check_greedy(position, at, endpoint)
+    positions: list[Position] = []
+    for position in spelling.feed(choice):
+        _check_greedy(position, len(positions), spelling, endpoint)
+        positions.append(position)
     _check_finish(choice, endpoint)
     return positions
 
@@ -89,7 +90,7 @@ class Run:
     def _take(self, position: Position) -> list[Token]:
         at, token = self._at, position.pick.token
         self._at += 1
-        _check_greedy(position, at, self._endpoint)
+        _check_greedy(position, at, self._spelling, self._endpoint)
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
             if before == token.data:
@@ -111,12 +112,12 @@ def _check_told(choice: Completion, spelling: Spelling, endpoint: str) -> None:
     raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
-def _check_greedy(position: Position, at: int, endpoint: str) -> None:
+def _check_greedy(position: Position, at: int, spelling: Spelling, endpoint: str) -> None:
     """An error where the server has not taken the most probable token, or does not say how probable it was."""
     own = position.pick.token.prob
     if position.pick.token.end and own is None:
         return
-    if not position.top and (own is None or own == 1.0) and at:
+    if not spelling.listed and (own is None or own == 1.0) and at:
         words = "the server does not tell the probabilities of all its tokens, only of the first ones"
         hint = "If it decodes speculatively, start it without a draft model."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
