@@ -10,15 +10,15 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.contract import Provider
-from cosd_providers.dialects import DIALECTS
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.keys import sets_authorization
+from cosd_providers.http.keys import sets_authorization
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
+from cosd_providers.openai.dialects import DIALECTS
 from cosd_providers.recognition import Recognized
 from cosd_providers.tgi import Tgi
 from cosd_providers.tokenization import Tokenizer, load_tokenizer
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.vllm import Vllm
 
 __all__ = ["connect"]
@@ -28,6 +28,9 @@ _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """What people give who forget the scheme."""
+
+_ADAPTERS: Mapping[str, Callable[..., Provider]] = {"llama.cpp": LlamaCpp, "tgi": Tgi, "vllm": Vllm}
+"""The engines that have an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
 
 _LONG = 60  # characters; what is longer is more likely a key
 
@@ -50,8 +53,8 @@ def connect(
     Args:
         url: where the server is, e.g. `"http://gpu1:8080"`; a trailing `/v1` does no harm.
         engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"openai"` for any OpenAI-compatible
-            one, or the name of one of its dialects (`cosd_providers.dialects`). By default the server is asked, when
-            first used.
+            one, or the name of one of its dialects (`cosd_providers.openai.dialects`). By default the server is
+            asked, when first used.
         model: which of its models; needed where it has several.
         api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
             or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.
@@ -106,21 +109,18 @@ class _Adapter:
         return {**self.__dict__, "api_key": None, "headers": None, "http_client": None}
 
     def __call__(self, engine: str) -> Provider:
-        kinds: Mapping[str, Callable[..., Provider]] = {"llama.cpp": LlamaCpp, "tgi": Tgi, "vllm": Vllm}
         more = dict(self.options)
-        if engine in kinds:
-            kind = kinds[engine]
-        elif engine in DIALECTS:
-            kind, more = OpenAICompatible, {"dialect": engine, **more}
-        else:
-            known = ", ".join(sorted({*kinds, *DIALECTS}))
+        if engine in DIALECTS and engine not in _ADAPTERS:
+            more = {"dialect": engine, **more}
+        elif engine not in _ADAPTERS:
+            known = ", ".join(sorted({*_ADAPTERS, *DIALECTS}))
             raise ValueError(f"there is no engine {engine!r}; known are {known}")
         if self.tokenizer is not None:
             if engine == "llama.cpp":
                 words = "llama.cpp's server encodes text itself; leave out the tokenizer"
                 raise UnsupportedError(words, endpoint=self.endpoint)
             more["tokenizer"] = self.tokenizer
-        return kind(
+        return _ADAPTERS.get(engine, OpenAICompatible)(
             self.endpoint,
             model=self.model,
             api_key=self.api_key,

@@ -15,7 +15,7 @@ import anyio
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
-from cosd_providers.transport import Transport
+from cosd_providers.http.transport import Transport
 
 __all__ = ["Recognized", "recognize"]
 
@@ -75,17 +75,14 @@ class Recognized:
         self._model = model
         self._adapter: Provider | None = None
         self._users = 0
-        self._asking = anyio.Lock()
+        self._asking: anyio.Lock | None = None  # made when first needed: a lock cannot be pickled
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Copies are of the settings alone; they ask again."""
-        return {"_transport": self._transport, "_make": self._make, "_model": self._model}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["_transport"], state["_make"], state["_model"])
+        return {**self.__dict__, "_adapter": None, "_users": 0, "_asking": None}
 
     @property
     def name(self) -> str:
@@ -108,6 +105,7 @@ class Recognized:
 
     async def _known(self) -> Provider:
         """The adapter; found once, and entered as often as this is."""
+        self._asking = self._asking or anyio.Lock()
         async with self._asking:
             if self._adapter is None:
                 adapter = self._make(await recognize(self._transport))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance import Conformance, Subject
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
 from plain import PlainLlamaCpp
 
 pytestmark = pytest.mark.live

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -77,7 +78,7 @@ class TestTgi(Conformance):
     @pytest.fixture(params=["filter", "singles"])
     def given(self, plain: Mapping[str, BehindTgi], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         def given(name: str) -> Subject:
-            strategy = request.param if plain[name].server.prefill else "singles"
+            strategy: Any = request.param if plain[name].server.prefill else "singles"
             return Subject(partial(Tgi, plain[name].url, strategy=strategy), plain[name], error=_error)
 
         return given

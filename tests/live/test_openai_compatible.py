@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
 
 pytestmark = pytest.mark.live
 

@@ -28,7 +28,9 @@ def tgi(pair: Pair) -> Iterator[dict[str, str]]:
         client = stack.enter_context(httpx.Client(timeout=60))
         models = {name: LlamaModel(url, client) for name, url in pair.items()}
         yield {
-            name: stack.enter_context(StandInTgi(model, beginning=model.beginning, max_input=511, max_total=512).serve())
+            name: stack.enter_context(
+                StandInTgi(model, beginning=model.beginning, max_input=511, max_total=512).serve()
+            )
             for name, model in models.items()
         }
     assert stand_in_tgi.VIOLATIONS == []

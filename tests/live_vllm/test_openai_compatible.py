@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
 from vllm_cpu.servers import VllmPair
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"

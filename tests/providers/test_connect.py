@@ -10,7 +10,7 @@ import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
 from cosd_providers.tgi import Tgi
 from cosd_providers.vllm import Vllm
 

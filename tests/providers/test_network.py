@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from cosd_providers.errors import ConnectError
-from cosd_providers.transport import Transport
+from cosd_providers.http.transport import Transport
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -28,8 +28,8 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.contract import Piece
-from cosd_providers.dialects import DIALECTS, Dialect
-from cosd_providers.openai_compatible import OpenAICompatible
+from cosd_providers.openai import OpenAICompatible
+from cosd_providers.openai.dialects import DIALECTS, Dialect
 from cosd_providers.scoring import Chain, Position
 from cosd_providers.testing import ScriptedProvider, TextModel
 from fake_openai import FakeOpenAI
@@ -342,7 +342,7 @@ async def test_long_lists_are_parted() -> None:
 async def test_a_server_without_lists_is_asked_one_by_one_and_that_is_remembered(
     lists: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosd_providers.retries._ATTEMPTS", 1)
+    monkeypatch.setattr("cosd_providers.http.retries._ATTEMPTS", 1)
     server, provider = fake(SCRIPT, lists=lists)
     for _ in range(2):
         found = await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())

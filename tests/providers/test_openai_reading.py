@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_providers import ResponseError, Token
-from cosd_providers.openai_reading import Spelling
-from cosd_providers.openai_wire import Completion
+from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.wire import Completion
 from cosd_providers.scoring import Position
 from cosd_providers.text import merge
 

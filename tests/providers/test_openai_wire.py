@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cosd_providers import ResponseError, Usage
-from cosd_providers.openai_wire import Answer, Candidate, Completion, Models, Step, bill, parse, prob, steps
+from cosd_providers.openai.wire import Answer, Candidate, Completion, Models, Step, bill, steps
+from cosd_providers.parsing import parse, prob
 
 LEGACY: dict[str, Any] = {
     "text": " ab",

@@ -20,9 +20,9 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.http.transport import Transport
 from cosd_providers.recognition import Recognized, recognize
 from cosd_providers.testing import ScriptedProvider, TextModel
-from cosd_providers.transport import Transport
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"

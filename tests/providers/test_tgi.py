@@ -36,9 +36,9 @@ from cosd_providers import (
 )
 from cosd_providers.testing import ScriptedProvider, TextModel
 from cosd_providers.tgi import Tgi
-from cosd_providers.tgi_reading import Around, encoded
-from cosd_providers.tgi_requests import at_once
-from cosd_providers.tgi_wire import Encoding, Event
+from cosd_providers.tgi.reading import Around, encoded
+from cosd_providers.tgi.requests import at_once
+from cosd_providers.tgi.wire import Encoding, Event
 from stand_in_tgi import StandInTgi
 
 URL = "http://gpu:8080"
@@ -60,7 +60,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("cosd_providers.retries.anyio.sleep", sleep)
+    monkeypatch.setattr("cosd_providers.http.retries.anyio.sleep", sleep)
     return waited
 
 

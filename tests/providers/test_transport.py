@@ -31,7 +31,7 @@ from cosd_providers import (
     StatusError,
     Usage,
 )
-from cosd_providers.transport import Transport
+from cosd_providers.http.transport import Transport
 
 URL = "http://gpu:8080"
 KEY = "sk-very-secret"

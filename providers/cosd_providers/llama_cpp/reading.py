@@ -7,7 +7,8 @@ from typing import Any
 
 from cosd_providers.contract import ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
-from cosd_providers.llama_cpp_wire import Answer, Entry, bill, parse, prob
+from cosd_providers.llama_cpp.wire import Answer, Entry, bill
+from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import Choice, Draft, Position
 from cosd_providers.text import whole
 
@@ -56,8 +57,8 @@ class Server:
     def choice(self, entry: Entry) -> Choice:
         """A token as scoring takes it."""
         if entry.id in self.ends:
-            return Choice(entry.id, Token(b"", prob(entry), end=True, name=self.ends[entry.id]))
-        return Choice(entry.id, Token(bytes(entry.bytes), prob(entry)))
+            return Choice(entry.id, Token(b"", prob(entry.logprob), end=True, name=self.ends[entry.id]))
+        return Choice(entry.id, Token(bytes(entry.bytes), prob(entry.logprob)))
 
     def positions(self, answer: Answer) -> list[Position]:
         """What the server went through, up to the first token that it hides."""

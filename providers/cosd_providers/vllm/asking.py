@@ -16,10 +16,11 @@ from cosd_providers.errors import (
     ProviderError,
     ResponseError,
 )
-from cosd_providers.openai_wire import Answer, Completion, bill, parse
+from cosd_providers.http.transport import Transport
+from cosd_providers.openai.wire import Answer, Completion, bill
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
-from cosd_providers.transport import Transport
-from cosd_providers.vllm_wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
+from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
 
 __all__ = ["Asking", "concurrently"]
 

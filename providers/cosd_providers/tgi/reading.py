@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ResponseError, UnsupportedError
 from cosd_providers.scoring import Choice, Position
-from cosd_providers.tgi_wire import Encoding, Event, Word, prob
+from cosd_providers.tgi.wire import Encoding, Event, Word, prob_of
 
 __all__ = ["Around", "Encoded", "Scored", "Server", "encoded"]
 
@@ -129,20 +129,20 @@ class Server:
         finish = event.details.finish_reason if event.details else None
         if finish == "eos_token":
             self.ends.add(word.id)
-            return Choice(word.id, Token(b"", prob(word, end=True), end=True, name=word.text or None))
+            return Choice(word.id, Token(b"", prob_of(word, end=True), end=True, name=word.text or None))
         if finish == "stop_sequence":
             words = "the server stops at a text of its own, although none was given"
             raise UnsupportedError(words, endpoint=self.info.endpoint)
         if word.special:
-            return Choice(word.id, Token(b"", prob(word)))
+            return Choice(word.id, Token(b"", prob_of(word)))
         unfinished = not word.text and single != ""
-        return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), prob(word)), open=unfinished)
+        return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), prob_of(word)), open=unfinished)
 
     def _shown(self, word: Word) -> bool:
         return bool(word.text) and not word.special and word.id not in self.ends and _REPLACEMENT not in word.text
 
     def _other(self, word: Word) -> Choice:
-        return Choice(word.id, Token(word.text.encode(), prob(word)))
+        return Choice(word.id, Token(word.text.encode(), prob_of(word)))
 
     def likely(self, scored: Scored, start: int) -> list[Position]:
         """What the model says from token `start` on, for as long as its most probable token is the text's own."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from cosd_providers.contract import Token, Usage
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.openai_reading import Spelling
-from cosd_providers.openai_wire import Answer, Billed, Completion, bill, parse, steps
+from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.wire import Answer, Billed, Completion, bill, steps
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import Draft, Position
 
 __all__ = ["Run", "read"]

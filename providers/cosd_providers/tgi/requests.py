@@ -12,12 +12,13 @@ from pydantic import BaseModel
 
 from cosd_providers.contract import Piece, Usage
 from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
-from cosd_providers.retries import until_answered
+from cosd_providers.http.retries import until_answered
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
-from cosd_providers.tgi_reading import Around, Encoded, Scored, Server, encoded
-from cosd_providers.tgi_wire import Encoding, Event, Generated, allowed_top, parameters, parse, prob
+from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded
+from cosd_providers.tgi.wire import Encoding, Event, Generated, allowed_top, parameters, prob_of
 from cosd_providers.tokenization import Tokenizer, count
-from cosd_providers.transport import Transport
 
 __all__ = ["Requests", "at_once"]
 
@@ -220,7 +221,7 @@ class Requests:
         if [word.id for word in read] != own.all:
             raise server.broken("the tokens of the prompt are not those of /tokenize")
         event = answer.first()
-        probs = [prob(word) for word in read[own.before :][: len(own.ids)]]
+        probs = [prob_of(word) for word in read[own.before :][: len(own.ids)]]
         return Scored(own, probs, server.position(event) if event else None)
 
     def _read(self, kind: type[_M], data: object) -> _M:

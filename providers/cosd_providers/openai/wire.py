@@ -7,18 +7,17 @@ some servers, its id). Both become `Step`s here; nothing above knows which it wa
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import ResponseError
+from cosd_providers.parsing import prob
 
-__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "parse", "prob", "steps"]
+__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "steps"]
 
 _ID = re.compile(r"token_id:(\d+)")
 """How vLLM and others write a token where they are asked for ids."""
@@ -140,29 +139,6 @@ class Models(BaseModel):
     """The answer of `/v1/models`."""
 
     data: list[Listed]
-
-
-_M = TypeVar("_M", bound=BaseModel)
-
-
-def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """`data` in the shape that it should have.
-
-    Raises:
-        ResponseError: it does not have it; says where.
-    """
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "all of it"
-        words = f"the answer is not as expected: {where}: {first['msg']}"
-        raise ResponseError(words, endpoint=endpoint) from None
-
-
-def prob(logprob: float | None) -> float | None:
-    """A probability; None where there is none. Servers write -9999 and the like for zero."""
-    return None if logprob is None or math.isnan(logprob) else math.exp(min(logprob, 0.0))
 
 
 def steps(answer: Completion) -> list[Step]:

@@ -31,22 +31,23 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
-from cosd_providers.dialects import ENDS, Dialect, dialect_of
 from cosd_providers.errors import (
     InvalidRequestError,
     ModelChoiceError,
     ResponseError,
     UnsupportedError,
 )
-from cosd_providers.openai_asking import OWNED, Asking, Prefix
-from cosd_providers.openai_chains import Chains
-from cosd_providers.openai_drafting import Drafting
-from cosd_providers.openai_echo import Echo, Scored
-from cosd_providers.openai_wire import Listed, Models, parse
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.openai.asking import OWNED, Asking, Prefix
+from cosd_providers.openai.chains import Chains
+from cosd_providers.openai.dialects import ENDS, Dialect, dialect_of
+from cosd_providers.openai.drafting import Drafting
+from cosd_providers.openai.echo import Echo, Scored
+from cosd_providers.openai.wire import Listed, Models
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 
 __all__ = ["OpenAICompatible"]
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosd_providers.contract import Token, Usage
-from cosd_providers.dialects import Dialect
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
-from cosd_providers.openai_asking import Asking, Prefix
-from cosd_providers.openai_reading import Spelling
-from cosd_providers.openai_streams import read
-from cosd_providers.openai_wire import Answer, steps
+from cosd_providers.openai.asking import Asking, Prefix
+from cosd_providers.openai.dialects import Dialect
+from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.streams import read
+from cosd_providers.openai.wire import Answer, steps
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import join, whole
 

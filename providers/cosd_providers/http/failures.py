@@ -9,9 +9,9 @@ import ssl
 from collections.abc import Iterator
 from typing import cast
 
-from cosd_providers.bodies import LONGEST
 from cosd_providers.errors import ConnectError, ProviderError, ProviderTimeoutError, ResponseError
-from cosd_providers.refusals import Errors, Response
+from cosd_providers.http.bodies import LONGEST
+from cosd_providers.http.refusals import Errors, Response
 
 __all__ = ["broken", "no_connection", "timed_out", "too_long", "unknown_host", "unusable"]
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.openai_wire import Completion, Listed
+from cosd_providers.openai.wire import Completion, Listed
 
 __all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Prompt", "Served", "Server", "Version", "checked", "special"]
 

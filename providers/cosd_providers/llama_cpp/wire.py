@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError, model_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, model_validator
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import ResponseError
 
 __all__ = [
     "FIELDS",
@@ -24,8 +22,6 @@ __all__ = [
     "Rendered",
     "Slots",
     "bill",
-    "parse",
-    "prob",
     "sent",
 ]
 
@@ -180,29 +176,9 @@ class Models(BaseModel):
     data: list[Listed]
 
 
-_M = TypeVar("_M", bound=BaseModel)
-
-
 def sent(prefix: Prefix) -> object:
     """A prompt as it is sent: the server takes a list only where it holds both text and ids."""
     return prefix if len(prefix) > 1 else prefix[0]
-
-
-def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """`data` in the shape that it should have."""
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "all of it"
-        words = f"the answer is not as expected: {where}: {first['msg']}"
-        raise ResponseError(words, endpoint=endpoint) from None
-
-
-def prob(entry: Entry) -> float | None:
-    """The probability of a token; None where it is not a number."""
-    logprob = entry.logprob
-    return None if logprob is None or math.isnan(logprob) else math.exp(min(logprob, 0.0))
 
 
 def bill(usage: Usage, answer: Answer) -> None:

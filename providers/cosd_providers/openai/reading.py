@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from cosd_providers.contract import Token
 from cosd_providers.errors import ResponseError
-from cosd_providers.openai_wire import Candidate, Completion, Step, steps
+from cosd_providers.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import first_character
 

@@ -22,13 +22,14 @@ from urllib.parse import urlsplit
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Draft, Position, along, answer, boundaries, within
 from cosd_providers.text import sendable
-from cosd_providers.tgi_reading import Server
-from cosd_providers.tgi_requests import Requests, at_once
-from cosd_providers.tgi_wire import OWNED, Info, Rendered, parse
+from cosd_providers.tgi.reading import Server
+from cosd_providers.tgi.requests import Requests, at_once
+from cosd_providers.tgi.wire import OWNED, Info, Rendered
 from cosd_providers.tokenization import load_tokenizer
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 
 __all__ = ["Tgi"]
 

@@ -8,11 +8,11 @@ from pydantic import BaseModel
 
 from cosd_providers.contract import Capabilities, ServerInfo, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
-from cosd_providers.openai_wire import parse
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
 from cosd_providers.spelling import kind_of
-from cosd_providers.transport import Transport
-from cosd_providers.vllm_asking import Asking
-from cosd_providers.vllm_wire import Served, Server, Version
+from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.wire import Served, Server, Version
 
 __all__ = ["learn"]
 

@@ -20,14 +20,14 @@ import httpx
 from httpx_sse import EventSource
 from pydantic_core import from_json
 
-from cosd_providers.bodies import LONGEST, LONGEST_ERROR, Measured, TooLongError, beginning
-from cosd_providers.clients import Clients
 from cosd_providers.contract import Usage
 from cosd_providers.errors import ConnectError, InvalidRequestError, ProviderError, ResponseError, StatusError
-from cosd_providers.failures import broken, no_connection, timed_out, too_long, unknown_host, unusable
-from cosd_providers.keys import checked_headers, checked_url, only_keys
-from cosd_providers.refusals import Errors, event_status
-from cosd_providers.retries import until_answered
+from cosd_providers.http.bodies import LONGEST, LONGEST_ERROR, Measured, TooLongError, beginning
+from cosd_providers.http.clients import Clients
+from cosd_providers.http.failures import broken, no_connection, timed_out, too_long, unknown_host, unusable
+from cosd_providers.http.keys import checked_headers, checked_url, only_keys
+from cosd_providers.http.refusals import Errors, event_status
+from cosd_providers.http.retries import until_answered
 
 __all__ = ["DEFAULT_TIMEOUT", "HttpClient", "Timeout", "Transport"]
 

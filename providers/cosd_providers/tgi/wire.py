@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import TypeVar
 
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel, RootModel
 
-from cosd_providers.errors import ResponseError
+from cosd_providers.parsing import prob
 
 __all__ = [
     "OWNED",
@@ -21,8 +19,7 @@ __all__ = [
     "Word",
     "allowed_top",
     "parameters",
-    "parse",
-    "prob",
+    "prob_of",
 ]
 
 GREEDY: dict[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
@@ -126,20 +123,6 @@ class Generated(BaseModel):
         return Event(token=found.tokens[0], top_tokens=top[0] if top else None, details=details)
 
 
-_M = TypeVar("_M", bound=BaseModel)
-
-
-def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """`data` in the shape that it should have."""
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "all of it"
-        words = f"the answer is not as expected: {where}: {first['msg']}"
-        raise ResponseError(words, endpoint=endpoint) from None
-
-
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
     """The `parameters` of a generation of at most `limit` tokens.
 
@@ -152,15 +135,12 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
     return {**GREEDY, **listed, "max_new_tokens": limit, "decoder_input_details": prefill}
 
 
-def prob(word: Word, *, end: bool = False) -> float | None:
+def prob_of(word: Word, *, end: bool = False) -> float | None:
     """The probability of a token; None where it is not told.
 
     For the end of a sequence servers answer null, or exactly 0.0 whatever the probability is: both tell nothing.
     """
-    logprob = word.logprob
-    if logprob is None or math.isnan(logprob) or (end and logprob == 0):
-        return None
-    return math.exp(min(logprob, 0.0))
+    return None if end and word.logprob == 0 else prob(word.logprob)
 
 
 def allowed_top(message: str) -> int | None:

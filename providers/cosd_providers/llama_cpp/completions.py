@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cosd_providers.contract import Usage
-from cosd_providers.llama_cpp_reading import Server
-from cosd_providers.llama_cpp_wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, parse, prob, sent
+from cosd_providers.http.transport import Transport
+from cosd_providers.llama_cpp.reading import Server
+from cosd_providers.llama_cpp.wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, sent
+from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import TIES, Position
-from cosd_providers.transport import Transport
 
 __all__ = ["Completions"]
 
@@ -93,7 +94,7 @@ class Completions:
             force = [[wanted, _FORCE]]
             answers = await self.batch(server, asked, usage, n_predict=1, n_probs=1, logit_bias=force)
             if all(item.completion_probabilities for item in answers):
-                values = [prob(item.completion_probabilities[0]) for item in answers]
+                values = [prob(item.completion_probabilities[0].logprob) for item in answers]
             else:  # a hidden token
                 whole = await self.peek(server, asked, usage, count=_ALL)
                 values = [_listed(position, wanted) for position in whole]

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import anyio
 
 from cosd_providers.contract import Usage
-from cosd_providers.dialects import Dialect
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -21,10 +20,12 @@ from cosd_providers.errors import (
     ServerError,
     UnsupportedError,
 )
-from cosd_providers.openai_wire import Answer, Billed, Completion, bill, parse
+from cosd_providers.http.transport import Transport
+from cosd_providers.openai.dialects import Dialect
+from cosd_providers.openai.wire import Answer, Billed, Completion, bill
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tokenization import Tokenizer, count
-from cosd_providers.transport import Transport
 
 __all__ = ["OWNED", "Asking", "Prefix", "is_too_long"]
 

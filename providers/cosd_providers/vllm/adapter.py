@@ -29,17 +29,18 @@ from cosd_providers.errors import (
     ResponseError,
     UnsupportedError,
 )
-from cosd_providers.openai_reading import Spelling
-from cosd_providers.openai_wire import Answer, bill, parse, prob
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.wire import Answer, bill
+from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import TIES, Draft, Position, answer, boundaries, within
 from cosd_providers.spelling import spell
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.vllm_asking import Asking
-from cosd_providers.vllm_learning import learn
-from cosd_providers.vllm_proposing import Proposing, Scored, scored_positions
-from cosd_providers.vllm_wire import OWNED, Prompt, Server, checked
+from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.learning import learn
+from cosd_providers.vllm.proposing import Proposing, Scored, scored_positions
+from cosd_providers.vllm.wire import OWNED, Prompt, Server, checked
 
 __all__ = ["Strategy", "Vllm"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from cosd_providers.contract import Usage
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
-from cosd_providers.openai_asking import Asking, Prefix, is_too_long
-from cosd_providers.openai_echo import Scored
-from cosd_providers.openai_streams import read
+from cosd_providers.openai.asking import Asking, Prefix, is_too_long
+from cosd_providers.openai.echo import Scored
+from cosd_providers.openai.streams import read
 from cosd_providers.scoring import Chain, Position, along
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import Tokenizer

@@ -17,7 +17,7 @@ from cosd_providers.errors import (
     ServerError,
     StatusError,
 )
-from cosd_providers.keys import Strike, only_keys
+from cosd_providers.http.keys import Strike, only_keys
 
 __all__ = ["Errors", "Response", "event_status"]
 

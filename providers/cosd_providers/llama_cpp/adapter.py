@@ -39,12 +39,13 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
-from cosd_providers.llama_cpp_completions import Completions
-from cosd_providers.llama_cpp_reading import Reader, Server
-from cosd_providers.llama_cpp_wire import OWNED, Models, Pieces, Prefix, Props, Rendered, Slots, parse, sent
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.llama_cpp.completions import Completions
+from cosd_providers.llama_cpp.reading import Reader, Server
+from cosd_providers.llama_cpp.wire import OWNED, Models, Pieces, Prefix, Props, Rendered, Slots, sent
+from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Draft, Position, answer, boundaries, within
 from cosd_providers.text import sendable
-from cosd_providers.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 
 __all__ = ["LlamaCpp"]
 
