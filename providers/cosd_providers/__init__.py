@@ -30,15 +30,23 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.openai import Dialect, OpenAICompatible
+from cosd_providers.tgi import Tgi
+from cosd_providers.tokenization import Tokenizer, load_tokenizer
+from cosd_providers.vllm import Vllm
 
 __all__ = [
     "AuthenticationError",
     "Capabilities",
     "ConnectError",
     "ContextLengthError",
+    "Dialect",
     "DraftEnd",
     "InvalidRequestError",
+    "LlamaCpp",
     "ModelChoiceError",
+    "OpenAICompatible",
     "Piece",
     "Proposal",
     "Provider",
@@ -50,10 +58,14 @@ __all__ = [
     "ServerError",
     "ServerInfo",
     "StatusError",
+    "Tgi",
     "Token",
+    "Tokenizer",
     "UnsupportedError",
     "Usage",
+    "Vllm",
     "connect",
+    "load_tokenizer",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from cosd_providers.openai.adapter import OpenAICompatible
+from cosd_providers.openai.dialects import DIALECTS, Dialect
 
-__all__ = ["OpenAICompatible"]
+__all__ = ["DIALECTS", "Dialect", "OpenAICompatible"]
