@@ -360,7 +360,7 @@ class Conformance:
             with anyio.fail_after(20):
                 while one.plain.busy():  # noqa: ASYNC110
                     await anyio.sleep(0.01)
-            assert 0 < one.plain.written() - before < limit
+            assert one.plain.written() - before < limit  # what it would have written, undisturbed
 
 
 def _refuse(request: httpx.Request) -> httpx.Response:

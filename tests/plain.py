@@ -98,7 +98,7 @@ class Plain(ABC):
 
     @abstractmethod
     def busy(self) -> bool:
-        """Whether the server is writing."""
+        """Whether the server has not yet seen that it was left."""
 
     @abstractmethod
     def written(self) -> int:
@@ -165,6 +165,7 @@ class PlainVllm(Plain):
         super().__init__(url)
         [model] = self.get("/v1/models")["data"]
         self.name, self.context = model["id"], int(model["max_model_len"])
+        self.asked = 0
         # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
@@ -195,15 +196,18 @@ class PlainVllm(Plain):
         return raws
 
     def busy(self) -> bool:
-        return self._metric("vllm:num_requests_running") > 0
+        before = self._written()
+        self.complete("a", max_tokens=1)  # the figures are of the last step that the engine made: let it make one
+        self.asked += 1
+        return self._written() != before + 1
 
     def written(self) -> int:
-        return int(self._metric("vllm:generation_tokens_total"))
+        return self._written() - self.asked
 
-    def _metric(self, name: str) -> float:
+    def _written(self) -> int:
         lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        [value] = [line.rpartition(" ")[2] for line in lines if line.startswith(name + "{")]
-        return float(value)
+        [value] = [line.rpartition(" ")[2] for line in lines if line.startswith("vllm:generation_tokens_total{")]
+        return int(float(value))
 
 
 def _alphabet() -> dict[str, int]:
