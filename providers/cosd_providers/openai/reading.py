@@ -84,11 +84,12 @@ class Spelling:
             _, lost, core = step.pick.text.rpartition("\ufffd")
             if not core:
                 continue
-            if lost:
-                size = self._completed(core.encode(), self._steps[at + 1 :])
+            if lost or (at and _LOST in self._text):
+                size = self._completed(core.encode(), self._steps[at + 1 :], goes_on=bool(lost))
                 if size:
                     return at, self._take_first(size)
-                continue
+                if lost:
+                    continue
             string = step.pick.text.encode()
             data = self._take(string)
             if data is not None:
@@ -103,12 +104,17 @@ class Spelling:
             return None
         return len(self._steps) - 1, self._take_first(len(self._text))
 
-    def _completed(self, core: bytes, later: Sequence[Step]) -> int:
-        """How much of the text ends with a token that completes a character and goes on with `core`; 0 for none.
+    def _completed(self, core: bytes, later: Sequence[Step], *, goes_on: bool) -> int:
+        """How much of the text ends with a token that says `core` behind characters left open; 0 where none does.
 
         The same characters may stand there more than once: what the tokens behind it say has to follow.
+
+        Args:
+            core: what the token says, at its end.
+            later: the tokens behind it.
+            goes_on: whether it completes a character before that.
         """
-        for end in _ends(core, self._text):
+        for end in _ends(core, self._text, goes_on=goes_on):
             if _spell([step.pick.text for step in later[:_AHEAD]], self._text[end:]):
                 return end
         return 0
@@ -189,10 +195,10 @@ def _same(candidate: Candidate, pick: Candidate) -> bool:
     return (candidate.text, candidate.data) == (pick.text, pick.data)
 
 
-def _ends(core: bytes, text: bytes) -> Iterator[int]:
-    """Where a token may end that completes a character at the front of `text` and goes on with `core`."""
-    at = text.find(core, len(first_character(text).encode()))
-    while at > 0:
+def _ends(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
+    """Where a token may end that says `core`, behind a character at the front of `text` if it completes one."""
+    at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
+    while at >= 0:
         yield at + len(core)
         at = text.find(core, at + 1)
 
