@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -139,13 +139,18 @@ class Endpoints:
         size = len(prompt.encode())
         for name, provider in zip(["draft", *self.names], [self.draft, *self.assistants], strict=True):
             info = await provider.describe()
+            limits = [
+                limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0
+            ]
+            room = min(limits, default=None)
             # No token is shorter than a byte, so that most prompts need not be counted.
-            if info.context is None or size + _SPECIAL < info.context or not info.capabilities.tokenize:
+            if room is None or size + _SPECIAL <= room or not info.capabilities.tokenize:
                 continue
-            count = len(await provider.tokenize(prompt))
-            if count >= info.context:
-                words = f"the prompt has {count} tokens, and the context of the {name} holds {info.context}"
-                raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
+            with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
+                count = len(await provider.tokenize(prompt))
+                if count > room:
+                    words = f"the prompt has {count} tokens, and the {name} takes at most {room}"
+                    raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -39,7 +39,7 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_api.settings import missing_members
-from cosd_providers import ContextLengthError, ResponseError, ServerError
+from cosd_providers import ContextLengthError, Piece, ResponseError, ServerError, ServerInfo, UnsupportedError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
@@ -352,7 +352,7 @@ async def test_a_full_context_ends_the_answer() -> None:
     )
     after_a_replacement = await fuse("Q:", draft=draft(context=8), assistant=assistant())
     assert (after_a_replacement.text, after_a_replacement.stop_reason) == (" The capital is Lima", "context")
-    with pytest.raises(ContextLengthError, match="the prompt has 2 tokens, and the context of the draft holds 1"):
+    with pytest.raises(ContextLengthError, match="the prompt has 2 tokens, and the draft takes at most 0"):
         await fuse("Q:", draft=draft(context=1), assistant=assistant())
 
 
@@ -680,9 +680,7 @@ async def test_a_prompt_that_is_too_long_for_one_model_is_refused_before_anythin
     models = {role: ScriptedProvider.from_texts({prompt: ["a"]}) for role in ("draft", "assistant")}
     models[short].context = len(await models[short].tokenize(prompt))
     async with Fusion(**models) as fusion:  # type: ignore[arg-type]
-        with pytest.raises(
-            ContextLengthError, match=rf"the prompt has \d+ tokens, and the context of the {name} holds"
-        ):
+        with pytest.raises(ContextLengthError, match=rf"the prompt has \d+ tokens, and the {name} takes at most \d+"):
             await fusion.generate(prompt)
     assert all(model.requests == 0 for model in models.values())
     models[short].context += 1  # type: ignore[operator]
@@ -806,3 +804,34 @@ async def test_a_provider_that_is_not_whole_is_told_what_it_lacks() -> None:
         Fusion(draft=Half(), assistant=assistant())  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="draft must be a URL or a provider"):
         Fusion(draft=3, assistant=assistant())  # type: ignore[arg-type]
+
+
+async def test_a_model_that_takes_shorter_prompts_than_fit_its_context() -> None:
+    class Short(ScriptedProvider):
+        async def describe(self) -> ServerInfo:
+            return replace(await super().describe(), context=99, longest_prompt=3)
+
+    async with Fusion(draft=draft(), assistant=Short(TextModel({"Q:": ["a"]}))) as fusion:
+        with pytest.raises(ContextLengthError, match="the prompt has 30 tokens, and the assistant takes at most 3"):
+            await fusion.generate("Q:" * 15)
+
+
+async def test_a_text_that_cannot_be_encoded_to_the_byte_is_not_counted() -> None:
+    class Normalizing(ScriptedProvider):
+        async def tokenize(self, text: str) -> list[Piece]:
+            raise UnsupportedError("its bytes are not known")
+
+    prompt = "Q:" + "x" * 40
+    made = Normalizing(TextModel({prompt: [" a"]}), context=50, token_ids=False)
+    async with Fusion(draft=made, assistant=assistant(), unit="word") as fusion:
+        assert (await fusion.generate(prompt)).text == " a"
+
+
+async def test_an_error_says_which_endpoint_it_is_about() -> None:
+    class Odd(ScriptedProvider):
+        async def generate(self, *args: Any, **options: Any) -> Any:
+            raise ResponseError("odd")
+            yield
+
+    with pytest.raises(ResponseError, match=r"^odd-one: odd"):
+        await fuse("Q:", draft=Odd(TextModel({}), name="odd-one"), assistant=assistant())

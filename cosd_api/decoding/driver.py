@@ -23,7 +23,7 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Provider, Token, Usage
-from cosd_providers.errors import ResponseError
+from cosd_providers.errors import ProviderError, ResponseError, UnsupportedError
 from cosd_providers.text import merge, sendable
 
 _log = logging.getLogger("cosd_api")
@@ -124,7 +124,7 @@ class Driver:
                 await self._read_draft(command)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a draft failed: %s", type(error).__name__)
-                self._step(self.decoder.draft_failed, command.draft, error)
+                self._step(self.decoder.draft_failed, command.draft, _placed(error, self.draft))
             finally:
                 self._closed("draft", command.draft)
 
@@ -154,7 +154,10 @@ class Driver:
         """Sees whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
         if self._reencoded or not (await self.draft.describe()).capabilities.tokenize:
             return
-        pieces = await self.draft.tokenize(self.prompt + sendable(command.text))
+        try:
+            pieces = await self.draft.tokenize(self.prompt + sendable(command.text))
+        except UnsupportedError:  # of this text it cannot be known
+            return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self._reencoded = tokens[-len(command.own) :] != list(command.own)
 
@@ -192,7 +195,7 @@ class Driver:
                     _check_probs(proposal.tokens if proposal is not None else (), assistant.name)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)
-                self._step(self.decoder.ask_failed, command.ask, error)
+                self._step(self.decoder.ask_failed, command.ask, _placed(error, assistant))
             else:
                 self._step(self.decoder.answered, command.ask, proposals)
             finally:
@@ -216,6 +219,13 @@ class Driver:
         scope = self._scopes.get((kind, number))
         if scope is not None:
             scope.cancel()
+
+
+def _placed(error: Exception, provider: Provider) -> Exception:
+    """The error, with the endpoint that it is about."""
+    if isinstance(error, ProviderError) and not error.endpoint:
+        error.endpoint = provider.name
+    return error
 
 
 def _check_probs(tokens: Iterable[Token], endpoint: str) -> None:

@@ -161,6 +161,7 @@ class ServerInfo:
         build: the server's version, where it tells.
         context: tokens that fit into one request, prompt and answer together; None where unknown.
         capabilities: what it can do.
+        longest_prompt: tokens that a prompt may have, with the answer so far, where that is less than fits.
         answer_cue: what the model's chat template writes between a user's message and the answer; None where it
             has no template, or none can be seen.
     """
@@ -172,6 +173,7 @@ class ServerInfo:
     context: int | None
     capabilities: Capabilities
     answer_cue: str | None = None
+    longest_prompt: int | None = None
 
 
 @runtime_checkable

@@ -11,6 +11,8 @@ from cosd_providers.errors import ResponseError
 
 __all__ = ["parse", "prob"]
 
+_ROUNDING = 1e-3  # of a logarithm
+
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -30,5 +32,16 @@ def parse(kind: type[_M], data: object, endpoint: str) -> _M:
 
 
 def prob(logprob: float | None) -> float | None:
-    """The probability of a logarithm; None where there is none. Servers write -9999 and the like for zero."""
-    return None if logprob is None or math.isnan(logprob) else math.exp(min(logprob, 0.0))
+    """The probability of a logarithm; None where there is none. Servers write -9999 and the like for zero.
+
+    Raises:
+        ResponseError: it is above 0 by more than rounding: a logit, say.
+    """
+    if logprob is None or math.isnan(logprob):
+        return None
+    if logprob > _ROUNDING:
+        words = f"the logarithm of a probability is {logprob:g}, which is above 0"
+        raise ResponseError(
+            words, hint="vLLM shows logits where it is started with another --logprobs-mode than raw_logprobs."
+        )
+    return math.exp(min(logprob, 0.0))

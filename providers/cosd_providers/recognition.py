@@ -11,18 +11,21 @@ from contextlib import aclosing
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
-import anyio
-
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
-from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
+from cosd_providers.once import Once
 
 __all__ = ["Recognized", "recognize"]
 
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
 """What a model's `owned_by` tells of the server."""
 
-_ROUTES = {"/info": ("max_total_tokens", "tgi"), "/props": ("default_generation_settings", "llama.cpp")}
+_ROUTES = {
+    "/info": ("max_total_tokens", "tgi"),
+    "/props": ("default_generation_settings", "llama.cpp"),
+    "/api/tags": ("models", "ollama"),  # whose models from elsewhere are owned by whoever made them
+}
 """A route, and the field in its answer, that only one kind of server has."""
 
 
@@ -40,22 +43,29 @@ async def recognize(transport: Transport) -> str:
         if owner in _OWNERS:
             return _OWNERS[owner]
     for route, (field, engine) in _ROUTES.items():
-        if field in await _asked(transport, route):
+        if field in await _asked(transport, route, strict=models is None):
             return engine
     if models is not None:
         return "openai"
     raise UnsupportedError(
-        "cannot tell what kind of server this is: it answers none of /v1/models, /info and /props",
+        "cannot tell what kind of server this is: it answers none of /v1/models, /info, /props and /api/tags",
         endpoint=transport.endpoint,
         hint="Is this the URL of the API, without a route? Or name it: connect(url, engine='openai').",
     )
 
 
-async def _asked(transport: Transport, path: str) -> dict[str, Any]:
-    """The answer of a route; nothing where the server does not have it."""
+async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
+    """The answer of a route; nothing where the server does not have it.
+
+    Some gateways answer what they do not know with 401, 403 or 500: not `strict`, that too means that it is not there.
+    """
     try:
         answer = await transport.get(path)
     except (InvalidRequestError, ResponseError):
+        return {}
+    except StatusError:
+        if strict:
+            raise
         return {}
     return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
@@ -73,16 +83,15 @@ class Recognized:
         self._transport = transport
         self._make = adapter
         self._model = model
-        self._adapter: Provider | None = None
+        self._adapter: Once[Provider] = Once()
         self._users = 0
-        self._asking: anyio.Lock | None = None  # made when first needed: a lock cannot be pickled
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Copies are of the settings alone; they ask again."""
-        return {**self.__dict__, "_adapter": None, "_users": 0, "_asking": None}
+        return {**self.__dict__, "_users": 0}
 
     @property
     def name(self) -> str:
@@ -92,27 +101,26 @@ class Recognized:
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
-        if self._adapter is not None:
-            await self._adapter.__aenter__()
+        if self._adapter.found is not None:
+            await self._adapter.found.__aenter__()
         self._users += 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._users -= 1
-        if self._adapter is not None:
-            await self._adapter.__aexit__(*exc)
+        if self._adapter.found is not None:
+            await self._adapter.found.__aexit__(*exc)
         await self._transport.__aexit__(*exc)
 
     async def _known(self) -> Provider:
         """The adapter; found once, and entered as often as this is."""
-        self._asking = self._asking or anyio.Lock()
-        async with self._asking:
-            if self._adapter is None:
-                adapter = self._make(await recognize(self._transport))
-                for _ in range(self._users):
-                    await adapter.__aenter__()
-                self._adapter = adapter
-        return self._adapter
+        return await self._adapter.get(self._find)
+
+    async def _find(self) -> Provider:
+        adapter = self._make(await recognize(self._transport))
+        for _ in range(self._users):
+            await adapter.__aenter__()
+        return adapter
 
     async def describe(self) -> ServerInfo:
         """What the server is; see `contract.Provider`."""

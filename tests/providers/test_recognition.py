@@ -52,6 +52,8 @@ def owned(owner: str) -> dict[str, Any]:
         ({"/info": {"model_id": "tiny", "max_total_tokens": 9}}, "tgi"),
         ({"/props": {"default_generation_settings": {}}}, "llama.cpp"),
         ({"/v1/models": owned("system")}, "openai"),
+        ({"/v1/models": owned("bartowski"), "/api/tags": {"models": []}}, "ollama"),
+        ({"/v1/models": owned("openai"), "/info": httpx.Response(403), "/props": httpx.Response(405)}, "openai"),
         ({"/v1/models": {"data": []}}, "openai"),
         ({"/v1/models": {"data": [None, {"owned_by": 3}]}, "/info": ["x"]}, "openai"),
         ({"/v1/models": httpx.Response(200, html="<html>"), "/props": {"default_generation_settings": 1}}, "llama.cpp"),
@@ -62,7 +64,9 @@ async def test_engines(routes: Mapping[str, Any], engine: str) -> None:
 
 
 async def test_what_cannot_be_told() -> None:
-    with pytest.raises(UnsupportedError, match=r"answers none of /v1/models, /info and /props.* engine='openai'"):
+    with pytest.raises(
+        UnsupportedError, match=r"answers none of /v1/models, /info, /props and /api/tags.* engine='openai'"
+    ):
         await connect(URL, http_client=server({})).describe()
     refused = server({"/v1/models": httpx.Response(401, json={"error": {"message": "no key"}})})
     with pytest.raises(AuthenticationError, match="no key"):

@@ -43,6 +43,7 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.reading import Reader, Server
 from cosd_providers.llama_cpp.wire import OWNED, Models, Pieces, Prefix, Props, Rendered, Slots, sent
+from cosd_providers.once import Once
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Draft, Position, answer, boundaries, within
 from cosd_providers.text import sendable
@@ -87,7 +88,7 @@ class LlamaCpp:
         self._model = model
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
         self._completions = Completions(self._transport, model, extra_body or {})
-        self._server: Server | None = None
+        self._server: Once[Server] = Once()
 
     def __repr__(self) -> str:
         return f"LlamaCpp({self._transport.endpoint!r}, model={self._model!r})"
@@ -204,28 +205,29 @@ class LlamaCpp:
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        if self._server is None:
-            model = self._choose(await self._ask(Models, "/v1/models"))
-            props = await self._ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
-            end = await self._encode(props.eos_token)
-            visible = await self._encode("a")
-            if not visible:
-                raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
-            able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True)
-            info = ServerInfo(
-                endpoint=self._transport.endpoint,
-                engine="llama.cpp",
-                model=model,
-                build=props.build_info,
-                context=props.default_generation_settings.n_ctx,
-                capabilities=able,
-                answer_cue=await self._answer_cue(),
-            )
-            server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
-            if await self._speculates():
-                raise server.speculative()
-            self._server = server
-        return self._server
+        return await self._server.get(self._learn)
+
+    async def _learn(self) -> Server:
+        model = self._choose(await self._ask(Models, "/v1/models"))
+        props = await self._ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
+        end = await self._encode(props.eos_token)
+        visible = await self._encode("a")
+        if not visible:
+            raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
+        able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True)
+        info = ServerInfo(
+            endpoint=self._transport.endpoint,
+            engine="llama.cpp",
+            model=model,
+            build=props.build_info,
+            context=props.default_generation_settings.n_ctx,
+            capabilities=able,
+            answer_cue=await self._answer_cue(),
+        )
+        server = Server(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
+        if await self._speculates():
+            raise server.speculative()
+        return server
 
     async def _answer_cue(self) -> str | None:
         """What the chat template writes before an answer; None where the model has no template of its own."""

@@ -1,0 +1,55 @@
+"""Something that is found out once."""
+
+from __future__ import annotations
+
+import pickle
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from cosd_providers.once import Once
+
+
+async def test_many_who_ask_at_once() -> None:
+    once, asked = Once[int](), list[int]()
+
+    async def find() -> int:
+        asked.append(1)
+        await anyio.sleep(0.01)
+        return 7
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(once.get, find)
+    assert await once.get(find) == once.found == 7
+    assert len(asked) == 1
+
+
+async def test_a_failure_is_not_kept_and_whoever_leaves_holds_up_nobody() -> None:
+    once = Once[int]()
+    answers = [OSError("not now"), 7]
+
+    async def find() -> int:
+        await anyio.lowlevel.checkpoint()
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with pytest.raises(OSError, match="not now"):
+        await once.get(find)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await once.get(find)
+    assert await once.get(find) == 7
+
+
+async def test_a_copy_finds_out_anew() -> None:
+    once = Once[int]()
+
+    async def find() -> int:
+        return 7
+
+    await once.get(find)
+    assert pickle.loads(pickle.dumps(once)).found is None
