@@ -1,0 +1,30 @@
+"""The OpenAI-compatible adapter does what every adapter has to do, against vLLM's `/v1`, scored prompts included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from conformance import Conformance, Subject
+from cosd_providers import OpenAICompatible
+from plain import MODELS, PlainVllm
+from vllm_cpu.servers import VllmPair
+
+
+@pytest.fixture(scope="module")
+def plain(vllm_pair: VllmPair) -> Mapping[str, PlainVllm]:
+    """The servers, asked directly."""
+    return {name: PlainVllm(url) for name, url in vllm_pair.items()}
+
+
+class TestOpenAICompatible(Conformance):
+    @pytest.fixture(params=["list", "echo"])
+    def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        def given(name: str) -> Subject:
+            options: Any = {"dialect": "vllm", "strategy": request.param, "tokenizer": MODELS / name}
+            return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name])
+
+        return given
