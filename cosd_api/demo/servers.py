@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 __all__ = ["BUNDLED", "INSTALL", "MODELS", "LocalServer", "LocalServerError", "Pair", "bundled_pair", "serve"]
@@ -133,10 +133,23 @@ class LocalServer:
         return LocalServerError(f"the server for {self._model.name} ended with code {code}: {last}")
 
 
+class Served(Protocol):
+    """A running server."""
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        ...
+
+    def check(self) -> None:
+        """Raises where it has ended by itself."""
+        ...
+
+
 class Pair(Mapping[str, str]):
     """The two servers of the demonstration: a mapping from a model's name to its server's URL."""
 
-    def __init__(self, servers: Mapping[str, LocalServer]) -> None:
+    def __init__(self, servers: Mapping[str, Served]) -> None:
         self.servers = servers
 
     def __getitem__(self, name: str) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_cpu.servers import START_SECONDS, VllmPair, pair
+from cosd_api.demo.servers import Pair
+from vllm_cpu.servers import START_SECONDS, pair
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_VLLM_ENV")
@@ -49,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def vllm_pair() -> Iterator[VllmPair]:
+def vllm_pair() -> Iterator[Pair]:
     """The two bundled models on real vLLM servers: URLs by name, and as `vllm_pair.sums` and `vllm_pair.facts`."""
     if not ENVIRONMENT:
         pytest.fail("these tests need COSD_VLLM_ENV, the folder that vLLM is installed in: run `make test-vllm`")

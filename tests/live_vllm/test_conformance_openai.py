@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from conformance import Conformance, Subject
+from cosd_api.demo.servers import Pair
 from cosd_providers import OpenAICompatible
 from plain import MODELS, PlainVllm
-from vllm_cpu.servers import VllmPair
 
 
 @pytest.fixture(scope="module")
-def plain(vllm_pair: VllmPair) -> Mapping[str, PlainVllm]:
+def plain(vllm_pair: Pair) -> Mapping[str, PlainVllm]:
     """The servers, asked directly."""
     return {name: PlainVllm(url) for name, url in vllm_pair.items()}
 

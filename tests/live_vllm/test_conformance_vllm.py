@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from conformance import Conformance, Subject
+from cosd_api.demo.servers import Pair
 from cosd_providers.vllm import Vllm
 from plain import PlainVllm
-from vllm_cpu.servers import VllmPair
 
 
 @pytest.fixture(scope="module")
-def plain(vllm_pair: VllmPair) -> Mapping[str, PlainVllm]:
+def plain(vllm_pair: Pair) -> Mapping[str, PlainVllm]:
     """The servers, asked directly."""
     return {name: PlainVllm(url) for name, url in vllm_pair.items()}
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
 from cosd_providers.openai import OpenAICompatible
-from vllm_cpu.servers import VllmPair
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 and the total is 42.\n"
@@ -39,7 +39,7 @@ def prompt_tokens(url: str, name: str, text: str, skip: int) -> list[dict[str, A
 
 
 @pytest.fixture
-def url(vllm_pair: VllmPair, vllm_name: str) -> str:
+def url(vllm_pair: Pair, vllm_name: str) -> str:
     return vllm_pair[vllm_name]
 
 

@@ -13,11 +13,10 @@ import pytest
 from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair
 from same_answers import MAY_DIFFER, compared, fused
-from vllm_cpu.servers import VllmPair
 
 
 @pytest.fixture(scope="module")
-def urls(pair: Pair, vllm_pair: VllmPair) -> Mapping[str, Mapping[str, str]]:
+def urls(pair: Pair, vllm_pair: Pair) -> Mapping[str, Mapping[str, str]]:
     """From an engine and a model to a server."""
     return {"llama.cpp": pair, "vLLM": vllm_pair}
 

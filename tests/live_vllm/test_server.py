@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cosd_api.demo.servers import Pair
 from vllm_cpu.install import vllm_version
-from vllm_cpu.servers import CONTEXT, VllmPair
+from vllm_cpu.servers import CONTEXT
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 END = {"sums": ("<|endoftext|>", 0), "facts": ("</s>", 1)}
@@ -21,7 +22,7 @@ CLOSE = {"Connection": "close"}
 class Server:
     """Plain requests to one server."""
 
-    def __init__(self, pair: VllmPair, name: str) -> None:
+    def __init__(self, pair: Pair, name: str) -> None:
         self.url, self.name = pair[name], name
 
     def get(self, path: str) -> Any:
@@ -64,13 +65,13 @@ class Server:
 
 
 @pytest.fixture
-def server(vllm_pair: VllmPair, vllm_name: str) -> Server:
+def server(vllm_pair: Pair, vllm_name: str) -> Server:
     """Each of the two real servers."""
     return Server(vllm_pair, vllm_name)
 
 
 @pytest.fixture
-def facts(vllm_pair: VllmPair) -> Server:
+def facts(vllm_pair: Pair) -> Server:
     """The server whose prompts begin with `<s>`."""
     return Server(vllm_pair, "facts")
 

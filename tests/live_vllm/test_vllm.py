@@ -10,10 +10,9 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import bundled_pair
+from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.vllm import Vllm
-from vllm_cpu.servers import VllmPair
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
@@ -22,7 +21,7 @@ ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
 
 
 @pytest.fixture
-def url(vllm_pair: VllmPair, vllm_name: str) -> str:
+def url(vllm_pair: Pair, vllm_name: str) -> str:
     """Each of the two real servers."""
     return str(getattr(vllm_pair, vllm_name))
 
@@ -199,7 +198,7 @@ async def test_the_context(url: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_a_fusion_is_the_same_as_over_llama_cpp(
-    vllm_pair: VllmPair, strategy: Literal["echo", "list", "singles"]
+    vllm_pair: Pair, strategy: Literal["echo", "list", "singles"]
 ) -> None:
     prompts = [question.prompt for question in sample("mixed", 10, seed=5)]
     ours = Fusion(draft=Vllm(vllm_pair.sums), assistant=Vllm(vllm_pair.facts, strategy=strategy))

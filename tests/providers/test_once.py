@@ -28,7 +28,7 @@ async def test_many_who_ask_at_once() -> None:
 
 async def test_a_failure_is_not_kept_and_whoever_leaves_holds_up_nobody() -> None:
     once = Once[int]()
-    answers = [OSError("not now"), 7]
+    answers: list[OSError | int] = [OSError("not now"), 7]
 
     async def find() -> int:
         await anyio.lowlevel.checkpoint()

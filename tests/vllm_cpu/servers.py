@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
+
+from cosd_api.demo.servers import Pair
 
 MODELS = Path(__file__).parent.parent / "models"
 CHILD = Path(__file__).with_name("_child.py")
@@ -134,41 +136,6 @@ class VllmServer:
             connection.close()
 
 
-class VllmPair(Mapping[str, str]):
-    """The small models on vLLM: a mapping from a model's name to its server's URL."""
-
-    def __init__(self, servers: Mapping[str, VllmServer]) -> None:
-        self.servers = servers
-
-    def __getitem__(self, name: str) -> str:
-        return self.servers[name].url
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.servers)
-
-    def __len__(self) -> int:
-        return len(self.servers)
-
-    @property
-    def sums(self) -> str:
-        """URL of the model that adds."""
-        return self["sums"]
-
-    @property
-    def facts(self) -> str:
-        """URL of the model that knows facts."""
-        return self["facts"]
-
-    def check(self) -> None:
-        """Sees whether both still run.
-
-        Raises:
-            VllmServerError: one has ended by itself.
-        """
-        for server in self.servers.values():
-            server.check()
-
-
 @contextmanager
 def serve(environment: Path, names: Sequence[str], options: Sequence[str] = ()) -> Iterator[dict[str, VllmServer]]:
     """Serves models of `tests/models`, started together, while the block lasts.
@@ -192,11 +159,11 @@ def serve(environment: Path, names: Sequence[str], options: Sequence[str] = ()) 
 
 
 @contextmanager
-def pair(environment: Path) -> Iterator[VllmPair]:
+def pair(environment: Path) -> Iterator[Pair]:
     """Serves the two bundled models, and the one that writes emoji and the like, while the block lasts.
 
     Raises:
         VllmServerError: one cannot be started; the message says why.
     """
     with serve(environment, ["sums", "facts", "reciter"]) as servers:
-        yield VllmPair(servers)
+        yield Pair(servers)
