@@ -36,6 +36,10 @@ class FakeVllm:
         strings: whether it knows `return_token_strs`.
         cuts: whether `max_tokens` is cut to what fits; old versions refuse it.
         template: what stands before and after a user's message; None without a chat template.
+        spaces: whether the vocabulary is SentencePiece's.
+        bare: whether tokens' strings lose a space at their front, as SentencePiece's did in older versions.
+        broken: whether rendering the template fails.
+        cap: tokens that an answer may have by the server's own generation config; None for any number.
     """
 
     def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False) -> None:
@@ -50,6 +54,10 @@ class FakeVllm:
         self.strings = True
         self.cuts = True
         self.template: tuple[str, str] | None = None
+        self.spaces = False
+        self.bare = False
+        self.broken = False
+        self.cap: int | None = None
         self.models: list[dict[str, Any]] = [{"id": "toy", "root": "/toy", "parent": None}]
 
     def client(self) -> httpx.AsyncClient:
@@ -77,6 +85,8 @@ class FakeVllm:
 
     def _tokenize(self, body: dict[str, Any]) -> httpx.Response:
         if "messages" in body:
+            if self.broken:
+                return _refused("'NoneType' object is not iterable", 500)
             if self.template is None:
                 return _refused("default chat template is no longer allowed, so you must provide a chat template")
             text, special = self.template[0] + body["messages"][0]["content"] + self.template[1], False
@@ -99,7 +109,10 @@ class FakeVllm:
         return None if self.model.tokens[n] else f"<unused{n}>"
 
     def _entry(self, n: int) -> str:
-        """An id as an entry of a byte-level vocabulary."""
+        """An id as an entry of its vocabulary."""
+        if self.spaces:
+            text = self._decode([n], specials=True)
+            return f"<0x{self._bytes(n)[0]:02X}>" if _LOST in text else text.replace(" ", "\u2581")
         shown = [chr(b) if b in _VISIBLE else chr(0x100 + _HIDDEN.index(b)) for b in self._bytes(n)]
         return self._special(n) or "".join(shown)
 
@@ -120,7 +133,7 @@ class FakeVllm:
         """A token as logprobs show it: by itself, or behind up to four tokens if it is unfinished."""
         alone = self._decode([n], specials=True)
         if not alone.endswith(_LOST):
-            return alone
+            return alone.removeprefix(" ") if self.bare else alone
         for count in range(1, min(len(context), 4) + 1):
             before = list(context[-count:])
             whole = self._decode([*before, n], specials=True)
@@ -178,7 +191,8 @@ class FakeVllm:
         ids, text = list(prompt), ""
         # The decoder is primed with the prompt, in vain where that ends inside a character: then it shows all of it.
         base = 0 if self._decode(prompt, specials=False).endswith(_LOST) else len(prompt)
-        for count in range(1, min(body["max_tokens"], self.context - len(prompt)) + 1):
+        most = min(body["max_tokens"], self.context - len(prompt), self.cap or self.context)
+        for count in range(1, most + 1):
             probs = self.model.next(tuple(n for n in ids if n not in self.beginning))
             own = max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n))
             logprobs = self._logprobs(own, probs, ids[len(prompt) :], body)
@@ -186,7 +200,7 @@ class FakeVllm:
             shown = self._decode(ids[base:], specials=False)
             shown = text if shown.endswith(_LOST) else shown
             end = own in self.model.end_ids
-            last = end or count == min(body["max_tokens"], self.context - len(prompt))
+            last = end or count == most
             step = {"index": index, "text": shown[len(text) :], "logprobs": logprobs, "token_ids": [own]}
             text = shown
             yield {**step, "finish_reason": ("stop" if end else "length") if last else None, "stop_reason": None}
@@ -244,7 +258,6 @@ def _usage(prompt: int, answer: int) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": None}
 
 
-def _refused(words: str) -> httpx.Response:
-    return httpx.Response(
-        400, json={"error": {"message": words, "type": "BadRequestError", "param": None, "code": 400}}
-    )
+def _refused(words: str, status: int = 400) -> httpx.Response:
+    kind = "BadRequestError" if status == 400 else "InternalServerError"
+    return httpx.Response(status, json={"error": {"message": words, "type": kind, "param": None, "code": status}})

@@ -149,6 +149,7 @@ class StandInTgi:
         cut: it silently reads only that many tokens, the last ones.
         faults: the types of errors that the next generations end in, each with the number of events before it.
         broken: after how many events a stream ends without its last one.
+        most: how many tokens a stream has at most, whatever is asked: no real server does this.
         pace: seconds before each event.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
@@ -167,6 +168,7 @@ class StandInTgi:
     cut: int | None = None
     faults: list[tuple[str, int]] = field(default_factory=list)
     broken: int | None = None
+    most: int | None = None
     pace: float = 0.0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
@@ -366,6 +368,8 @@ class StandInTgi:
         except RefusalError as refusal:
             yield refusal.body
             return
+        if self.most is not None:
+            asked = {**asked, "max_new_tokens": min(asked["max_new_tokens"], self.most)}
         fault, tokens = self._fault(), list[dict[str, Any]]()
         for index, (token, top, last) in enumerate(self._run(ids, asked)):
             if fault and fault[1] == index:

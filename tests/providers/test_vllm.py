@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest.mock import ANY
 
+import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from hypothesis import assume, given
@@ -196,6 +198,17 @@ async def test_a_model_that_says_nothing_is_asked_a_few_times_only() -> None:
     assert len(completions(server)) < 10
 
 
+async def test_a_special_token_before_a_character_of_four_tokens() -> None:
+    said = [b"", *(bytes([byte]) for byte in "😀".encode())]
+    vocabulary = [b"", *said, *(bytes([byte]) for byte in range(256) if bytes([byte]) not in said)]
+    model = TableModel(vocabulary, None, end_ids=(0,))
+    model.next = lambda ids: [float(n == len(ids) % 6) for n in range(len(vocabulary))]
+    provider = Vllm(URL, http_client=FakeVllm(model).client())
+    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    assert proposal is not None
+    assert [token.data for token in proposal.tokens] == ["😀".encode()]
+
+
 # What goes over the wire.
 
 
@@ -331,6 +344,37 @@ async def test_without_special_tokens() -> None:
         await draft(provider, prompt="")
 
 
+# Strings of SentencePiece.
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("per_event", [1, 3])
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["\n", "  ", "  ", "a", " b"],
+        ["\n", "   ", " return", " x", ";"],
+        [" is", " ", "4", "2", " ."],
+        [" a", b"\xf0\x9f", b"\x98\x80", " b", "c"],
+    ],
+)
+async def test_a_space_that_a_string_has_lost_is_found_in_the_text(
+    script: list[str | bytes], per_event: int, bare: bool
+) -> None:
+    bytes_only = [bytes([byte]) for part in script if isinstance(part, bytes) for byte in part]
+    tokens = [part for part in script if isinstance(part, str)]
+    if bytes_only:  # such a vocabulary has parts of characters one byte at a time
+        tokens = [script[0], *bytes_only, *script[3:]]  # type: ignore[list-item]
+    server, provider = fake({"~": [" a", " \u00e9"], "P:": tokens})
+    expected = ScriptedProvider(server.model)
+    server.spaces, server.bare, server.per_event = True, bare, per_event
+    ours, theirs = await draft(provider, "P:", limit=5), await draft(expected, "P:", limit=5)
+    assert [one.data for one in ours[:-1]] == [one.data for one in theirs[:-1]]
+    await provider.describe()
+    assert provider._server.found is not None
+    assert provider._server.found.bare is bare
+
+
 # Ties.
 
 
@@ -408,6 +452,81 @@ async def test_the_context_is_full(cuts: bool) -> None:
     assert all(body["prompt"][0] != "Q Q Q Q" for body in completions(server))
 
 
+@pytest.mark.parametrize("ids", [True, False])
+async def test_a_limit_of_the_servers_own_does_not_end_a_draft(ids: bool) -> None:
+    script = [" a", b" \xf0\x9f", b"\x98\x80", *(f" {n}" for n in range(20))]
+    server, provider = fake({"Q": script}, context=200)
+    expected = ScriptedProvider(server.model, token_ids=ids)
+    server.cap, server.ids = 3, ids
+    for limit in (2, 9, 40):
+        ours, theirs = await draft(provider, limit=limit), await draft(expected, limit=limit)
+        assert ours[:-1] == theirs[:-1]
+        assert ours[-1].reason == theirs[-1].reason
+    server.context = 12
+    other = Vllm(URL, http_client=server.client())
+    assert (await draft(other))[-1] == DraftEnd("context")
+    assert len(await draft(other)) == 11  # as many tokens, of which two are one character, and the end of the draft
+    question = Question(0, (b" a", " 😀".encode(), b" 0", b" 1", b" 2"), word=True)
+    said = await other.propose("Q", b"", [question], usage=Usage())
+    assert (
+        said == await expected.propose("Q", b"", [question], usage=Usage()) or not ids
+    )  # what is cut is cut again where it can only be asked from the text
+
+
+async def test_a_server_that_never_finishes_a_character() -> None:
+    server, provider = fake({"Q": [" a", b" \xf0\x9f", b"\x98\x80"]})
+    server.cap = 1
+    with pytest.raises(ResponseError, match="stopped without a token and without a reason") as caught:
+        await draft(provider)
+    assert caught.value.retryable
+
+
+async def test_a_long_prompt_is_counted_once() -> None:
+    prompt = "abcd " * 50
+    server, provider = fake({"~": ["abcd "], prompt: [" a", " b", " c"]}, context=300)
+    await provider.describe()
+    server.requests.clear()
+    for text in (b"", b" a", b" a x", b" y"):
+        questions = [Question(at, (b" a",)) for at in range(0, len(text), 2)]
+        await draft(provider, prompt, text, limit=100)
+        await provider.propose(prompt, text, [*questions, Question(len(text), (b"x",), word=True)], usage=Usage())
+    [counted] = [body for path, body in server.requests if path == "/tokenize"]
+    assert (counted["prompt"], counted.get("return_token_strs")) == (prompt, None)
+    # Where that is not enough to know it, there is another count.
+    await draft(provider, prompt, b"x" * 200, limit=100)
+    assert [path for path, _ in server.requests].count("/tokenize") == 2
+
+
+async def test_tokens_that_were_told_are_not_counted() -> None:
+    prompt = "abcd " * 50
+    server, provider = fake({"~": ["abcd "], prompt: [" a"] * 9}, context=300)
+    await provider.tokenize(prompt)
+    server.requests.clear()
+    await draft(provider, prompt, limit=100)
+    assert {path for path, _ in server.requests} == {"/v1/completions"}
+    other = Vllm(URL, http_client=server.client())
+    await draft(other, prompt, limit=1)  # whose answer tells it
+    server.requests.clear()
+    await draft(other, prompt + " a", limit=100)
+    await other.propose(prompt, b"", [Question(0, (b"a",) * 100, word=True)], usage=Usage())
+    assert {path for path, _ in server.requests} == {"/v1/completions"}
+
+
+async def test_a_scored_text_is_encoded_no_more_than_it_has_to_be() -> None:
+    server = FakeVllm(TextModel({"Q": [" a", " b", " c"]}))
+    provider = Vllm(URL, http_client=server.client(), strategy="echo")
+    await provider.describe()
+    for questions, count in (
+        ([Question(0, (b" a",)), Question(2, (b" b",)), Question(2, (b" b", b" c"), word=True)], 3),
+        ([Question(0, (b" a",)), Question(2, (b" b",))], 1),  # the beginnings are known
+        ([Question(6, (b" d",)), Question(0, (b" a",))], 1),  # the whole text itself
+        ([Question(2, (b" b",))], 0),  # one place is asked by itself
+    ):
+        server.requests.clear()
+        await provider.propose("Q", b" a b c", questions, usage=Usage())
+        assert [path for path, _ in server.requests].count("/tokenize") == count
+
+
 async def test_what_surely_fits_is_not_counted() -> None:
     server, provider = fake({"Q": [" a"] * 9}, context=100)
     await provider.describe()
@@ -465,6 +584,31 @@ async def test_models() -> None:
     server.models = [{"id": "small"}, {"id": "large"}]
     with pytest.raises(ModelChoiceError, match="several models, and none was named; the server has 'small', 'large'"):
         await Vllm(URL, http_client=server.client()).describe()
+
+
+async def test_a_template_that_fails_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleep(seconds: float) -> None:
+        """Nobody waits."""
+
+    monkeypatch.setattr("cosd_providers.http.retries.anyio.sleep", sleep)
+    server, provider = fake({"Q": ["a"]})
+    server.template, server.broken = ("<|user|>", "<|assistant|>"), True
+    assert (await provider.describe()).answer_cue is None
+
+
+async def test_what_it_is_is_asked_once_by_all() -> None:
+    server, _ = fake({})
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        await anyio.lowlevel.checkpoint()
+        return server.handle(request)
+
+    provider = Vllm(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    async with anyio.create_task_group() as group:
+        for _ in range(9):
+            group.start_soon(provider.describe)
+    assert [path for path, _ in server.requests].count("/version") == 1
+    assert len(completions(server)) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ was at hand to run:
   `--enable-prefill-logprobs`. A token above one half is the most probable one: that is the **filter** of `propose`.
 - Errors of `/generate_stream` come as an event, after a status of success.
 - A prompt that is too long is refused; where the server has no fast tokenizer, it is cut without a word.
+- Only the end of a stream tells what the prompt has in tokens. A draft that is left before it is billed what was
+  counted beside it; where the text is long and most of it was counted before, what it then has in proportion.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -23,9 +26,11 @@ from urllib.parse import urlsplit
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.once import Once
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import Chain, Draft, Position, along, answer, boundaries, within
+from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
 from cosd_providers.text import sendable
+from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests, at_once
 from cosd_providers.tgi.wire import OWNED, Info, Rendered
@@ -33,7 +38,7 @@ from cosd_providers.tokenization import load_tokenizer
 
 __all__ = ["Tgi"]
 
-_MORE = 4  # raw tokens that a draft is asked for again at least, to finish a character
+_DOUBLED = 16  # raw tokens of a chain, up to which as many are asked for again
 _MARK = "4711"  # stands for a user's message in a chat template
 
 _Known = dict[int, tuple[list[int], list[Position]]]
@@ -84,7 +89,7 @@ class Tgi:
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
         local = load_tokenizer(tokenizer) if tokenizer is not None else None
         self._requests = Requests(self._transport, extra_body or {}, local)
-        self._server: Server | None = None
+        self._server = Once[Server]()
 
     def __repr__(self) -> str:
         return f"Tgi({self._transport.endpoint!r}, model={self._model!r})"
@@ -112,30 +117,10 @@ class Tgi:
         """Streams a draft; see `contract.Provider`. It goes on from text alone: no draft has a continuation."""
         del continuation
         server = await self._known()
-        before, draft, wanted = prompt + sendable(text), Draft(max_tokens), max_tokens
-        while not draft.over:
-            known, at = list(draft.ids), 0
-            limit = await self._requests.room(server, before, wanted)
-            if limit <= len(known):
-                if not text and not known:
-                    raise await self._requests.too_long(server, before)
-                yield DraftEnd("context")
-                return
-            async with self._requests.stream(server, before, limit, usage) as events:
-                async for event in events:
-                    pick = server.position(event).pick
-                    if at >= len(known):
-                        for token in draft.feed(pick.id, pick.token):
-                            yield token
-                    elif pick.id != known[at]:
-                        raise server.broken("the server did not write the same tokens again after the same text")
-                    at += 1
-                    if draft.over:
-                        break
-            if not draft.over and len(draft.ids) == len(known):  # it would be asked again for ever
-                raise server.broken("the server stopped without a token and without a reason")
-            wanted = len(draft.ids) + max(draft.left, _MORE)
-        yield DraftEnd("end") if draft.ended else DraftEnd("limit")
+        drafting = Drafting(self._requests, server, prompt, text, usage)
+        async with aclosing(drafting.draft(max_tokens)) as items:
+            async for item in items:
+                yield item
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
@@ -162,7 +147,8 @@ class Tgi:
         taken, data = chain.turned
         before = prompt + sendable(text[: chain.question.start] + data)
         again = chain.ids[taken:]
-        limit = await self._requests.room(server, before, len(again) + chain.wanted)
+        wanted = len(again) + max(chain.wanted, min(len(again), _DOUBLED))  # it goes through all again each time
+        limit = await self._requests.room(server, before, wanted)
         if limit <= len(again):
             if not chain.ids:  # the text itself is too long for this model
                 raise await self._requests.too_long(server, before)
@@ -195,7 +181,7 @@ class Tgi:
         places = {at: sizes[at] for at, part in zip(starts, parts, strict=True) if own.ids[: sizes[at]] == part.ids}
         if len(places) < least:
             return {}
-        scored = await self._requests.prefill(server, whole, usage)
+        scored = await self._requests.prefill(server, whole, own, usage)
         told = {at: server.likely(scored, place) for at, place in places.items()}
         return {at: (own.ids[places[at] :], positions) for at, positions in told.items() if positions}
 
@@ -205,9 +191,10 @@ class Tgi:
         if not server.prefill:
             raise server.unscored()
         whole = prompt + sendable(text)
+        own = await self._requests.encode(server, whole)
         if await self._requests.room(server, whole, 1) < 1:
             raise await self._requests.too_long(server, whole)
-        scored = await self._requests.prefill(server, whole, usage)
+        scored = await self._requests.prefill(server, whole, own, usage)
         return within(scored.tokens(), len(prompt.encode()))
 
     async def tokenize(self, text: str) -> list[Piece]:
@@ -216,22 +203,24 @@ class Tgi:
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        if self._server is None:
-            card = await self._info()
-            around = await self._requests.around()
-            prefill, top = await self._requests.abilities()
-            able = Capabilities(token_ids=False, end_prob=False, tokenize=self._requests.encodes(around), score=prefill)
-            info = ServerInfo(
-                endpoint=self._transport.endpoint,
-                engine="tgi",
-                model=card.model_id,
-                build=card.version,
-                context=card.max_total_tokens,
-                capabilities=able,
-                answer_cue=await self._answer_cue(),
-            )
-            self._server = Server(info, card.max_input_tokens, around, prefill and around is not None, top)
-        return self._server
+        return await self._server.get(self._learn)
+
+    async def _learn(self) -> Server:
+        card = await self._info()
+        around = await self._requests.around()
+        prefill, top = await self._requests.abilities()
+        able = Capabilities(token_ids=False, end_prob=False, tokenize=self._requests.encodes(around), score=prefill)
+        info = ServerInfo(
+            endpoint=self._transport.endpoint,
+            engine="tgi",
+            model=card.model_id,
+            build=card.version,
+            context=card.max_total_tokens,
+            capabilities=able,
+            longest_prompt=card.max_input_tokens,
+            answer_cue=await self._answer_cue(),
+        )
+        return Server(info, card.max_input_tokens, around, prefill and around is not None, top)
 
     async def _info(self) -> Info:
         """What only this engine answers."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
 from pydantic import BaseModel
 
 from cosd_providers.contract import Piece, Usage
+from cosd_providers.counting import Counts
 from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import Transport
@@ -22,8 +24,9 @@ from cosd_providers.tokenization import Tokenizer, count
 
 __all__ = ["Requests", "at_once"]
 
-_SLACK = 8  # tokens that may stand around a text; else a token has at least one byte
-_REMEMBERED = 64  # encodings that are kept
+_REMEMBERED = 4  # encodings that are kept: they are long
+_LONG = 2000  # characters: a text that is not longer is encoded at little cost
+_BYTES = 4  # of a token, about
 _MOST = 8  # requests at a time
 
 _T = TypeVar("_T")
@@ -52,6 +55,25 @@ async def at_once(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
     return [results[at] for at in range(len(jobs))]
 
 
+@dataclass(slots=True)
+class _Bill:
+    """What the prompt of one stream is billed.
+
+    Attributes:
+        usage: is billed.
+        reckoned: its tokens, as far as they are known before the end.
+        told: its tokens, as the end tells.
+    """
+
+    usage: Usage
+    reckoned: int | None = None
+    told: int | None = None
+
+    def settle(self, guessed: int) -> None:
+        """Bills what is known best."""
+        self.usage.prompt_tokens += next(n for n in (self.told, self.reckoned, guessed) if n is not None)
+
+
 class Requests:
     """Requests to one server.
 
@@ -59,6 +81,9 @@ class Requests:
         transport: the server.
         extra: merged into the `parameters` of every generation.
         tokenizer: encodes and counts where the server does not.
+
+    Attributes:
+        counts: how many tokens texts have, special ones too.
     """
 
     def __init__(self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None) -> None:
@@ -66,6 +91,7 @@ class Requests:
         self._extra = extra
         self._tokenizer = tokenizer
         self._encodings: OrderedDict[str, Encoded] = OrderedDict()
+        self.counts = Counts()
 
     def _body(self, text: str, limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
         return {"inputs": text, "parameters": {**self._extra, **parameters(limit, top, prefill=prefill)}}
@@ -98,11 +124,10 @@ class Requests:
     async def encode(self, server: Server, text: str) -> Encoded:
         """The server's encoding of `text`; asked once for each of the last texts."""
         if server.around is None:
-            words = "the server does not encode text for others (/tokenize), and this needs the tokens of a text"
-            hint = "Give a `tokenizer`, or serve a model that has a fast one."
-            raise UnsupportedError(words, endpoint=server.info.endpoint, hint=hint)
+            raise self._encodes_nothing(server)
         if text not in self._encodings:
-            self._encodings[text] = encoded(await self._tokenize(text), text, server.around)
+            own = self._encodings[text] = encoded(await self._tokenize(text), text, server.around)
+            self.counts.add(text, len(own.all))
             if len(self._encodings) > _REMEMBERED:
                 self._encodings.popitem(last=False)
         return self._encodings[text]
@@ -116,17 +141,29 @@ class Requests:
 
     async def count(self, server: Server, text: str) -> int:
         """How many tokens the model reads of `text`, the special ones around it too."""
-        if server.around is None and self._tokenizer is not None:
-            return count(self._tokenizer, text)
-        return len((await self.encode(server, text)).all)
+        known = self.counts.exact(text)
+        if known is None:
+            if server.around is not None:
+                known = len((await self._tokenize(text)).root)
+            elif self._tokenizer is not None:
+                known = count(self._tokenizer, text)
+            else:
+                raise self._encodes_nothing(server)
+            self.counts.add(text, known)
+        return known
+
+    def _encodes_nothing(self, server: Server) -> UnsupportedError:
+        words = "the server does not encode text for others (/tokenize), and this needs the tokens of a text"
+        hint = "Give a `tokenizer`, or serve a model that has a fast one."
+        return UnsupportedError(words, endpoint=server.info.endpoint, hint=hint)
 
     async def _tokenize(self, text: str) -> Encoding:
         return self._read(Encoding, await self._transport.post("/tokenize", {"inputs": text}))
 
     async def room(self, server: Server, text: str, wanted: int) -> int:
         """How many tokens may be asked for after `text`: `wanted`, or what still fits; not above 0 where none does."""
-        size, context = len(text.encode()) + _SLACK, server.info.context or 0
-        if size <= server.longest and size + wanted <= context:
+        context = server.info.context or 0
+        if self.counts.fits(text, min(server.longest, context - wanted)):
             return wanted
         read = await self.count(server, text)
         return min(wanted, context - read) if read <= server.longest else 0
@@ -137,29 +174,44 @@ class Requests:
 
     @asynccontextmanager
     async def stream(
-        self, server: Server, text: str, limit: int, usage: Usage, *, top: int = 0
+        self, server: Server, text: str, limit: int, usage: Usage, *, top: int = 0, whole: bool = True
     ) -> AsyncGenerator[AsyncIterator[Event]]:
         """The events of a generation. Leaving the block closes the request.
 
-        What the prompt has in tokens is asked for beside it: the stream tells only at its end, which may not be
-        waited for.
+        Only the end of a stream tells what the prompt has in tokens. A stream that may be left before, one that is
+        not read `whole`, has them reckoned beside it.
         """
-        read: list[int] = []
         first: list[Any] = []
+        bill = _Bill(usage)
         async with AsyncExitStack() as stack:
 
             async def begin() -> None:
                 first[:] = await self._begun(stack, self._body(text, limit, top), usage)
 
-            async def measure() -> None:
-                if self.encodes(server.around):
-                    read.append(await self.count(server, text))
+            async def reckon() -> None:
+                if not whole:
+                    bill.reckoned = await self._reckoned(server, text)
 
-            await at_once([begin, measure])
-            usage.prompt_tokens += sum(read)
-            events: AsyncIterator[dict[str, Any]] = first[1]
-            async with aclosing(self._events(server, first[0], events, read, usage)) as steps:
-                yield steps
+            try:
+                await at_once([begin, reckon])
+                events: AsyncIterator[dict[str, Any]] = first[1]
+                async with aclosing(self._events(server, first[0], events, text, bill)) as steps:
+                    yield steps
+            finally:
+                if first:
+                    bill.settle(self._guessed(text))
+
+    async def _reckoned(self, server: Server, text: str) -> int | None:
+        """What the text has in tokens: counted, unless it is long and mostly one that was; None if it cannot be."""
+        known = self.counts.about(text) if len(text) > _LONG else self.counts.exact(text)
+        if known is not None or not self.encodes(server.around):
+            return known
+        return await self.count(server, text)
+
+    def _guessed(self, text: str) -> int:
+        """What the text has in tokens, about, without asking."""
+        known = self.counts.about(text)
+        return len(text.encode()) // _BYTES if known is None else known
 
     async def _begun(self, stack: AsyncExitStack, body: object, usage: Usage) -> tuple[Any, Any]:
         """The first event of a stream, and the others.
@@ -186,29 +238,44 @@ class Requests:
         return found
 
     async def _events(
-        self, server: Server, data: Any, events: AsyncIterator[dict[str, Any]], tokens: list[int], usage: Usage
+        self, server: Server, data: Any, events: AsyncIterator[dict[str, Any]], text: str, bill: _Bill
     ) -> AsyncGenerator[Event]:
         while data is not None:
             event = self._read(Event, data)
-            usage.completion_tokens += 1
+            bill.usage.completion_tokens += 1
             if event.details is None:
                 yield event
                 data = await anext(events, None)
                 continue
             async for _ in events:  # there is nothing more: the connection can be used again
                 pass
-            read = event.details.input_length
-            if not tokens:
-                usage.prompt_tokens += read or 0
-            elif server.around is not None and read is not None and read < tokens[0]:
-                raise server.truncated(read, tokens[0])
+            bill.told = await self._told(server, text, event.details.input_length)
             yield event
             return
         raise server.broken("the stream ended before the answer did")
 
-    async def prefill(self, server: Server, text: str, usage: Usage) -> Scored:
-        """The probability of each token of `text`, and what the model says after it."""
-        own = await self.encode(server, text)
+    async def _told(self, server: Server, text: str, read: int | None) -> int | None:
+        """What the text has in tokens, by the end of a stream; None where nobody knows.
+
+        A server that does not encode text for others does not count either: it tells what is allowed at most.
+
+        Raises:
+            ContextLengthError: the server has read less than there is.
+        """
+        if server.around is None and self._tokenizer is not None:
+            return await self.count(server, text)
+        if server.around is None:
+            return read
+        if read is None:
+            return await self._reckoned(server, text)
+        known = self.counts.exact(text)
+        if known is not None and read < known:
+            raise server.truncated(read, known)
+        self.counts.seen(text, read)
+        return read
+
+    async def prefill(self, server: Server, text: str, own: Encoded, usage: Usage) -> Scored:
+        """The probability of each token of `text`, whose encoding is `own`, and what the model says after it."""
         body = self._body(text, 1, server.top, prefill=True)
         answer = self._read(Generated, await self._transport.post("/generate", body, usage=usage))
         read = answer.details.prefill

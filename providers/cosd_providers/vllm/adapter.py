@@ -5,8 +5,8 @@ What the adapter relies on, as seen on a running server (0.32) and read in its s
 - A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing.
   `return_token_ids` tells the ids of both prompt and answer, so a generation goes on from its own ids.
 - The text of an answer is right. The strings of its tokens are not always: a token that leaves a character unfinished
-  has an empty one, alternatives are keyed by string, so that equal ones hide each other, and SentencePiece's lose
-  their space. Where two tokens are equally probable the place is asked again by ids.
+  has an empty one, alternatives are keyed by string, so that equal ones hide each other, and in older versions
+  SentencePiece's lose their space. Where two tokens are equally probable the place is asked again by ids.
 - Behind ids that end inside a character the server repeats text of the prompt: it is never asked there. It goes
   through the character's tokens again.
 - The end of sequence is a token with a probability and a string; `finish_reason` is `"stop"`, `stop_reason` null or
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -26,28 +27,28 @@ from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerI
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
-    ResponseError,
     UnsupportedError,
 )
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Answer, bill
-from cosd_providers.parsing import parse, prob
-from cosd_providers.scoring import TIES, Draft, Position, answer, boundaries, within
+from cosd_providers.once import Once
+from cosd_providers.parsing import prob
+from cosd_providers.scoring import TIES, answer, boundaries, within
 from cosd_providers.spelling import spell
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.drafting import Drafting
 from cosd_providers.vllm.learning import learn
 from cosd_providers.vllm.proposing import Proposing, Scored, scored_positions
-from cosd_providers.vllm.wire import OWNED, Prompt, Server, checked
+from cosd_providers.vllm.wire import OWNED, Prompt, Server
 
 __all__ = ["Strategy", "Vllm"]
 
 Strategy = Literal["echo", "list", "singles"]
-"""How proposals are asked: one scored text, one list of prompts, or a request for each prompt, eight at once."""
+"""How proposals are asked: one scored text, one list of prompts, or a request for each prompt, eight at once.
 
-_SAME = 1e-5  # of a probability: less is rounding
+A text is scored where more than one place of it is asked: for one, the prompt costs less, and is in the server's cache.
+"""
 
 
 class Vllm:
@@ -94,7 +95,7 @@ class Vllm:
         self._strategy = strategy
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
         self._asking = Asking(self._transport, extra_body or {}, add_special_tokens)
-        self._server: Server | None = None
+        self._server = Once[Server]()
 
     def __repr__(self) -> str:
         return f"Vllm({self._transport.endpoint!r}, model={self._model!r})"
@@ -121,61 +122,12 @@ class Vllm:
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
-        start: list[int] | None = None if continuation is None else list(continuation)
-        self._check_something(server, start or prompt + sendable(text))
-        draft, safe = Draft(max_tokens), 0
-        while not draft.over:
-            sent: Prompt = prompt + sendable(text) if start is None else [*start, *draft.ids[:safe]]
-            skipped = len(draft.ids) - safe
-            # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
-            wanted, seen = draft.left + 2 * skipped, 0
-            room = min(wanted, await self._asking.room(server, sent, wanted))
-            if room <= skipped:
-                if not (text or draft.ids):
-                    raise self._asking.too_long(server, room)
-                yield DraftEnd("context")
-                return
-            async with aclosing(self._stream(server, sent, room, usage)) as events:
-                async for prompt_ids, positions in events:
-                    start = start or prompt_ids
-                    for position in positions:
-                        seen += 1
-                        if seen <= skipped:
-                            continue
-                        for token in draft.feed(position.pick.id, position.pick.token):
-                            yield token
-                        if start and not position.pick.open:
-                            safe = len(draft.ids)
-                    if draft.over:
-                        break
-            if not draft.over and seen < wanted:
-                yield DraftEnd("context")
-                return
-        known = None if start is None else (*start, *draft.ids)
-        yield DraftEnd("end") if draft.ended else DraftEnd("limit", known)
-
-    async def _stream(
-        self, server: Server, prompt: Prompt, wanted: int, usage: Usage
-    ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
-        """The prompt's ids, where told, and the positions of each event of one draft."""
-        spelling, done, billed = Spelling(server.info.endpoint, server.ends), False, None
-        body = self._asking.stream(server.info.model, prompt, wanted)
-        try:
-            async with self._transport.stream("/v1/completions", body, usage=usage) as events:
-                async for data in events:
-                    event = parse(Answer, data, server.info.endpoint)
-                    billed = event.usage or billed
-                    for completion in event.choices:
-                        done = checked(completion, server.info.endpoint).finish_reason is not None
-                        positions = list(spelling.feed(completion))
-                        for position in positions:
-                            self._check_greedy(position)
-                        yield completion.prompt_token_ids, positions
-        finally:
-            bill(usage, billed)
-        if not done:
-            words = "the stream ended before the answer did"
-            raise ResponseError(words, endpoint=server.info.endpoint, retryable=True)
+        prefix: Prompt = prompt + sendable(text) if continuation is None else list(continuation)
+        self._check_something(server, prefix)
+        drafting = Drafting(self._transport, self._asking, server, prefix, alone=not text, usage=usage)
+        async with aclosing(drafting.draft(max_tokens)) as items:
+            async for item in items:
+                yield item
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
@@ -183,7 +135,8 @@ class Vllm:
         """All questions in one request, and one more for those that need it; see `contract.Provider`."""
         server = await self._known()
         scored = None
-        if questions is None or (self._strategy == "echo" and questions):
+        places = {question.start for question in questions or ()}
+        if questions is None or (self._strategy == "echo" and len(places) > 1):
             try:
                 scored = (await self._scored(server, prompt + sendable(text), usage))[0]
             except ContextLengthError:  # what is asked may still fit
@@ -231,6 +184,7 @@ class Vllm:
         """
         encoded = await self._asking.encode(server.info.model, text, plain=plain)
         ids, strings = encoded.tokens, encoded.token_strs
+        self._asking.counts.add(text, len(ids) + (len(server.beginning) if plain else 0))
         before = 0 if plain else len(server.beginning)
         if ids[:before] != server.beginning[:before]:
             return None
@@ -267,21 +221,12 @@ class Vllm:
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        if self._server is None:
-            self._server = await learn(self._transport, self._asking, self._model, self._tokenizer is not None)
-        return self._server
+        return await self._server.get(
+            partial(learn, self._transport, self._asking, self._model, self._tokenizer is not None)
+        )
 
     def _check_something(self, server: Server, prompt: Prompt) -> None:
         """An error where the server has nothing to go on from."""
         if not prompt and not server.beginning:
             words = "prompt and text are empty, and the model has no beginning-of-sequence token to go on from"
             raise InvalidRequestError(words, endpoint=self._transport.endpoint)
-
-    def _check_greedy(self, position: Position) -> None:
-        """An error where the server did not take the most probable token."""
-        own = position.pick.token.prob
-        best = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
-        if own is not None and best * (1 - _SAME) > own:
-            words = "the server does not take the most probable token, although asked for greedy decoding"
-            hint = "Is it started with a logits processor that a request cannot undo?"
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

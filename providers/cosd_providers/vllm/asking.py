@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -10,11 +11,13 @@ from typing import TypeVar
 import anyio
 
 from cosd_providers.contract import Usage
+from cosd_providers.counting import Counts
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
     ProviderError,
     ResponseError,
+    StatusError,
 )
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.wire import Answer, Completion, bill
@@ -22,11 +25,13 @@ from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
 
-__all__ = ["Asking", "concurrently"]
+__all__ = ["FORCE", "Asking", "concurrently"]
+
+FORCE = 100.0
+"""Added to a logit, this decides; the most that is allowed."""
 
 _AT_ONCE = 8  # requests under way, where each prompt has its own
-_SPARE = 8  # special tokens that may be put around a text
-_FORCE = 100.0  # added to a logit, this decides; the most that is allowed
+_REMEMBERED = 4  # encodings that are kept: they are long
 _MOST = re.compile(r"maximum allowed count of (\d+)")
 
 _T = TypeVar("_T")
@@ -61,6 +66,9 @@ class Asking:
         transport: the server.
         extra: merged into every generation request.
         special_tokens: whether special tokens are put before a text, where the model has some.
+
+    Attributes:
+        counts: how many tokens texts have, special ones too.
     """
 
     def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
@@ -68,6 +76,8 @@ class Asking:
         self._extra = extra
         self._special_tokens = special_tokens
         self._most = 2**31  # prompts that the server takes in one request
+        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
+        self.counts = Counts()
 
     def body(self, model: str, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
         """A request: greedy, with what every answer has to hold."""
@@ -120,13 +130,26 @@ class Asking:
                 words = f"{len(asked)} prompts were asked, {len(answer.choices)} answered"
                 raise ResponseError(words, endpoint=self._transport.endpoint, retryable=True)
             answers += sorted(answer.choices, key=lambda one: one.index)
+        for prompt, one in zip(prompts, answers, strict=True):
+            if isinstance(prompt, str) and one.prompt_token_ids is not None:
+                self.counts.seen(prompt, len(one.prompt_token_ids))
         return [checked(one, self._transport.endpoint) for one in answers]
 
-    async def encode(self, model: str, text: str, *, plain: bool = False) -> Encoded:
-        """The ids and strings of a text; `plain` is without the special tokens that are put before it."""
+    async def encode(self, model: str, text: str, *, plain: bool = False, strings: bool = True) -> Encoded:
+        """The ids of a text, and their `strings`; `plain` is without the special tokens that are put before it."""
         added = self._special_tokens and not plain
-        body = {"model": model, "prompt": text, "add_special_tokens": added, "return_token_strs": True}
+        body: dict[str, object] = {"model": model, "prompt": text, "add_special_tokens": added}
+        if strings:
+            body["return_token_strs"] = True
         return parse(Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+
+    async def ids(self, model: str, text: str) -> list[int]:
+        """The ids of a text, without special tokens; those of the last texts are kept."""
+        if text not in self._ids:
+            self._ids[text] = (await self.encode(model, text, plain=True, strings=False)).tokens
+            if len(self._ids) > _REMEMBERED:
+                self._ids.popitem(last=False)
+        return self._ids[text]
 
     async def decode(self, model: str, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown."""
@@ -134,13 +157,16 @@ class Asking:
         return parse(Decoded, data, self._transport.endpoint).prompt
 
     async def template(self, model: str, content: str) -> str | None:
-        """One message of a user as the model's chat template writes it, up to the answer; None without a template."""
+        """One message of a user as the model's chat template writes it, up to the answer.
+
+        None without a template, or where it fails: some refuse what is asked here, and nothing depends on it.
+        """
         body = {"model": model, "messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
         try:
             data = await self._transport.post("/tokenize", body)
-        except InvalidRequestError:
+            return await self.decode(model, parse(Encoded, data, self._transport.endpoint).tokens)
+        except StatusError:
             return None
-        return await self.decode(model, parse(Encoded, data, self._transport.endpoint).tokens)
 
     async def room(self, server: Server, prompt: Prompt, wanted: int) -> int:
         """How many tokens fit behind a prompt, or fewer, but `wanted` if they do; none where it is too long itself."""
@@ -149,10 +175,13 @@ class Asking:
             return wanted
         if isinstance(prompt, list):
             return context - len(prompt)
-        surely = context - len(prompt.encode("utf-8", "replace")) - _SPARE  # a token has at least one byte
-        if surely >= wanted:
-            return surely
-        return context - len((await self.encode(server.info.model, prompt)).tokens)
+        if self.counts.fits(prompt, context - wanted):
+            return wanted
+        count = self.counts.exact(prompt)
+        if count is None:
+            count = len((await self.encode(server.info.model, prompt, strings=False)).tokens)
+            self.counts.add(prompt, count)
+        return context - count
 
     async def says(self, server: Server, token_id: int, usage: Usage) -> bytes | None:
         """The bytes of a token; None where they are no whole characters. An end of sequence is noted as one."""
@@ -167,7 +196,7 @@ class Asking:
 
     async def _ends(self, server: Server, token_id: int, usage: Usage) -> bool:
         """Whether an answer is over with this token: it is forced, to see."""
-        bias = {str(token_id): _FORCE}
+        bias = {str(token_id): FORCE}
         [answer] = await self.batch(server.info.model, [[server.anchor]], 1, usage, logit_bias=bias)
         return answer.finish_reason == "stop"
 

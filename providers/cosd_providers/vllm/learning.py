@@ -7,11 +7,12 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from cosd_providers.contract import Capabilities, ServerInfo, Usage
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
+from cosd_providers.openai.wire import steps
 from cosd_providers.parsing import parse
 from cosd_providers.spelling import kind_of
-from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.asking import FORCE, Asking
 from cosd_providers.vllm.wire import Served, Server, Version
 
 __all__ = ["learn"]
@@ -32,7 +33,7 @@ async def learn(transport: Transport, asking: Asking, model: str | None, with_to
     version = (await _ask(transport, Version, "/version")).version
     listed = await _ask(transport, Served, "/v1/models")
     name = _choose(listed, model, transport.endpoint)
-    beginning = await asking.encode(name, "")
+    beginning = await asking.encode(name, "", strings=False)
     letters = await asking.encode(name, _LETTERS, plain=True)
     if not letters.tokens:
         raise ResponseError("/tokenize gave no token for a letter", endpoint=transport.endpoint)
@@ -55,7 +56,21 @@ async def learn(transport: Transport, asking: Asking, model: str | None, with_to
         capabilities=able,
         answer_cue=cue.rpartition(_MARK)[2] or None if cue and _MARK in cue else None,
     )
-    return Server(info, beginning.tokens, letters.tokens[-1], kind == "bytes")
+    bare = await _bare(asking, name, letters.tokens[-1]) if kind == "spaces" else None
+    return Server(info, beginning.tokens, letters.tokens[-1], kind == "bytes", False if kind == "bytes" else bare)
+
+
+async def _bare(asking: Asking, model: str, token_id: int) -> bool | None:
+    """Whether the string of a token that begins with a space shows it: the token is forced, to see.
+
+    With vocabularies of SentencePiece it was lost until the server put it back from the vocabulary's own entries.
+    """
+    try:
+        [answer] = await asking.batch(model, [[token_id]], 1, Usage(), logit_bias={str(token_id): FORCE})
+    except StatusError:
+        return None
+    found = [step.pick.text for step in steps(answer)]
+    return {" a": False, "a": True}.get(found[0]) if found else None
 
 
 async def _ask(transport: Transport, kind: type[_M], path: str) -> _M:

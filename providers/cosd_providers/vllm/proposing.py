@@ -92,7 +92,6 @@ class Proposing:
         self._singly = singly
         self._scored = scored
         self._places: dict[int, Place] = {}
-        self._fits: int | None = None  # tokens that are left behind the whole text, as far as that was counted
 
     async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
         """What the model goes on with in each open chain; see `scoring.answer`."""
@@ -117,8 +116,9 @@ class Proposing:
         places = [(place, count) for place, count in counts.items() if count is not None]
 
         async def own(place: int, count: int) -> bool:
-            encoded = await self._asking.encode(self._server.info.model, self._before(place), plain=True)
-            return encoded.tokens == ids[:count]
+            return (
+                count == len(ids) or await self._asking.ids(self._server.info.model, self._before(place)) == ids[:count]
+            )
 
         exact = await concurrently([partial(own, *place) for place in places])
         usable = {place: count for (place, count), right in zip(places, exact, strict=True) if right}
@@ -137,8 +137,11 @@ class Proposing:
         wanted = max((chain.wanted + self._skipped(chain) for chain in chains), default=0)
         groups: dict[int, list[Chain]] = {}
         found: dict[int, Sequence[Position]] = {}
+        rooms: dict[int, int] = {}
+        for chain in sorted(chains, key=lambda chain: -chain.question.start):  # where the longest fits, all do
+            rooms[id(chain)] = await self._asking.room(self._server, self._prefix(chain), wanted)
         for chain in chains:
-            room = min(wanted, await self._room(chain, wanted))
+            room = min(wanted, rooms[id(chain)])
             if room > self._skipped(chain):
                 groups.setdefault(room, []).append(chain)
             elif chain.ids:  # its answer has reached the end of the context: it cannot go on
@@ -168,26 +171,14 @@ class Proposing:
         place = self._places[id(chain)]
         return len(chain.ids) - (chain.turned[0] if place.head is None else place.safe)
 
-    async def _room(self, chain: Chain, wanted: int) -> int:
-        """As `Asking.room`, but all texts are counted by the longest where that is enough."""
-        prefix, context = self._prefix(chain), self._server.info.context
-        if context is None or not isinstance(prefix, str):
-            return await self._asking.room(self._server, prefix, wanted)
-        if self._fits is None:
-            longest = self._before(len(self._text))
-            self._fits = await self._asking.room(self._server, longest, wanted + _MANY)
-        if wanted + _MANY <= self._fits:  # a part of it may well have some tokens more
-            return wanted
-        return await self._asking.room(self._server, prefix, wanted)
-
     async def _read(self, chain: Chain, answer: Completion) -> Sequence[Position]:
         """The new positions of an answer; where two tokens are equally probable, each with its own id and bytes."""
         place, skipped = self._places[id(chain)], self._skipped(chain)
         prefix = self._prefix(chain)
         if answer.prompt_token_ids is not None and place.head is None and not chain.ids:
             place.head = answer.prompt_token_ids
-        spelling = Spelling(self._server.info.endpoint, self._server.ends)
-        positions = list(spelling.feed(answer))
+        spelling = Spelling(self._server.info.endpoint, self._server.ends, bare=self._server.bare)
+        positions = _closed(list(spelling.feed(answer)), answer)
         ids = answer.token_ids or ()
         start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
         if start is not None and len(ids) >= len(positions):
@@ -242,6 +233,17 @@ def _doubtful(position: Position) -> bool:
     return bool(_tied(position)) or (0 < len(position.top) < TIES - 1 and b"" not in strings)
 
 
+def _closed(positions: list[Position], answer: Completion) -> list[Position]:
+    """The same positions; a special token has no text, and leaves no character open."""
+    strings = [step.pick.text for step in steps(answer)]
+    if len(strings) != len(positions):
+        return positions
+    return [
+        replace(position, pick=replace(position.pick, open=position.pick.open and not special(string)))
+        for position, string in zip(positions, strings, strict=True)
+    ]
+
+
 def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
     known: list[Position] = []
     for position in positions:
@@ -262,7 +264,7 @@ def scored_positions(
         finished = bool(held) and whole(held) == len(held)
         found.append(_scored(server, piece.id, held if finished else b"", entry or {}, inside=inside))
         held = b"" if finished else held
-    spelling = Spelling(server.info.endpoint, server.ends)
+    spelling = Spelling(server.info.endpoint, server.ends, bare=server.bare)
     last = next(iter(list(spelling.feed(answer))), None)
     found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
     return found

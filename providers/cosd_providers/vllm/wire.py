@@ -115,6 +115,7 @@ class Server:
         beginning: the special tokens that are put before a text.
         anchor: a plain token: what is decoded after it keeps the space before its word.
         exact: whether a token's string, where it is whole, is its bytes: no decoder takes a space from it.
+        bare: whether a token's string has lost the space at its front; None where that is not known.
         ends: strings and ids of ends of sequence that were seen.
         spelt: what tokens were found to say: their bytes, None where they are no whole characters.
     """
@@ -123,6 +124,7 @@ class Server:
     beginning: list[int]
     anchor: int
     exact: bool
+    bare: bool | None
     ends: set[str | int] = field(default_factory=set[str | int])
     spelt: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
 

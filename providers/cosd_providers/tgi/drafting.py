@@ -1,0 +1,103 @@
+"""A draft of TGI, which takes text only: it is asked again from the same text with more tokens, as seldom as can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.scoring import Draft
+from cosd_providers.text import sendable
+from cosd_providers.tgi.reading import Server
+from cosd_providers.tgi.requests import Requests
+
+__all__ = ["Drafting"]
+
+_MORE = 4  # raw tokens that are asked for at least, to finish a character
+_EACH = 4  # raw tokens that a whole token takes at most, silent ones apart
+
+
+class Drafting:
+    """One draft. What was given out stands, whatever the server writes when it is asked again.
+
+    Args:
+        requests: requests to the server.
+        server: what it is.
+        prompt: the prompt.
+        text: the response so far.
+        usage: where requests are counted.
+    """
+
+    def __init__(self, requests: Requests, server: Server, prompt: str, text: bytes, usage: Usage) -> None:
+        self._requests = requests
+        self._server = server
+        self._prompt = prompt
+        self._text = text
+        self._usage = usage
+        self._draft = Draft(0)
+        self._wanted = 0  # raw tokens to ask for
+        self._given = b""  # behind the text
+        self._tokens = 0  # how many these are
+        self._seen = 0  # raw tokens of the last answer
+        self._changed = False  # whether it was another one than before
+
+    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
+        """At most `max_tokens` tokens, then why there are no more."""
+        self._draft, self._wanted = Draft(max_tokens), max_tokens
+        while not self._draft.over:
+            before, known = self._prompt + sendable(self._text), list(self._draft.ids)
+            limit = await self._requests.room(self._server, before, self._wanted)
+            if limit <= len(known):
+                if not self._text and not known:
+                    raise await self._requests.too_long(self._server, before)
+                yield DraftEnd("context")
+                return
+            async with aclosing(self._answer(before, limit, known)) as tokens:
+                async for token in tokens:
+                    yield token
+            if self._draft.over:
+                break
+            if self._changed or self._seen < limit:
+                self._from_text()
+            elif limit < self._wanted:
+                yield DraftEnd("context")
+                return
+            else:
+                self._ask_for_more()
+        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit")
+
+    async def _answer(self, before: str, limit: int, known: list[int]) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer, behind those that are known."""
+        self._seen, self._changed = 0, False
+        async with self._requests.stream(self._server, before, limit, self._usage, whole=False) as events:
+            async for event in events:
+                pick = self._server.position(event).pick
+                self._seen += 1
+                if self._seen <= len(known):
+                    if pick.id != known[self._seen - 1]:
+                        self._changed = True
+                        return
+                    continue
+                for token in self._draft.feed(pick.id, pick.token):
+                    self._given += token.data
+                    self._tokens += 1
+                    yield token
+                if self._draft.over:
+                    return
+
+    def _ask_for_more(self) -> None:
+        """The same text again: a character is not finished, or was several tokens."""
+        written, left = len(self._draft.ids), self._draft.left
+        if self._tokens:
+            self._wanted = written + math.ceil(left * min(written / self._tokens, _EACH)) + _MORE
+        else:  # nothing was given out: whatever it writes next is as good
+            self._wanted, self._draft = 2 * written + _MORE, Draft(left)
+
+    def _from_text(self) -> None:
+        """The text that has grown: the server wrote something else, or stops before it should."""
+        if not self._given:
+            raise self._server.broken("the server stopped without a token and without a reason")
+        self._text += self._given
+        self._draft, self._wanted = Draft(self._draft.left), self._draft.left
+        self._given, self._tokens = b"", 0

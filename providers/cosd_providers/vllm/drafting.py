@@ -1,0 +1,139 @@
+"""A draft of vLLM: goes on from its own ids for as long as the server goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.http.transport import Transport
+from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.wire import Answer, bill
+from cosd_providers.parsing import parse
+from cosd_providers.scoring import Draft, Position
+from cosd_providers.text import sendable
+from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.wire import Prompt, Server, checked
+
+__all__ = ["Drafting"]
+
+_SAME = 1e-5  # of a probability: less is rounding
+
+
+class Drafting:
+    """One draft.
+
+    Args:
+        transport: the server.
+        asking: the server's requests.
+        server: what it is.
+        prefix: what stands before the draft: ids, or prompt and text as one.
+        alone: whether that is the prompt alone: where it is too long, that is an error.
+        usage: is billed.
+    """
+
+    def __init__(
+        self, transport: Transport, asking: Asking, server: Server, prefix: Prompt, *, alone: bool, usage: Usage
+    ) -> None:
+        self._transport = transport
+        self._asking = asking
+        self._server = server
+        self._text = "" if isinstance(prefix, list) else prefix
+        self._start = prefix if isinstance(prefix, list) else None
+        self._alone = alone
+        self._usage = usage
+        self._draft = Draft(0)
+        self._given = b""  # of the draft, behind the text
+        self._safe = 0  # ids of the draft that end with a whole character
+        self._seen = 0  # tokens of the answer that is being read
+
+    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
+        """At most `max_tokens` tokens, then why there are no more."""
+        self._draft = Draft(max_tokens)
+        while not self._draft.over:
+            sent = self._text if self._start is None else [*self._start, *self._draft.ids[: self._safe]]
+            skipped = len(self._draft.ids) - self._safe
+            # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
+            wanted = self._draft.left + 2 * skipped
+            room = await self._asking.room(self._server, sent, wanted)
+            if room <= skipped:
+                if self._alone and not self._draft.ids and not self._given:
+                    raise self._asking.too_long(self._server, room)
+                yield DraftEnd("context")
+                return
+            async with aclosing(self._answer(sent, min(wanted, room), skipped)) as tokens:
+                async for token in tokens:
+                    yield token
+            if self._draft.over:
+                break
+            if room <= self._seen < wanted:
+                yield DraftEnd("context")
+                return
+            self._go_on(skipped, short=self._seen < wanted)
+        known = None if self._start is None else (*self._start, *self._draft.ids)
+        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit", known)
+
+    def _go_on(self, skipped: int, *, short: bool) -> None:
+        """Makes ready to ask again: a character is not finished, or the server has a limit of its own.
+
+        A server that tells ids goes on from them. Another one writes again what it wrote, unless it was cut `short`:
+        then it would be cut there again, and goes on from the text.
+        """
+        if self._start is None and short and self._given:
+            self._text += sendable(self._given)
+            self._draft, self._given = Draft(self._draft.left), b""
+        elif self._seen <= skipped:
+            words = "the server stopped without a token and without a reason"
+            raise ResponseError(words, endpoint=self._server.info.endpoint, retryable=True)
+
+    async def _answer(self, sent: Prompt, limit: int, skipped: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer; the first ones of it are known."""
+        self._seen = 0
+        async with aclosing(self._stream(sent, limit)) as events:
+            async for prompt_ids, positions in events:
+                if isinstance(sent, str) and prompt_ids is not None:
+                    self._asking.counts.seen(sent, len(prompt_ids))
+                self._start = self._start or prompt_ids
+                for position in positions:
+                    self._seen += 1
+                    if self._seen <= skipped:
+                        continue
+                    for token in self._draft.feed(position.pick.id, position.pick.token):
+                        self._given += token.data
+                        yield token
+                    if self._start and not position.pick.open:
+                        self._safe = len(self._draft.ids)
+                if self._draft.over:
+                    return
+
+    async def _stream(self, sent: Prompt, limit: int) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
+        """The prompt's ids, where told, and the positions of each event."""
+        endpoint, done, billed = self._server.info.endpoint, False, None
+        spelling = Spelling(endpoint, self._server.ends, bare=self._server.bare)
+        body = self._asking.stream(self._server.info.model, sent, limit)
+        try:
+            async with self._transport.stream("/v1/completions", body, usage=self._usage) as events:
+                async for data in events:
+                    event = parse(Answer, data, endpoint)
+                    billed = event.usage or billed
+                    for completion in event.choices:
+                        done = checked(completion, endpoint).finish_reason is not None
+                        positions = list(spelling.feed(completion))
+                        for position in positions:
+                            _check_greedy(position, endpoint)
+                        yield completion.prompt_token_ids, positions
+        finally:
+            bill(self._usage, billed)
+        if not done:
+            raise ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
+
+
+def _check_greedy(position: Position, endpoint: str) -> None:
+    """An error where the server did not take the most probable token."""
+    own = position.pick.token.prob
+    best = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
+    if own is not None and best * (1 - _SAME) > own:
+        words = "the server does not take the most probable token, although asked for greedy decoding"
+        hint = "Is it started with a logits processor that a request cannot undo?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
