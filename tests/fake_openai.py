@@ -50,6 +50,8 @@ class FakeOpenAI:
         chat_repeats: whether an answer that continues a message repeats it.
         listed: the models of `/v1/models`; None for no such route.
         changes: what to change in every choice that has text or entries, for faults.
+        template: what stands around every prompt of `/v1/completions`, before and after it.
+        trims: whether white space at the end of a message is lost.
         requests: path and body of each request.
     """
 
@@ -69,6 +71,8 @@ class FakeOpenAI:
     bills_first: bool = False
     listed: list[dict[str, Any]] | None = field(default_factory=lambda: [{"id": "toy"}])
     changes: dict[str, Any] = field(default_factory=dict)
+    template: tuple[str, str] = ("", "")
+    trims: bool = False
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def client(self) -> httpx.AsyncClient:
@@ -93,10 +97,12 @@ class FakeOpenAI:
                     return _error(500, "assertion failed")
                 if body.get("echo") and self.echo == "refused":
                     return _error(400, "echo is not supported together with logprobs")
+                before, after = self.template
+                prompts = [before + prompt + after for prompt in prompts]
                 return self._answer(body, prompts if self.lists == "yes" else prompts[:1], "")
             case "/v1/chat/completions":
-                first, *rest = body["messages"]
-                return self._answer(body, [first["content"] + "".join(one["content"] for one in rest)], "message")
+                contents = [one["content"].rstrip() if self.trims else one["content"] for one in body["messages"]]
+                return self._answer(body, ["".join(contents)], "message")
         return _error(404, "Not Found")
 
     def _answer(self, body: dict[str, Any], prompts: list[str], chat: str) -> httpx.Response:

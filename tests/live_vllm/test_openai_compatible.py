@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
-from cosd_providers.openai import OpenAICompatible
+from cosd_providers.openai import DIALECTS, OpenAICompatible
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 and the total is 42.\n"
@@ -64,18 +65,23 @@ async def test_draft(url: str, vllm_name: str, dialect: str) -> None:
 
 
 async def test_messages(url: str, vllm_name: str) -> None:
-    async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:
-        for started in ("", " The capital"):
-            *tokens, end = await draft(provider, MIXED, started.encode(), limit=64)
-            messages = [{"role": "user", "content": MIXED}, {"role": "assistant", "content": started}]
-            more = {"continue_final_message": bool(started), "add_generation_prompt": not started}
-            body = {"model": vllm_name, "messages": messages[: 1 + bool(started)], "max_tokens": 64, "temperature": 0}
-            response = httpx.post(f"{url}/v1/chat/completions", json={**body, **more, "logprobs": True}, timeout=60)  # noqa: ASYNC210
-            [choice] = response.json()["choices"]
-            assert b"".join(token.data for token in tokens).decode() == choice["message"]["content"]
-            expected = [math.exp(entry["logprob"]) for entry in choice["logprobs"]["content"]]
-            assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
-            assert end == DraftEnd("end")
+    dialect = replace(DIALECTS["vllm"], continues=None)
+    async with OpenAICompatible(url, dialect=dialect, api="chat") as provider:
+        *tokens, end = await draft(provider, MIXED, limit=64)
+    messages = [{"role": "user", "content": MIXED}]
+    body = {"model": vllm_name, "messages": messages, "max_tokens": 64, "temperature": 0, "logprobs": True}
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)  # noqa: ASYNC210
+    [choice] = response.json()["choices"]
+    assert b"".join(token.data for token in tokens).decode() == choice["message"]["content"]
+    expected = [math.exp(entry["logprob"]) for entry in choice["logprobs"]["content"]]
+    assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
+    assert end == DraftEnd("end")
+
+
+async def test_messages_whose_template_trims_them(url: str) -> None:
+    async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:  # these models' template does
+        with pytest.raises(UnsupportedError, match="takes white space off the end of an answer"):
+            await draft(provider, MIXED, b" The capital")
 
 
 @pytest.mark.parametrize("word", [False, True])
@@ -136,6 +142,6 @@ async def test_context(url: str) -> None:
 
 
 async def test_what_it_cannot_do(url: str) -> None:
-    async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:
+    async with OpenAICompatible(url, dialect=replace(DIALECTS["vllm"], continues=None), api="chat") as provider:
         with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
             await provider.score(MIXED, b" The", usage=Usage())

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio.lowlevel
 import httpx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -240,7 +241,7 @@ async def test_scores_are_the_models_own(
 async def test_what_a_draft_asks() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.4)]}, {"dialect": "openai", "extra_body": {"seed": 7}})
     await draft(provider, limit=1)
-    [body] = server.bodies
+    _, body = server.bodies  # the first one is the proof that there is no template
     assert server.requests[-1][0] == "/v1/completions"
     assert body == {
         "model": "toy",
@@ -262,7 +263,7 @@ async def test_messages() -> None:
     way = {"api": "chat", "dialect": "vllm"}
     server, provider = fake({"Q": [" a", " b", " c"]}, way, chat_repeats=True)
     assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
-    [body] = server.bodies
+    *_, body = server.bodies  # the others are the proof that answers keep their ends
     assert server.requests[-1][0] == "/v1/chat/completions"
     assert (body["messages"], body["logprobs"], body["top_logprobs"]) == ([{"role": "user", "content": "Q"}], True, 5)
     assert "continue_final_message" not in body
@@ -462,6 +463,14 @@ async def test_a_character_in_parts(shape: Any) -> None:
         assert one.tokens == (Token(" 😀".encode(), near(0.3)),)
 
 
+async def test_equal_characters_in_parts_and_one_that_is_cut_off() -> None:
+    heart = [b"\xe2\x9d", b"\xa4\xef\xb8\x8f"]
+    _, provider = fake({"Q": ["a", *heart * 4, "z"]}, opened="lost")
+    data = "❤️".encode()
+    [one] = await provider.propose("Q", b"", [Question(0, (b"a", *[data] * 3), word=True)], usage=Usage())
+    assert [token.data for token in one.tokens] == [b"a", *[data] * 3]
+
+
 async def test_missing_spaces_are_taken_from_the_text() -> None:
     for shape in ("legacy", "chat"):
         _, provider = fake({"Q": [" a", "b", " c", "."]}, spaces=False, shape=shape)
@@ -546,7 +555,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
     if cut is None:
         for _ in range(2):
             await draft(provider, prompt=LONG)
-        assert len(server.bodies) == 2 + (1 if local else 2)
+        assert len(server.bodies) == 1 + 2 + (1 if local else 2)
         return
     words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
     with pytest.raises(ContextLengthError, match=rf"{words}.*OLLAMA_CONTEXT_LENGTH"):
@@ -559,7 +568,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
 async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
     server, provider = fake({"Q": [" a"]}, {"dialect": "ollama"})
     await draft(provider)
-    assert len(server.bodies) == 1
+    assert [body["prompt"] for body in server.bodies] == ["a", "Q"]
     _, other = fake({"Q": [" a"]}, {"dialect": "fireworks"})
     await draft(other)
 
@@ -605,6 +614,7 @@ def legacy(*probs: tuple[str, float, dict[str, float]]) -> dict[str, Any]:
         ({**legacy(("a", 0.0, {"a": 0.0}), ("b", 0.0, {})), "text": "ab"}, "does not tell the probabilities of all"),
         ({"stop_reason": "###"}, "the server stops at a text of its own"),
         ({"finish_reason": "tool_calls"}, "ended for a reason that is not known: 'tool_calls'"),
+        ({"logprobs": -0.5, "text": "a"}, "tells how probable its own token is, and not which ones are the most"),
         ({"index": "x"}, "the answer is not as expected: choices.0.index"),
         ({"logprobs": {"tokens": 3}}, "the answer is not as expected: choices.0.logprobs.tokens"),
     ],
@@ -643,7 +653,7 @@ async def test_a_stream_without_an_end() -> None:
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(cut))
     with pytest.raises(ResponseError, match="the stream ended before the answer did") as caught:
-        await draft(OpenAICompatible(URL, http_client=client))
+        await draft(OpenAICompatible(URL, http_client=client, dialect=TOY))
     assert caught.value.retryable
 
 
@@ -654,13 +664,127 @@ async def test_nothing_to_go_on_from() -> None:
             await asked
 
 
-async def test_a_server_that_answers_the_same_in_different_ways() -> None:
-    first, _ = fake({"Q": [b"a", b"\xf0", b"\x9f", b"\x98\x80"]})
-    second, _ = fake({"Q": [b"b", b"\xf0", b"\x9f", b"\x98\x80"]})
-    servers = iter([first, first, second])
-    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: next(servers).handle(request)))
-    with pytest.raises(ResponseError, match="answered the same request in different ways"):
-        await draft(OpenAICompatible(URL, http_client=client, dialect=TOY), limit=2)
+@pytest.mark.parametrize("flipped", [0, 1])
+async def test_a_server_that_writes_another_token_the_second_time(flipped: int) -> None:
+    parts: list[Any] = ["a", "b", b"\xf0\x9f", b"\x98\x80", "!", "?"]
+    other = [*parts[:flipped], "x", *parts[flipped + 1 :]]
+    after = "ab😀"
+    first, _ = fake({"Q": parts, f"Q{after}": ["!", "?"], "Qab": parts[2:]})
+    second, _ = fake({"Q": other})
+    answers = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal answers
+        answers += request.url.path == "/v1/completions"
+        return (second if answers == 2 else first).handle(request)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider = OpenAICompatible(URL, http_client=client, dialect=TOY)
+    *tokens, end = await draft(provider, limit=4)
+    assert [token.data for token in tokens] == [b"a", b"b", "😀".encode(), b"!"]
+    assert end == DraftEnd("limit")
+    asked = [(body["prompt"], body["max_tokens"]) for body in (*first.bodies, *second.bodies)]
+    assert asked[0] == ("Q", 4)
+    assert asked[-1] == ("Q", 9)  # four tokens were three whole ones
+    assert asked[1:-1] == [("Qab😀", 9)]  # what was given out stands
+
+
+async def test_a_text_that_has_grown_holds_what_every_answer_gave() -> None:
+    script: dict[str, list[Any]] = {"Q": ["a", b"\xf0\x9f", b"\x98\x80", "b"], "Qa😀": ["b", "c", "d"]}
+    server, _ = fake(script, clamps=True, context=4)
+    bodies: list[Any] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content or "null"))
+        server.context = 4 if bodies[-1] and bodies[-1]["prompt"] == "Q" else 99
+        return server.handle(request)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    *tokens, _ = await draft(OpenAICompatible(URL, http_client=client, dialect=TOY), limit=2)
+    assert [token.data for token in tokens] == [b"a", "😀".encode()]
+    *tokens, _ = await draft(OpenAICompatible(URL, http_client=client, dialect=TOY), limit=4)
+    assert [token.data for token in tokens] == [b"a", "😀".encode(), b"b", b"c"]
+
+
+async def test_characters_of_many_tokens_need_two_requests() -> None:
+    text = "한국어로 " * 30
+    parts: list[Any] = [bytes([byte]) for byte in text.encode()]
+    server, provider = fake({"Q": parts})
+    usage = Usage()
+    *tokens, _ = await draft(provider, limit=128, usage=usage)
+    assert b"".join(token.data for token in tokens).decode() == text[:128]
+    assert len(server.bodies) == 2
+    assert usage.completion_tokens < 1.5 * len(text[:128].encode())
+
+
+async def test_a_tokenizer_counts_a_prompt_once() -> None:
+    server, _ = fake({"Q": [" a", " b", " c"]}, listed=[{"id": "toy", "max_model_len": 12}])
+    local, read = Local(server.model), list[str]()
+
+    class Counting:
+        name, beginning = "local", 0
+
+        def encode(self, text: str) -> list[Piece]:
+            read.append(text)
+            return local.encode(text)
+
+        def token(self, id: int) -> bytes | None:
+            return local.token(id)
+
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Counting())
+    await draft(provider, limit=4)
+    assert read == ["Q"]
+
+
+# What is found out before the first use.
+
+
+@pytest.mark.parametrize("dialect", ["ollama", "openai"])
+async def test_a_template_around_the_prompt_is_refused(dialect: str) -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": dialect}, template=("<|user|> ", " <|assistant|>"))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"gpu:8000: the server puts a chat template .* llama\.cpp's server"):
+            await draft(provider)
+    with pytest.raises(UnsupportedError, match="chat template around every prompt"):
+        await provider.describe()
+    assert {body["prompt"] for body in server.bodies} == {"a"}
+
+
+@pytest.mark.parametrize("beginning", [True, False])
+async def test_a_prompt_without_a_template_is_looked_into_once(beginning: bool) -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": "openai"}, beginning=beginning)
+    for _ in range(2):
+        await draft(provider)
+    assert [body["prompt"] for body in server.bodies] == ["a", "Q", "Q"]
+
+
+async def test_a_template_that_trims_answers_is_refused() -> None:
+    way: dict[str, Any] = {"api": "chat", "dialect": "vllm"}
+    _, provider = fake({"Q": [" a"]}, way, trims=True)
+    with pytest.raises(UnsupportedError, match=r"takes white space off the end .* Give api=\"completions\""):
+        await provider.describe()
+    server, provider = fake({"Q": [" a"]}, way)
+    for _ in range(2):
+        await draft(provider)
+    assert [len(body["messages"]) for body in server.bodies] == [2, 2, 1, 1]
+
+
+async def test_what_many_ask_at_once_is_found_out_once() -> None:
+    server, _ = fake({"Q": [" a"]})
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        await anyio.lowlevel.checkpoint()
+        return server.handle(request)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider = OpenAICompatible(URL, http_client=client)
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(provider.describe)
+    alone, other = fake({"Q": [" a"]}, {"dialect": "openai"})
+    await other.describe()
+    assert len(server.requests) == len(alone.requests)
+    assert pickle.loads(pickle.dumps(OpenAICompatible(URL)))
 
 
 async def test_a_refused_key() -> None:

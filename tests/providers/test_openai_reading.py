@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cosd_providers import ResponseError, Token
 from cosd_providers.openai.reading import Spelling
+from cosd_providers.openai.strings import spells
 from cosd_providers.openai.wire import Completion
 from cosd_providers.scoring import Position
 from cosd_providers.text import merge
@@ -129,6 +130,47 @@ def test_a_text_without_tokens_is_an_error() -> None:
         spelt(event([]), Completion.model_validate({"text": "abc", "finish_reason": "stop"}))
 
 
+def test_an_answer_that_is_cut_within_a_character_after_others() -> None:
+    hearts = [("", "\ufffd"), ("❤️", "\ufffd\ufe0f")] * 4
+    expected = [b"a", *["open", "❤️".encode()] * 4, "open"]
+    for last in (("\ufffd", "\ufffd"), ("", "")):
+        assert shown(spelt(event([("a", "a"), *hearts, last], "length"))) == expected
+
+
+def test_bytes_that_are_known_are_looked_ahead_at_too() -> None:
+    raw = ["bytes:\\xc3", "bytes:\\xa9"]
+    tokens = [("", "<s>"), ("1", "1"), ("", raw[0]), ("é", raw[1]), ("1", "1"), ("1", "1"), ("\ufffd", "bytes:\\xff")]
+    found = shown(spelt(event(tokens, "length")))
+    assert found == ["open", b"1", b"\xc3", b"\xa9", b"1", b"1", b"\xff"]
+
+
+def test_a_space_without_a_string_before_several_spaces() -> None:
+    tokens = [("", ""), ("é", ""), (" ", ""), ("  ", " "), ("a", "a")]
+    spelling = Spelling("http://x", set(), bare=True)
+    assert shown([*spelling.feed(event(tokens, "length"))]) == ["open", "é".encode(), b" ", b"  ", b"a"]
+
+
+def test_that_strings_are_bare_is_remembered() -> None:
+    first = event([("x", "x"), (" y", "y")])
+    rest = event([("", ""), ("é", ""), (" a", "a")], "length")
+    assert shown(spelt(first, rest)) == [b"x", b" y", "open", "é".encode(), b" a"]
+    assert shown(spelt(rest)) == ["open", "é ".encode(), b"a"]  # nothing has told
+
+
+def test_many_characters_in_parts_that_do_not_spell_the_text_are_given_up_soon() -> None:
+    looked, strings = 0, ["\ufffd!"] * 16 + ["\ufffdZ"]
+
+    class Text(bytes):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            assert looked < 10_000
+            return super().__getitem__(key)
+
+    assert not spells(strings, Text("é!!!".encode() * 16 + b"q"), bare=False)
+    assert looked
+
+
 def test_tokens_without_a_string_are_told_apart_by_their_bytes() -> None:
     top = {"bytes:\\xc3": -3.0, "bytes:\\xf0": -0.5, "b": -2.0}
     logprobs = {"tokens": ["bytes:\\xc3"], "token_logprobs": [-3.0], "top_logprobs": [top]}
@@ -192,3 +234,36 @@ def test_tokens_are_the_same_however_they_are_grouped(text: str, data: st.DataOb
     joined = list(merge(found))
     assert [token.data for token in joined] == [token.data for token in expected]
     assert [token.prob for token in joined] == pytest.approx([token.prob for token in expected])
+
+
+# As SentencePiece's tokens look where each is decoded by itself: a space at the front is lost.
+
+WORDS = ("a", "b", " a", " ab", "4", ".", "\n", " ", "  ", "   ", "東", " 東")
+
+
+@given(st.lists(st.sampled_from((*WORDS, "é", "語")), min_size=1, max_size=10), st.data())
+def test_spaces_that_strings_have_lost(said: list[str], data: st.DataObject) -> None:
+    hidden = data.draw(
+        st.sampled_from(("", "\ufffd"))
+    )  # how a byte of a character is shown that is not in a vocabulary
+    tokens: list[tuple[bytes, str, str]] = []  # its bytes, its text, its string
+    for word in said:
+        size = len(word.encode())
+        if word in WORDS:
+            tokens.append((word.encode(), word, word.removeprefix(" ")))
+        else:
+            parts = [bytes([byte]) for byte in word.encode()]
+            tokens += [(part, word if at == size - 1 else "", hidden) for at, part in enumerate(parts)]
+    cuts = [at for at in range(1, len(tokens)) if data.draw(st.booleans())]
+    spans = [*pairwise((0, *cuts, len(tokens)))]
+    bare = data.draw(st.sampled_from((True, None)))
+    if bare is None:  # a space at the front that is lost tells nothing, nor do several without one that does
+        tokens = [(b"x", "x", "x"), (b" y", " y", "y"), *tokens]
+        spans = [(0, 2), *((a + 2, b + 2) for a, b in spans)]
+    spelling = Spelling("http://x", set(), bare=bare)
+    found: list[Token] = []
+    for a, b in spans:
+        one = event([(text, string) for _, text, string in tokens[a:b]], "length" if b == len(tokens) else None)
+        found += [position.pick.token for position in spelling.feed(one)]
+    expected = merge(Token(raw, 0.5) for raw, _, _ in tokens)
+    assert [token.data for token in merge(found)] == [token.data for token in expected]

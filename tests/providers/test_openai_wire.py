@@ -87,6 +87,22 @@ def test_usage() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (6, 2, 4)
 
 
+def test_what_servers_write_as_null() -> None:
+    nothing = {"choices": None, "usage": {"prompt_tokens": None, "completion_tokens": None}}
+    answer = parse(Answer, nothing, "http://gpu")
+    assert answer.choices == []
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (0, None)
+    [choice] = parse(Answer, {"choices": [{"index": None, "text": None, "finish_reason": None}]}, "").choices
+    assert (choice.index, choice.written, choice.finish_reason) == (0, "", None)
+
+
+@pytest.mark.parametrize("reason", ["stop", "eos", "eos_token", "end_turn"])
+def test_reasons_that_are_the_end_of_sequence(reason: str) -> None:
+    assert Completion.model_validate({"finish_reason": reason}).finish_reason == "stop"
+    assert Completion.model_validate({"finish_reason": "length"}).finish_reason == "length"
+
+
 def test_models_and_their_contexts() -> None:
     data = [
         {"id": "a", "max_model_len": 512},

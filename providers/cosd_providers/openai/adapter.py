@@ -11,6 +11,8 @@ Such a server takes text only, and each shows its tokens in its own way: `openai
   tokenizer. Without one it answers at the end of the text alone, and the rest goes as prompts.
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
   then has no known probability (None). That server's native adapter knows it.
+- Before the first use it is looked into, where it is in doubt, whether a prompt reaches the model as it is (`templates`
+  of the dialect) and whether an answer that is continued keeps the white space at its end (`api="chat"`).
 - The usage of a stream comes with its last event on most servers: one that is closed early counts what was seen.
 """
 
@@ -31,27 +33,20 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
-from cosd_providers.errors import (
-    InvalidRequestError,
-    ModelChoiceError,
-    ResponseError,
-    UnsupportedError,
-)
+from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.once import Once
 from cosd_providers.openai.asking import OWNED, Asking, Prefix
 from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.dialects import ENDS, Dialect, dialect_of
 from cosd_providers.openai.drafting import Drafting
 from cosd_providers.openai.echo import Echo, Scored
-from cosd_providers.openai.wire import Listed, Models
-from cosd_providers.parsing import parse
+from cosd_providers.openai.learning import Known, check_raw, check_started, choose
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 
 __all__ = ["OpenAICompatible"]
-
-_NAMED = 8  # models that an error lists
 
 
 class OpenAICompatible:
@@ -113,8 +108,8 @@ class OpenAICompatible:
         if strategy == "singles":
             self._asking.lists = False
         self._echo = Echo(self._asking, self._dialect, self._transport.endpoint, self._ends)
-        self._known_context: int | None = context
-        self._info: ServerInfo | None = None
+        self._known: Once[Known] = Once()
+        self._info: Once[ServerInfo] = Once()
 
     def __repr__(self) -> str:
         return (
@@ -135,27 +130,27 @@ class OpenAICompatible:
         await self._transport.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
-        """Asks for models and context, and whether the server can score, once.
+        """Asks for models and context, whether prompts reach the model as they are, and whether the server can score.
 
-        The proof of scoring generates a few tokens, which are counted nowhere.
+        Once; the proofs generate a few tokens, which are counted nowhere.
         """
-        if self._info is None:
-            await self._know()
-            ends = self._dialect.end_prob if self._api == "completions" else self._dialect.chat_end_prob
-            self._info = ServerInfo(
-                endpoint=self._transport.endpoint,
-                engine=self._dialect.engine,
-                model=self._asking.model,
-                build=None,
-                context=self._known_context,
-                capabilities=Capabilities(
-                    token_ids=False,
-                    end_prob=ends,
-                    tokenize=self._tokenizer is not None,
-                    score=await self._scores(Usage()),
-                ),
-            )
-        return self._info
+        return await self._info.get(self._describe)
+
+    async def _describe(self) -> ServerInfo:
+        known = await self._know()
+        return ServerInfo(
+            endpoint=self._transport.endpoint,
+            engine=self._dialect.engine,
+            model=known.model,
+            build=None,
+            context=known.context,
+            capabilities=Capabilities(
+                token_ids=False,
+                end_prob=self._dialect.end_prob if self._api == "completions" else self._dialect.chat_end_prob,
+                tokenize=self._tokenizer is not None,
+                score=await self._scores(Usage()),
+            ),
+        )
 
     async def generate(
         self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
@@ -163,9 +158,8 @@ class OpenAICompatible:
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
-        await self._know()
+        context = (await self._know()).context
         await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
-        context = self._known_context
         drafting = Drafting(self._asking, self._transport.endpoint, self._ends, prompt, text, usage, context)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
@@ -225,35 +219,18 @@ class OpenAICompatible:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
 
-    async def _know(self) -> None:
-        """Finds out which model is asked, and its context; once."""
-        if self._asking.model:
-            return
-        listed = await self._listed()
-        found = next((model for model in listed if model.id == self._model), None)
-        if self._model is None and len(listed) == 1:
-            [found] = listed
-        if found is None and (self._model is None or (listed and self._dialect.all_listed)):
-            problem = f"no model {self._model!r}" if self._model else "several models, and none was named"
-            names = ", ".join(repr(model.id) for model in listed[:_NAMED])
-            more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-            words = f"{problem}; the server has {names + more or 'told of none'}"
-            raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give one as `model`.")
-        if self._context is None and found is not None:
-            self._known_context = found.max_model_len
-        self._asking.model = found.id if found else self._model or ""
+    async def _know(self) -> Known:
+        """What has to be known before the first use; found out once, and counted nowhere."""
+        return await self._known.get(self._learn)
 
-    async def _listed(self) -> list[Listed]:
-        """The models that the server lists; none where it does not."""
-        if self._dialect.models is None:
-            return []
-        try:
-            found = await self._transport.get(self._dialect.models)
-            return parse(Models, found, self._transport.endpoint).data
-        except (InvalidRequestError, ResponseError):
-            if self._model is None:
-                raise
-            return []
+    async def _learn(self) -> Known:
+        known = await choose(self._transport, self._dialect, self._model)
+        self._asking.model = known.model
+        if self._api == "completions" and self._dialect.templates:
+            await check_raw(self._asking, self._transport.endpoint)
+        if self._api == "chat" and self._dialect.continues is not None:
+            await check_started(self._asking, self._transport.endpoint)
+        return known if self._context is None else Known(known.model, self._context)
 
     async def _scores(self, usage: Usage) -> bool:
         """Whether the server is proved to score."""

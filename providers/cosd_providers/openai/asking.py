@@ -88,6 +88,7 @@ class Asking:
         self._tokenizer = tokenizer
         self._extra = extra
         self._checked: OrderedDict[bytes, int] = OrderedDict()
+        self._counted: OrderedDict[bytes, int] = OrderedDict()
 
     @property
     def path(self) -> str:
@@ -142,12 +143,15 @@ class Asking:
         """How many tokens the server makes of it, without those of a chat template; None without a tokenizer."""
         if self._tokenizer is None or self._api == "chat":
             return None
-        return count(self._tokenizer, prefix.whole)
+        key = sha256(prefix.whole.encode()).digest()
+        if key not in self._counted:
+            _remember(self._counted, key, count(self._tokenizer, prefix.whole))
+        return self._counted[key]
 
     def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
         """An error where the server has read less than it was given."""
-        given = self.count(prefix)
-        if self._tokenizer is not None and given and billed and 0 < billed.prompt_tokens < given:
+        given = self.count(prefix) if billed and billed.prompt_tokens else None
+        if self._tokenizer is not None and given and billed and billed.prompt_tokens < given:
             words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
             hint = f"{self._dialect.longer} Or is {self._tokenizer.name!r} not the tokenizer of this model?"
             raise ContextLengthError(words, endpoint=self._transport.endpoint, hint=hint)
@@ -175,10 +179,7 @@ class Asking:
                 raise ContextLengthError(words, endpoint=self._transport.endpoint, hint=self._dialect.longer)
         else:
             await self.one(prefix, self._dialect.least, usage)  # compares what was read with what was given
-        self._checked[key] = size
-        self._checked.move_to_end(key)
-        if len(self._checked) > _REMEMBERED:
-            self._checked.popitem(last=False)
+        _remember(self._checked, key, size)
 
     def _body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """A request: greedy, with the most probable tokens."""
@@ -230,7 +231,7 @@ class Asking:
         if billed is None or not self._dialect.list_bills_first:
             return billed
         if self._tokenizer is not None:
-            read = sum(count(self._tokenizer, prefix.whole) for prefix in prefixes)
+            read = sum(self.count(prefix) or 0 for prefix in prefixes)
         else:
             sizes = [len(prefix.whole.encode()) for prefix in prefixes]
             read = round(billed.prompt_tokens * sum(sizes) / max(sizes[0], 1))
@@ -257,6 +258,14 @@ class Asking:
         if errors:
             raise errors[0]
         return [found[at] for at in range(len(prefixes))]
+
+
+def _remember(table: OrderedDict[bytes, int], key: bytes, value: int) -> None:
+    """Keeps what was found out; of very many prompts, the last ones."""
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > _REMEMBERED:
+        table.popitem(last=False)
 
 
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:

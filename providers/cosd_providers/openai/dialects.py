@@ -46,6 +46,8 @@ class Dialect:
         whole: fields that forbid to cut a prompt that is too long.
         truncates: whether it may cut a prompt that is too long and not say so.
         longer: what helps against that, for people.
+        templates: whether the route for raw text may put a chat template around a prompt; if so, that is looked into
+            before the first use.
         end_prob: whether the probability of the end of sequence is told.
         chat_end_prob: the same for a stream of messages.
         keep_alive: whether a connection may be used again after a stream.
@@ -70,6 +72,7 @@ class Dialect:
     repeats: bool = False
     whole: Mapping[str, object] = field(default_factory=lambda: _NO_FIELDS)
     truncates: bool = False
+    templates: bool = False
     longer: str = "Shorten the prompt, or give the server a longer context."
     end_prob: bool = False
     chat_end_prob: bool = False
@@ -80,8 +83,9 @@ class Dialect:
 _NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}
 
 DIALECTS: Mapping[str, Dialect] = {
-    # From documentation: the end of sequence has no entry; an assistant's last message is not continued.
-    "openai": Dialect("openai"),
+    # From documentation: the end of sequence has no entry; an assistant's last message is not continued. Whatever is
+    # not known better is taken for it, Ollama behind a gateway too, so that it is asked about templates.
+    "openai": Dialect("openai", templates=True),
     # Seen live: b0-unknown of xllamacpp 2026.10 (end hidden in streams of messages only; `echo` ignored).
     "llama.cpp": Dialect(
         "llama.cpp",
@@ -116,13 +120,16 @@ DIALECTS: Mapping[str, Dialect] = {
         end_prob=True,
         chat_end_prob=True,
     ),
-    # From documentation (0.12.11 and later): `prompt` is one string; no echo; a long prompt is cut without a word.
+    # From documentation and source (0.12.11 and later): `prompt` is one string; no echo; a long prompt is cut without a
+    # word. The prompt goes through the model's template, so that only models whose template is the bare prompt can be
+    # continued here: its own route takes raw text, this one does not.
     "ollama": Dialect(
         "ollama",
         greedy={**GREEDY, **_NEUTRAL},
         lists=False,
         echo=False,
         truncates=True,
+        templates=True,
         longer="Give the model a longer context: OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
     ),
     # From documentation: at most 5 alternatives; a prompt that is too long is cut unless that is forbidden.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from math import ceil
 
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
@@ -17,6 +18,7 @@ __all__ = ["Drafting"]
 
 _MARGIN = 8  # special tokens that a prompt may get
 _MORE = 3  # raw tokens that may be needed to finish a character
+_PARTS = 4  # raw tokens of a character, at most
 
 
 class Drafting:
@@ -51,6 +53,7 @@ class Drafting:
         self._context = context
         self._draft = Draft(0)
         self._known: list[bytes] = []  # raw tokens that were seen after this text
+        self._given: list[bytes] = []  # whole tokens that were given out after it
         self._wanted = 0  # raw tokens to ask for
         self._refused = False  # whether more of them were refused
 
@@ -64,6 +67,7 @@ class Drafting:
             try:
                 async with aclosing(self._stream(prefix, limit, run)) as tokens:
                     async for token in tokens:
+                        self._given.append(token.data)
                         yield token
             except (ContextLengthError, InvalidRequestError) as error:
                 if not is_too_long(error) or run.written or (limit <= 1 and not self._text):
@@ -83,43 +87,58 @@ class Drafting:
 
     def _start(self, left: int) -> None:
         """A text that was not asked yet."""
-        self._draft, self._known, self._wanted, self._refused = Draft(left), [], left, False
+        self._draft, self._known, self._given = Draft(left), [], []
+        self._wanted, self._refused = left, False
 
     def _go_on(self, run: Run, prefix: Prefix, limit: int) -> bool:
         """Makes ready to ask again, because an answer had too few tokens; whether there is anything left to ask.
 
         Where it was as long as asked, a character is not finished, or was several tokens: the same text is asked again,
-        so that the model goes on from its own tokens. Where it was shorter, the text that has grown is asked.
+        so that the model goes on from its own tokens, with as many as its whole tokens had so far. Where it was
+        shorter, or not the same as before, the text that has grown is asked.
         """
+        left = self._draft.left
+        if run.differs:  # asked for more than is left, it gives at least one token that is whole
+            self._grow(max(self._wanted, left + _MORE))
+            return True
         if run.written >= limit == self._wanted and not self._refused:
-            self._wanted += self._draft.left + _MORE
+            parts = min(run.written / len(self._given), _PARTS) if self._given else 1
+            self._wanted += ceil(left * parts) + _MORE
             return True
         billed = run.billed
         if self._context is not None and billed is not None and billed.prompt_tokens + run.written >= self._context:
             return False
-        if not (run.given or prefix.text or run.written):
+        if not (self._given or prefix.text or run.written):
             if not prefix.whole:
                 raise no_beginning(self._endpoint)
             words = "the server stopped without a token and without a reason"
             raise ResponseError(words, endpoint=self._endpoint, retryable=True)
-        self._text += run.given
+        goes_on = bool(self._given)
+        self._grow(left)
+        return goes_on
+
+    def _grow(self, wanted: int) -> None:
+        """The text with what was given out: to be asked for so many raw tokens."""
+        self._text += b"".join(self._given)
         self._start(self._draft.left)
-        return bool(run.given)
+        self._wanted = wanted
 
     async def _stream(self, prefix: Prefix, limit: int, run: Run) -> AsyncGenerator[Token, None]:
         """The whole tokens of one answer. What comes after its last one tells the usage."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._context} tokens"
             raise ContextLengthError(words, endpoint=self._endpoint)
-        answered = False
+        answered, read = False, 0
         try:
             async with self._asking.stream(prefix, limit, self._usage) as events:
                 answered = True
                 async for event in events:
                     for token in run.feed(event):
                         yield token
-                    self._asking.check_read(prefix, run.billed)
-                    if self._draft.over and run.finish is None and run.written < limit:
+                    if run.billed and run.billed.prompt_tokens != read:  # some servers tell it with every event
+                        read = run.billed.prompt_tokens
+                        self._asking.check_read(prefix, run.billed)
+                    if run.differs or (self._draft.over and run.finish is None and run.written < limit):
                         return
             if run.finish is None:
                 words = "the stream ended before the answer did"

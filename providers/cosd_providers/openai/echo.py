@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cosd_providers.contract import Token, Usage
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
+from cosd_providers.once import Once
 from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.dialects import Dialect
 from cosd_providers.openai.reading import Spelling
@@ -88,13 +89,11 @@ class Echo:
         self._dialect = dialect
         self._endpoint = endpoint
         self._ends = ends
-        self._proved: bool | None = False if dialect.echo is False else None
+        self._proved: Once[bool] = Once()
 
     async def proved(self, usage: Usage) -> bool:
         """Whether the server can do this; found out once."""
-        if self._proved is None:
-            self._proved = await self._prove(usage)
-        return self._proved
+        return self._dialect.echo is not False and await self._proved.get(lambda: self._prove(usage))
 
     async def score(self, prefix: Prefix, usage: Usage) -> Scored:
         """A text's own tokens and what the model says at each.

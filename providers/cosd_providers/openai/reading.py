@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from cosd_providers.contract import Token
 from cosd_providers.errors import ResponseError
+from cosd_providers.openai.strings import endings, readings, spells
 from cosd_providers.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import first_character
@@ -21,6 +22,7 @@ __all__ = ["Spelling"]
 _LOST = "\ufffd".encode()
 """What decoders write for bytes that are no character."""
 
+_OPEN = 3  # bytes of a character that is not whole, at most
 _AHEAD = 16  # tokens that are looked at behind one whose place in the text is in doubt
 
 
@@ -30,17 +32,20 @@ class Spelling:
     Args:
         endpoint: of the server, for errors.
         ends: strings and ids of ends of sequence that were seen; one is added when it is first seen.
+        bare: whether each string has lost a space at its front if it had one (see `strings`); None to find out.
 
     Attributes:
         count: how many tokens the server told of.
         listed: whether the server listed what is most probable at the position that came last.
     """
 
-    def __init__(self, endpoint: str, ends: set[str | int]) -> None:
+    def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
         self.count = 0
         self.listed = False
         self._endpoint = endpoint
         self._ends = ends
+        self._bare = bare
+        self._begun = False  # whether a token was given text
         self._steps: list[Step] = []  # whose bytes are not known yet
         self._text = b""  # that no token was given yet
         self._owed = b""  # given to tokens by their own bytes, before the text came
@@ -83,6 +88,8 @@ class Spelling:
                 return at, step.pick.data
             _, lost, core = step.pick.text.rpartition("\ufffd")
             if not core:
+                if not at and not lost and self._is_space():
+                    return 0, self._take_first(1)
                 continue
             if lost or (at and _LOST in self._text):
                 size = self._completed(core.encode(), self._steps[at + 1 :], goes_on=bool(lost))
@@ -91,18 +98,68 @@ class Spelling:
                 if lost:
                     continue
             string = step.pick.text.encode()
-            data = self._take(string)
+            data = self._take(step.pick.text, self._steps[at + 1 :], over=over)
             if data is not None:
                 return at, data
-            if at and (size := self._text.find(string)) > 0:  # what stands before it completes a character
-                return at - 1, self._take_first(size)
+            if at and self._text.find(string) > 0:
+                return self._before(at)
             coming = (b" " + string).startswith(self._text) or string.startswith(self._text)
             if not self._text or (coming and not over):
                 return None  # its text is still to come
             # Else it is a special token, which has a string and no text.
         if ended or not self._text or self._text.endswith(_LOST) or any(_says(step.pick) for step in self._steps):
             return None
-        return len(self._steps) - 1, self._take_first(len(self._text))
+        return self._before(len(self._steps))
+
+    def _before(self, count: int) -> tuple[int, bytes]:
+        """The bytes of one of the first `count` tokens, none of which says anything, and which.
+
+        What stands before the string of the token behind them completes a character; or else all of the text.
+        """
+        size, known = len(self._text), count
+        if count < len(self._steps):
+            string = self._steps[count].pick.text
+            size = self._text.find(string.encode())
+            if self._bare and self._text.startswith(readings(string, bare=True), count):
+                return self._byte_by_byte(count, count) or (count - 1, self._take_first(size))
+        elif self._bare and size < count <= size + _OPEN:  # the last ones have begun another character
+            known = size
+        return self._byte_by_byte(known, size) or (count - 1, self._take_first(size))
+
+    def _is_space(self) -> bool:
+        """Whether the token at the front, which has no string, is the space at the front of the text.
+
+        A character that was left open cannot become one, but the token behind it may have lost its own.
+        """
+        later = self._steps[1:]
+        if self._bare is False or not self._text.startswith(b" ") or not any(_says(step.pick) for step in later):
+            return False  # if no other token says anything either, it is seen from how many they are
+        exact = not self._bare and _spells(self._steps, self._text, bare=False)
+        if exact or not _spells(later, self._text[1:], bare=True):
+            return False
+        self._learn()
+        return True
+
+    def _byte_by_byte(self, count: int, size: int) -> tuple[int, bytes] | None:
+        """The first character of the text up to `size`, if `count` tokens without strings have made a byte of it each.
+
+        So do a space without its string, and a character that is not in the vocabulary. Where strings are bare, a space
+        at the end may be that of the token behind them.
+        """
+        gap = self._text[:size]
+        same = len(gap) == count or (self._bare and len(gap) == count + 1 and gap.endswith(b" "))
+        spaces = [step for byte, step in zip(gap, self._steps[:count], strict=False) if byte == ord(" ")]
+        if self._bare is False or not same or _LOST in gap or any(step.pick.text for step in spaces):
+            return None
+        first = len(first_character(gap).encode())
+        if spaces:
+            self._learn()
+        return first - 1, self._take_first(first)
+
+    def _learn(self) -> None:
+        """A string has lost a space. That of the first token of a text tells nothing: servers treat it by itself."""
+        if self._bare is None and self._begun:
+            self._bare = True
 
     def _completed(self, core: bytes, later: Sequence[Step], *, goes_on: bool) -> int:
         """How much of the text ends with a token that says `core` behind characters left open; 0 where none does.
@@ -114,23 +171,33 @@ class Spelling:
             later: the tokens behind it.
             goes_on: whether it completes a character before that.
         """
-        for end in _ends(core, self._text, goes_on=goes_on):
-            if _spell([step.pick.text for step in later[:_AHEAD]], self._text[end:]):
-                return end
+        for bare in (False, True):
+            for end in endings(core, self._text, goes_on=goes_on):
+                if _spells(later, self._text[end:], bare=bare):
+                    return end
         return 0
 
-    def _take(self, string: bytes) -> bytes | None:
-        """Takes a token's string off the text: as it stands there, which is with the right space before it."""
+    def _take(self, string: str, later: Sequence[Step], *, over: bool) -> bytes | None:
+        """Takes a token's string off the text: as it stands there, which is with the right space before it.
+
+        Where the string itself is spaces, what the tokens behind it say has to follow.
+        """
         while self._text.startswith(_LOST):
             self._text = self._text.removeprefix(_LOST)
-        for data in (string, b" " + string, string.removeprefix(b" ")):
-            if data and self._text.startswith(data):
-                self._text = self._text[len(data) :]
-                return data
-        return None
+        plain, bare = string.encode(), readings(string, bare=True)
+        ways = (*bare, plain) if self._bare else (plain, b" " + plain)
+        fits = [data for data in (*ways, plain.removeprefix(b" ")) if data and self._text.startswith(data)]
+        if not fits or (self._bare and not over and len(bare[0]) > len(self._text) and bare[0].startswith(self._text)):
+            return None  # perhaps there is more to come
+        following = (data for data in fits if _spells(later, self._text[len(data) :], bare=data in bare))
+        data = next(following, fits[0]) if len(fits) > 1 else fits[0]
+        if data == b" " + plain:
+            self._learn()
+        return self._take_first(len(data))
 
     def _take_first(self, size: int) -> bytes:
         """Takes the first bytes off the text."""
+        self._begun = True
         data, self._text = self._text[:size], self._text[size:]
         return data.replace(_LOST, b"")
 
@@ -195,22 +262,7 @@ def _same(candidate: Candidate, pick: Candidate) -> bool:
     return (candidate.text, candidate.data) == (pick.text, pick.data)
 
 
-def _ends(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
-    """Where a token may end that says `core`, behind a character at the front of `text` if it completes one."""
-    at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
-    while at >= 0:
-        yield at + len(core)
-        at = text.find(core, at + 1)
-
-
-def _spell(strings: Sequence[str], text: bytes) -> bool:
-    """Whether tokens with these strings may have made `text`, or its beginning."""
-    if not text or not strings:
-        return not text
-    _, lost, core = strings[0].rpartition("\ufffd")
-    if lost and core:
-        return any(_spell(strings[1:], text[end:]) for end in _ends(core.encode(), text))
-    for string in (core.encode(), b" " + core.encode()):
-        if core and text.startswith(string):
-            return _spell(strings[1:], text[len(string) :])
-    return _spell(strings[1:], text)  # no character is complete, or a token without text
+def _spells(later: Sequence[Step], text: bytes, *, bare: bool) -> bool:
+    """Whether these tokens may have made `text`, as far as is looked ahead."""
+    strings = [step.pick.data or step.pick.text for step in later[:_AHEAD]]
+    return spells(strings, text, bare=bare, open_end=len(later) > _AHEAD)

@@ -48,13 +48,13 @@ class Run:
     Attributes:
         finish: why the answer ended; None before it did.
         billed: what it has cost, as far as it was told.
-        given: the bytes of the whole-character tokens that were given out.
+        differs: whether the server has written another token than in an earlier run: nothing after it counts.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int], draft: Draft, known: list[bytes]) -> None:
         self.finish: str | None = None
         self.billed: Billed | None = None
-        self.given = b""
+        self.differs = False
         self._endpoint = endpoint
         self._spelling = Spelling(endpoint, ends)
         self._draft = draft
@@ -78,9 +78,10 @@ class Run:
             _check_told(choice, self._spelling, self._endpoint)
             for position in self._spelling.feed(choice):
                 tokens += self._take(position)
+                if self.differs:
+                    return tokens
             _check_finish(choice, self._endpoint)
             self.finish = choice.finish_reason
-        self.given += b"".join(token.data for token in tokens)
         return tokens
 
     def bill(self, usage: Usage, read: int) -> None:
@@ -96,9 +97,9 @@ class Run:
             before, self._known[at] = self._known[at], token.data
             if before == token.data:
                 return []
-            if before:
-                words = "the server has answered the same request in different ways"
-                raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+            if before:  # a server that is busy may round in another way, and two tokens be about as probable
+                self.differs = True
+                return []
         else:
             self._known.append(token.data)
         return self._draft.feed(position.pick.id, token)
@@ -106,6 +107,10 @@ class Run:
 
 def _check_told(choice: Completion, spelling: Spelling, endpoint: str) -> None:
     """An error where there is text and no probability with it."""
+    if choice.logprobs is not None and choice.logprobs.alone:
+        words = "the server tells how probable its own token is, and not which ones are the most probable (logprobs)"
+        hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if spelling.count or steps(choice) or not choice.written or choice.written.endswith("\ufffd"):
         return  # a text that breaks off within a character: what there is of it may be hidden
     words = "the server gives no probabilities with its tokens, although asked (logprobs)"

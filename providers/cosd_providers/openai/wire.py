@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.contract import Usage
 from cosd_providers.parsing import prob
@@ -25,7 +25,30 @@ _ID = re.compile(r"token_id:(\d+)")
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 """How OpenAI's legacy shape writes a token that is no text."""
 
+_STOPS = ("eos", "eos_token", "end_turn")
+"""What some servers call the end of sequence as the reason why an answer ended; to others it is "stop"."""
+
 Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+def _unless_none(default: Any) -> BeforeValidator:
+    """Some servers write null for what they leave out."""
+
+    def told(value: Any) -> Any:
+        return default if value is None else value
+
+    return BeforeValidator(told)
+
+
+def _alone(value: Any) -> Any:
+    return {"alone": True} if isinstance(value, int | float) else value
+
+
+def _reason(value: Any) -> Any:
+    return "stop" if value in _STOPS else value
+
+
+Number = Annotated[int, _unless_none(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +88,9 @@ class Named(BaseModel):
 
 
 class Logprobs(BaseModel):
-    """Both shapes: `content` is the chat one, the others are the legacy one."""
+    """Both shapes: `content` is the chat one, the others are the legacy one; `alone` where it was a bare number."""
 
+    alone: bool = False
     content: list[Named] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
@@ -89,11 +113,11 @@ class Message(BaseModel):
 class Completion(BaseModel):
     """One of the answers in a response: of either route, whole or as an event of a stream."""
 
-    index: int = 0
-    text: str = ""
+    index: Number = 0
+    text: Annotated[str, _unless_none("")] = ""
     message: Message | None = Field(None, validation_alias=AliasChoices("message", "delta"))
-    logprobs: Logprobs | None = None
-    finish_reason: str | None = None
+    logprobs: Annotated[Logprobs | None, BeforeValidator(_alone)] = None
+    finish_reason: Annotated[str | None, BeforeValidator(_reason)] = None
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
@@ -114,7 +138,7 @@ class Cached(BaseModel):
 class Billed(BaseModel):
     """What an answer has cost."""
 
-    prompt_tokens: int = 0
+    prompt_tokens: Number = 0
     completion_tokens: int | None = None
     prompt_tokens_details: Cached | None = None
 
@@ -122,7 +146,7 @@ class Billed(BaseModel):
 class Answer(BaseModel):
     """A response of either route, or one event of its stream."""
 
-    choices: list[Completion] = []
+    choices: Annotated[list[Completion], _unless_none([])] = []
     usage: Billed | None = None
 
 

@@ -1,0 +1,104 @@
+"""What has to be known of a server before its first use: which model is asked, and that it gets the text as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosd_providers.contract import Usage
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.http.transport import Transport
+from cosd_providers.openai.asking import Asking, Prefix
+from cosd_providers.openai.dialects import Dialect
+from cosd_providers.openai.wire import Listed, Models
+from cosd_providers.parsing import parse
+
+__all__ = ["Known", "check_raw", "check_started", "choose"]
+
+_NAMED = 8  # models that an error lists
+_BARE = 4  # tokens, at most, of a letter with the special tokens before it
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found out.
+
+    Attributes:
+        model: the id of the model that is asked.
+        context: tokens that fit, prompt and answer together, where the server tells.
+    """
+
+    model: str
+    context: int | None
+
+
+async def choose(transport: Transport, dialect: Dialect, model: str | None) -> Known:
+    """Asks for the models of the server, where it lists them.
+
+    Raises:
+        ModelChoiceError: there are several models, and none was named; or the named one is not there.
+    """
+    listed = await _listed(transport, dialect, named=model is not None)
+    found = next((one for one in listed if one.id == model), None)
+    if model is None and len(listed) == 1:
+        [found] = listed
+    if found is None and (model is None or (listed and dialect.all_listed)):
+        problem = f"no model {model!r}" if model else "several models, and none was named"
+        names = ", ".join(repr(one.id) for one in listed[:_NAMED])
+        more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+        words = f"{problem}; the server has {names + more or 'told of none'}"
+        raise ModelChoiceError(words, endpoint=transport.endpoint, hint="Give one as `model`.")
+    return Known(found.id, found.max_model_len) if found else Known(model or "", None)
+
+
+async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> list[Listed]:
+    """The models that the server lists; none where it does not."""
+    if dialect.models is None:
+        return []
+    try:
+        return parse(Models, await transport.get(dialect.models), transport.endpoint).data
+    except (InvalidRequestError, ResponseError):
+        if not named:
+            raise
+        return []
+
+
+async def check_raw(asking: Asking, endpoint: str) -> None:
+    """Asks for one token after a letter: if many tokens were read, a chat template stands around it.
+
+    A server that tells no usage cannot be checked.
+
+    Raises:
+        UnsupportedError: no answer can be continued there, and nothing in the answers would tell.
+    """
+    read = await _read(asking, Prefix("a", ""))
+    if read is not None and read > _BARE:
+        words = f"the server puts a chat template around every prompt: of one letter it has read {read} tokens"
+        hint = (
+            "So it cannot go on with an answer. Ollama does that for chat models: serve the same model file with"
+            " llama.cpp's server for now, or use a model whose template is the bare prompt."
+        )
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+async def check_started(asking: Asking, endpoint: str) -> None:
+    """Goes on with two answers that differ in the line breaks at their ends: if as much was read, those were lost.
+
+    A server that tells no usage cannot be checked.
+
+    Raises:
+        UnsupportedError: the chat template takes white space off an answer that is continued.
+    """
+    plain, broken = await _read(asking, Prefix("a", "a")), await _read(asking, Prefix("a", "a\n\n"))
+    if plain is not None and plain == broken:
+        words = "the chat template takes white space off the end of an answer that is to be continued"
+        hint = 'The model would write it again for ever. Give api="completions", with the template in the prompt.'
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+async def _read(asking: Asking, prefix: Prefix) -> int | None:
+    """How many tokens the server reads of a prefix; None where it does not tell, or does not take it."""
+    try:
+        answer = await asking.one(prefix, 1, Usage())
+    except (InvalidRequestError, ResponseError):
+        return None
+    return answer.usage.prompt_tokens or None if answer.usage else None
