@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -231,6 +231,27 @@ def _continue(language: int, text: bytes) -> bytes:
             break
         known, new = known + following, new + following.encode()
     return new
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A toy model in the shape that providers take."""
+
+    toy: ToyModel
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        return self.toy.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {self.toy.vocabulary.end}
+
+    def encode(self, text: bytes) -> list[int]:
+        return list(self.toy.vocabulary.encode(text))
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        return self.toy.next(ids)
 
 
 @st.composite

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import ANY
 
@@ -31,27 +30,6 @@ from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A toy model in the shape that providers take."""
-
-    toy: toys.ToyModel
-
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        return self.toy.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> Collection[int]:
-        return {self.toy.vocabulary.end}
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.toy.vocabulary.encode(text))
-
-    def next(self, ids: Sequence[int]) -> Sequence[float]:
-        return self.toy.next(ids)
 
 
 def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeLlamaCpp, LlamaCpp]:
@@ -81,8 +59,8 @@ def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
 
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
 async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, limit: int, begins: bool) -> None:
-    server = FakeLlamaCpp(Plain(model), beginning=begins or not prompt)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeLlamaCpp(toys.Plain(model), beginning=begins or not prompt)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
     ours = await draft(provider, prompt.decode(), limit=limit)
     theirs = await draft(expected, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
@@ -108,8 +86,8 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
 @given(toys.models(may_hide_end=False, longest_merge=6), inquiries())
 async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]) -> None:
     prompt, text, questions = inquiry
-    server = FakeLlamaCpp(Plain(model), beginning=True)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
     ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     assert [one is None for one in ours] == [one is None for one in theirs]
@@ -121,8 +99,8 @@ async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
 async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeLlamaCpp(Plain(model), beginning=True)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
+    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
     ours = await provider.score(prompt.decode(), text, usage=Usage())
     close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
     assert b"".join(token.data for token in ours) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,27 +37,6 @@ from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000/v1"
 TOY = Dialect("toy", known_text="ab a b1 11 ab, a b a1b ba 1 a b aa 1b")
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A toy model in the shape that providers take."""
-
-    toy: toys.ToyModel
-
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        return self.toy.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> Collection[int]:
-        return {self.toy.vocabulary.end}
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.toy.vocabulary.encode(text))
-
-    def next(self, ids: Sequence[int]) -> Sequence[float]:
-        return self.toy.next(ids)
 
 
 @dataclass(frozen=True)
@@ -163,10 +142,10 @@ def ways(draw: st.DrawFn, *, opened: Sequence[str] = ("empty", "bytes", "lost"))
 async def test_drafts_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], chat: bool
 ) -> None:
-    expected = ScriptedProvider(Plain(model), token_ids=False, end_prob=way["end"])
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
     theirs = await draft(expected, prompt.decode(), limit=limit)
     assume(readable(theirs[:-1]) and simple(model))
-    server = FakeOpenAI(Plain(model), beginning=True, **way)
+    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, api="chat" if chat else "completions")
     ours = await draft(provider, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
@@ -191,13 +170,13 @@ async def test_proposals_are_the_models_own(
     strategy: Any, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]], way: dict[str, Any]
 ) -> None:
     prompt, text, questions = inquiry
-    expected = TextOnly(Plain(model), token_ids=False, end_prob=way["end"])
+    expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
-    server = FakeOpenAI(Plain(model), beginning=True, **way)
+    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
     dialect = dataclasses.replace(TOY, end_prob=way["end"])
     provider = OpenAICompatible(
-        URL, http_client=server.client(), dialect=dialect, strategy=strategy, tokenizer=Local(Plain(model))
+        URL, http_client=server.client(), dialect=dialect, strategy=strategy, tokenizer=Local(toys.Plain(model))
     )
     try:
         ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
@@ -217,10 +196,10 @@ async def test_scores_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, text: bytes, way: dict[str, Any], local: bool
 ) -> None:
     assume(simple(model) and not (way["opened"] == "empty" and (parted(model) or across(model))))
-    server = FakeOpenAI(Plain(model), beginning=True, **way)
-    tokenizer = Local(Plain(model)) if local else None
+    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
+    tokenizer = Local(toys.Plain(model)) if local else None
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
-    expected = TextOnly(Plain(model), token_ids=False, end_prob=way["end"])
+    expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
     assume((await provider.describe()).capabilities.score)
     ours = await provider.score(prompt.decode(), text, usage=Usage())
     close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
@@ -396,7 +375,7 @@ async def test_echo_that_cannot_be_told_from_a_shifted_one_is_not_used() -> None
 def writer(**options: Any) -> FakeOpenAI:
     """A model that writes something after every text, of its own each time."""
     vocabulary = toys.Vocabulary((b"a", b"b", b" ", b"1", b",", b" a", b"ab", b" b", b""), 8)
-    return FakeOpenAI(Plain(toys.ToyModel(vocabulary, seed=5, fluency=0)), **options)
+    return FakeOpenAI(toys.Plain(toys.ToyModel(vocabulary, seed=5, fluency=0)), **options)
 
 
 @pytest.mark.parametrize("echo", ["yes", "ignored", "shifted", "scaled", "refused"])

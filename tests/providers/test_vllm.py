@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from unittest.mock import ANY
@@ -40,24 +40,18 @@ STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 
 
 @dataclass(frozen=True)
-class Plain:
-    """A toy model in the shape that providers take."""
-
-    toy: toys.ToyModel
-
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        return self.toy.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> Collection[int]:
-        return {self.toy.vocabulary.end}
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.toy.vocabulary.encode(text))
+class Plain(toys.Plain):
+    """A toy model that says nothing silent, as a special token is, inside a character: no real one does."""
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
-        return self.toy.next(ids)
+        probs = self.toy.next(ids)
+        if not toys.is_incomplete(self.toy.vocabulary.decode(ids)):
+            return probs
+        heard = [
+            prob if data or n in self.end_ids else 0.0
+            for n, (prob, data) in enumerate(zip(probs, self.tokens, strict=True))
+        ]
+        return heard if any(heard) else probs
 
 
 @st.composite
