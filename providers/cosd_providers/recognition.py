@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.transport import Transport
 from cosd_providers.once import Once
 
@@ -70,7 +70,7 @@ async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dic
     return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
-class Recognized:
+class Recognized(Adapter):
     """A provider that asks its server, when first used, which adapter it needs, and is that adapter from then on.
 
     Args:
@@ -93,14 +93,8 @@ class Recognized:
         """Copies are of the settings alone; they ask again."""
         return {**self.__dict__, "_users": 0}
 
-    @property
-    def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
-        host = urlsplit(self._transport.endpoint).netloc
-        return f"{self._model}@{host}" if self._model else host
-
     async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
+        await super().__aenter__()
         if self._adapter.found is not None:
             await self._adapter.found.__aenter__()
         self._users += 1
@@ -110,7 +104,7 @@ class Recognized:
         self._users -= 1
         if self._adapter.found is not None:
             await self._adapter.found.__aexit__(*exc)
-        await self._transport.__aexit__(*exc)
+        await super().__aexit__(*exc)
 
     async def _known(self) -> Provider:
         """The adapter; found once, and entered as often as this is."""

@@ -12,7 +12,7 @@ from typing import Any
 import anyio.lowlevel
 import httpx
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
@@ -190,7 +190,6 @@ async def test_proposals_are_the_models_own(
             close(one.tokens, other.tokens)
 
 
-@settings(suppress_health_check=[*settings().suppress_health_check, HealthCheck.filter_too_much])
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), ways(opened=("empty", "bytes")), st.booleans())
 async def test_scores_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, text: bytes, way: dict[str, Any], local: bool

@@ -16,8 +16,8 @@ What the adapter relies on, as seen on running servers:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel
 
@@ -39,6 +39,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.reading import Reader, Server
@@ -55,7 +56,7 @@ _CHATML = "<|im_start|>"
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class LlamaCpp:
+class LlamaCpp(Adapter):
     """A model behind llama.cpp's server. See `contract.Provider`.
 
     Args:
@@ -82,29 +83,11 @@ class LlamaCpp:
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
     ) -> None:
-        taken = sorted(OWNED & set(extra_body or {}))
-        if taken:
-            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        extra = checked_extra(extra_body, OWNED)
         self._model = model
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
-        self._completions = Completions(self._transport, model, extra_body or {})
+        self._completions = Completions(self._transport, model, extra)
         self._server: Once[Server] = Once()
-
-    def __repr__(self) -> str:
-        return f"LlamaCpp({self._transport.endpoint!r}, model={self._model!r})"
-
-    @property
-    def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
-        host = urlsplit(self._transport.endpoint).netloc
-        return f"{self._model}@{host}" if self._model else host
-
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._transport.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
         """Asks for models, context and special tokens, once."""

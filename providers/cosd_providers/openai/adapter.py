@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 from cosd_providers.contract import (
     Capabilities,
@@ -34,6 +33,7 @@ from cosd_providers.contract import (
     Usage,
 )
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
 from cosd_providers.openai.asking import OWNED, Asking, Prefix
@@ -49,7 +49,7 @@ from cosd_providers.tokenization import load_tokenizer
 __all__ = ["OpenAICompatible"]
 
 
-class OpenAICompatible:
+class OpenAICompatible(Adapter):
     """A model behind an API like OpenAI's. See `contract.Provider`.
 
     Args:
@@ -90,8 +90,7 @@ class OpenAICompatible:
     ) -> None:
         self._dialect = dialect_of(dialect)
         owned = OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())}
-        if taken := sorted(owned & set(extra_body or {})):
-            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        extra = checked_extra(extra_body, owned)
         if strategy not in (None, "echo", "list", "singles") or api not in ("completions", "chat"):
             raise ValueError("strategy is 'echo', 'list', 'singles' or None; api is 'completions' or 'chat'")
         if api == "chat" and strategy in ("echo", "list"):
@@ -104,7 +103,7 @@ class OpenAICompatible:
         base = url.strip().rstrip("/").removesuffix("/v1")
         self._transport = Transport(base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
         self._ends: set[str | int] = {*ENDS}
-        self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra_body or {})
+        self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra)
         if strategy == "singles":
             self._asking.lists = False
         self._echo = Echo(self._asking, self._dialect, self._transport.endpoint, self._ends)
@@ -115,19 +114,6 @@ class OpenAICompatible:
         return (
             f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={self._dialect.engine!r})"
         )
-
-    @property
-    def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
-        host = urlsplit(self._transport.endpoint).netloc
-        return f"{self._model}@{host}" if self._model else host
-
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._transport.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
         """Asks for models and context, whether prompts reach the model as they are, and whether the server can score.

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
 from cosd_providers.parsing import parse
@@ -44,7 +44,7 @@ _MARK = "4711"  # stands for a user's message in a chat template
 _Known = dict[int, tuple[list[int], list[Position]]]
 
 
-class Tgi:
+class Tgi(Adapter):
     """A model behind TGI. See `contract.Provider`.
 
     The probability of the end of sequence counts as unknown where the server answers null or exactly 0.0, which is
@@ -81,31 +81,13 @@ class Tgi:
         http_client: HttpClient | None = None,
         strategy: Literal["filter", "singles"] | None = None,
     ) -> None:
-        taken = sorted(OWNED & set(extra_body or {}))
-        if taken:
-            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        extra = checked_extra(extra_body, OWNED)
         self._model = model
         self._strategy = strategy
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
         local = load_tokenizer(tokenizer) if tokenizer is not None else None
-        self._requests = Requests(self._transport, extra_body or {}, local)
+        self._requests = Requests(self._transport, extra, local)
         self._server = Once[Server]()
-
-    def __repr__(self) -> str:
-        return f"Tgi({self._transport.endpoint!r}, model={self._model!r})"
-
-    @property
-    def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
-        host = urlsplit(self._transport.endpoint).netloc
-        return f"{self._model}@{host}" if self._model else host
-
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._transport.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
         """Asks what the server has and what it was started with, once; for the latter it generates one token."""

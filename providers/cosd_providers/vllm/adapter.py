@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import (
@@ -29,6 +28,7 @@ from cosd_providers.errors import (
     InvalidRequestError,
     UnsupportedError,
 )
+from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
 from cosd_providers.parsing import prob
@@ -51,7 +51,7 @@ A text is scored where more than one place of it is asked: for one, the prompt c
 """
 
 
-class Vllm:
+class Vllm(Adapter):
     """A model behind vLLM's server. See `contract.Provider`.
 
     Args:
@@ -85,33 +85,15 @@ class Vllm:
         strategy: Strategy | None = None,
         add_special_tokens: bool = True,
     ) -> None:
-        taken = sorted(OWNED & set(extra_body or {}))
-        if taken:
-            raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        extra = checked_extra(extra_body, OWNED)
         if strategy not in (None, "echo", "list", "singles"):
             raise ValueError(f"no strategy {strategy!r}; there are 'echo', 'list' and 'singles'")
         self._model = model
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self._strategy = strategy
         self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
-        self._asking = Asking(self._transport, extra_body or {}, add_special_tokens)
+        self._asking = Asking(self._transport, extra, add_special_tokens)
         self._server = Once[Server]()
-
-    def __repr__(self) -> str:
-        return f"Vllm({self._transport.endpoint!r}, model={self._model!r})"
-
-    @property
-    def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
-        host = urlsplit(self._transport.endpoint).netloc
-        return f"{self._model}@{host}" if self._model else host
-
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._transport.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
         """Asks for version, models, special tokens and template, and has one token written, once."""
