@@ -9,6 +9,7 @@ import anyio
 import httpx
 import pytest
 
+from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.llama_cpp import LlamaCpp
 
@@ -16,11 +17,6 @@ pytestmark = pytest.mark.live
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 CLOSE = {"Connection": "close"}
-
-
-async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
-    usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
 
 
 def ask(url: str, prompt: Any, **fields: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from asked import draft
 from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
 from cosd_providers.openai import DIALECTS, OpenAICompatible
@@ -17,11 +18,6 @@ from cosd_providers.openai import DIALECTS, OpenAICompatible
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 and the total is 42.\n"
 MODELS = Path(__file__).parents[1] / "models"
-
-
-async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
-    usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
 
 
 def ask(url: str, name: str, prompt: Any, **fields: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
+from asked import draft
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
@@ -24,11 +25,6 @@ ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
 def url(vllm_pair: Pair, vllm_name: str) -> str:
     """Each of the two real servers."""
     return str(getattr(vllm_pair, vllm_name))
-
-
-async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
-    usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
 
 
 def post(url: str, path: str, body: Any) -> Any:

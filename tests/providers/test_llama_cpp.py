@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
 from typing import Any
 from unittest.mock import ANY
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
+from asked import close, draft, inquiries, near
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -37,23 +37,6 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeLlamaCpp, L
     return server, LlamaCpp(URL, http_client=server.client())
 
 
-async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
-    usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
-
-
-def near(prob: float) -> Any:
-    """A probability that went through a logarithm."""
-    return pytest.approx(prob)
-
-
-def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
-    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
-    assert [t.data for t in ours] == [t.data for t in theirs]
-    assert [t.end for t in ours] == [t.end for t in theirs]
-    assert [t.prob for t in ours] == pytest.approx([t.prob for t in theirs], rel=1e-9)
-
-
 # Against toy models: whatever they do, the adapter gives what the model itself would.
 
 
@@ -69,18 +52,6 @@ async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, li
         text = b"".join(token.data for token in ours[:-1])
         more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
         close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
-
-
-@st.composite
-def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
-    """A prompt, a text, and questions within it."""
-    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
-    tokens = draw(st.lists(words, max_size=8))
-    asked = []
-    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
-        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
-        asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
-    return draw(toys.prompts()), b"".join(tokens), asked
 
 
 @given(toys.models(may_hide_end=False, longest_merge=6), inquiries())

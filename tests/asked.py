@@ -1,0 +1,44 @@
+"""What the tests of all adapters ask a provider, and how they compare what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import toys
+from cosd_providers import Question, Usage
+
+
+async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
+    """All items of a draft."""
+    usage = more.pop("usage", Usage())
+    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+
+
+def near(prob: float) -> Any:
+    """A probability that went through a logarithm."""
+    return pytest.approx(prob)
+
+
+def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
+    assert [t.data for t in ours] == [t.data for t in theirs]
+    assert [t.end for t in ours] == [t.end for t in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.prob is None) == (other.prob is None)
+        assert other.prob is None or one.prob == pytest.approx(other.prob, rel=1e-9)
+
+
+@st.composite
+def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text, and questions within it."""
+    words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
+    tokens = draw(st.lists(words, max_size=8))
+    asked = []
+    for cut in draw(st.lists(st.integers(0, len(tokens)), max_size=4)):
+        judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
+        asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
+    return draw(toys.prompts()), b"".join(tokens), asked
