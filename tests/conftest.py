@@ -1,6 +1,7 @@
 """What every test stands on: hypothesis profiles, asyncio, no network, none of the user's own settings."""
 
 import os
+import signal
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("the same questions over other servers")
         for line in same_answers.LINES:
             terminalreporter.write_line(line)
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts into the background deaf to Ctrl-C, and some tests start processes that must hear."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
