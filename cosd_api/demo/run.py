@@ -200,7 +200,7 @@ def _take_leave(screen: Console, urls: Mapping[str, str]) -> None:
     screen.print("  keep the two servers up (they end with this command), then ask them:")
     screen.print(f"    {program()} servers", soft_wrap=True)
     screen.print(f"    {program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
-    screen.print("  the same in Python, with any llama.cpp servers:")
+    screen.print("  the same in Python, with any servers:")
     screen.print("    from cosd_api import fuse_sync")
     screen.print(f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text')
     screen.print()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -81,7 +83,10 @@ def connect(
     if api_key is None and not sets_authorization(headers):
         api_key = _key_from_environment(parts)
     if engine is None and options:
-        raise TypeError(f"{', '.join(options)}: only one kind of server takes this; name it as engine")
+        name = next(iter(options))
+        near = difflib.get_close_matches(name, [*inspect.signature(connect).parameters], 1, cutoff=0.75)
+        advice = f"did you mean {near[0]!r}?" if near else "if only one kind of server takes it, name that as engine"
+        raise TypeError(f"unknown argument {name!r}; {advice}")
     if tokenizer is not None:
         tokenizer = load_tokenizer(tokenizer)
     adapter = _Adapter(endpoint, model, api_key, headers, tokenizer, extra_body, timeout, http_client, options)

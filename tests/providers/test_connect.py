@@ -84,8 +84,10 @@ def test_an_engine_that_nobody_knows() -> None:
 
 def test_options_of_one_engine() -> None:
     connect("http://gpu1", engine="openai", api="chat", strategy="singles")
-    with pytest.raises(TypeError, match="api: only one kind of server takes this; name it as engine"):
+    with pytest.raises(TypeError, match="'api'; if only one kind of server takes it, name that as engine"):
         connect("http://gpu1", api="chat")
+    with pytest.raises(TypeError, match=r"unknown argument 'modle'; did you mean 'model'\?"):
+        connect("http://gpu1", modle="m")
     with pytest.raises(TypeError, match="api"):
         connect("http://gpu1", engine="vllm", api="chat")
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio.lowlevel
@@ -37,7 +37,8 @@ from cosd_providers.testing import ScriptedProvider, TextModel
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000/v1"
-TOY = Dialect("toy", known_text="ab a b1 11 ab, a b a1b ba 1 a b aa 1b")
+TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
+TOY = Dialect("toy", known_text=TEXT, sample=TEXT)
 
 
 @dataclass(frozen=True)
@@ -475,14 +476,14 @@ async def test_the_context_is_full() -> None:
 
 async def test_with_a_tokenizer_no_request_is_too_long() -> None:
     server, _ = fake({"Q": [" a"] * 9}, context=5)
-    way: Any = {"context": 5, "tokenizer": Local(server.model), "dialect": TOY}
+    way: Any = {"context": 5, "tokenizer": Local(server.model), "dialect": replace(TOY, sample="a")}
     provider = OpenAICompatible(URL, http_client=server.client(), **way)
     assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
-    assert server.bodies[0]["max_tokens"] == 4
+    assert [body["max_tokens"] for body in server.bodies] == [1, 4]
     assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
     with pytest.raises(ContextLengthError, match="does not fit into the model's context of 5 tokens"):
         await draft(provider, prompt="Q Q Q Q")
-    assert len(server.bodies) == 1
+    assert len(server.bodies) == 2
 
 
 async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
@@ -505,7 +506,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
     if cut is None:
         for _ in range(2):
             await draft(provider, prompt=LONG)
-        assert len(server.bodies) == 1 + 2 + (1 if local else 2)
+        assert len(server.bodies) == 1 + 2 + 2  # the tokenizer is proved and the prompt counted, or sent twice
         return
     words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
     with pytest.raises(ContextLengthError, match=rf"{words}.*OLLAMA_CONTEXT_LENGTH"):
@@ -523,9 +524,41 @@ async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
     await draft(other)
 
 
+async def test_another_models_tokenizer_is_refused() -> None:
+    server, _ = fake({"Q": [" a"]})
+
+    class Bytes:
+        name, beginning = "bytes", 0
+
+        def encode(self, text: str) -> list[Piece]:
+            return [Piece(byte, bytes([byte])) for byte in text.encode()]
+
+        def token(self, id: int) -> bytes | None:
+            return bytes([id])
+
+    provider = OpenAICompatible(
+        URL, http_client=server.client(), dialect=replace(TOY, sample="ab a"), tokenizer=Bytes()
+    )
+    words = r"'bytes' is not the tokenizer of this model. Of a test text the server reads \d+ tokens, and it makes 4"
+    with pytest.raises(UnsupportedError, match=words):
+        await draft(provider)
+
+
+async def test_whether_a_started_answer_is_repeated_is_found_out() -> None:
+    """llama.cpp does so, whatever the dialect that was given says."""
+    for dialect in ("vllm", "llama.cpp"):
+        _, provider = fake(
+            {"Q": [" a", " b"]}, {"api": "chat", "dialect": dialect, "strategy": "singles"}, chat_repeats=True
+        )
+        [proposal] = await provider.propose("Q", b" a", [Question(2, (b" x",))], usage=Usage())
+        assert proposal is not None
+        assert proposal.tokens[0].data == b" b"
+
+
 async def test_what_was_read_is_compared_wherever_there_is_a_tokenizer() -> None:
     server, _ = fake({"Q": [" a"]}, cut=3)
-    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
+    dialect = replace(TOY, sample="a")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect, tokenizer=Local(server.model))
     with pytest.raises(
         ContextLengthError, match=r"read 3 tokens of a text that has 4: it cut it silently.* 'local' not"
     ):
@@ -683,7 +716,7 @@ async def test_a_tokenizer_counts_a_prompt_once() -> None:
 
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Counting())
     await draft(provider, limit=4)
-    assert read == ["Q"]
+    assert read == [TEXT, "Q"]
 
 
 # What is found out before the first use.
@@ -716,7 +749,7 @@ async def test_a_template_that_trims_answers_is_refused() -> None:
     server, provider = fake({"Q": [" a"]}, way)
     for _ in range(2):
         await draft(provider)
-    assert [len(body["messages"]) for body in server.bodies] == [2, 2, 1, 1]
+    assert [len(body["messages"]) for body in server.bodies] == [2, 2, 2, 1, 1]
 
 
 async def test_what_many_ask_at_once_is_found_out_once() -> None:

@@ -32,7 +32,7 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
@@ -41,7 +41,7 @@ from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.dialects import ENDS, Dialect, dialect_of
 from cosd_providers.openai.drafting import Drafting
 from cosd_providers.openai.echo import Echo, Scored
-from cosd_providers.openai.learning import Known, check_raw, check_started, choose
+from cosd_providers.openai.learning import Known, check_raw, check_started, check_tokenizer, choose
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
@@ -166,7 +166,11 @@ class OpenAICompatible(Adapter):
             if not await self._scores(usage):
                 raise self._cannot_score()
             if whole.whole:
-                scored = await self._echo.score(whole, usage)
+                try:
+                    scored = await self._echo.score(whole, usage)
+                except ResponseError:  # of this text it does not hold what it should: the places are asked one by one
+                    if questions is None:
+                        raise
         if questions is None:
             own = [piece.data for piece in self._tokenizer.encode(whole.whole)] if self._tokenizer else []
             if scored is not None:
@@ -214,6 +218,8 @@ class OpenAICompatible(Adapter):
         self._asking.model = known.model
         if self._api == "completions" and self._dialect.templates:
             await check_raw(self._asking, self._transport.endpoint)
+        if self._api == "completions" and self._tokenizer is not None:
+            await check_tokenizer(self._asking, self._dialect, self._tokenizer, self._transport.endpoint)
         if self._api == "chat" and self._dialect.continues is not None:
             await check_started(self._asking, self._transport.endpoint)
         return known if self._context is None else Known(known.model, self._context)

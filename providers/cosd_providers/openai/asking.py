@@ -82,6 +82,7 @@ class Asking:
     ) -> None:
         self.model = ""
         self.lists = dialect.lists if api == "completions" else False
+        self.repeats = dialect.repeats
         self._transport = transport
         self._dialect = dialect
         self._api = api
@@ -126,16 +127,17 @@ class Asking:
             answers += found
         return answers
 
-    async def one(self, prefix: Prefix, limit: int, usage: Usage, **fields: object) -> Answer:
-        """At most `limit` raw tokens after a prefix."""
+    async def one(self, prefix: Prefix, limit: int, usage: Usage, *, check: bool = True, **fields: object) -> Answer:
+        """At most `limit` raw tokens after a prefix; an error where less of it was read, unless that is found out."""
         body = {**self._body(prefix, limit), **fields}
         answer = parse(Answer, await self._transport.post(self.path, body, usage=usage), self._transport.endpoint)
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self._transport.endpoint)
         bill(usage, answer.usage)
-        self.check_read(prefix, answer.usage)
+        if check:
+            self.check_read(prefix, answer.usage)
         [choice] = answer.choices
-        if self._dialect.repeats and choice.message and choice.message.content:
+        if self.repeats and choice.message and choice.message.content:
             choice.message.content = choice.message.content.removeprefix(prefix.text)
         return answer
 

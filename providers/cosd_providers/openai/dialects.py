@@ -52,6 +52,7 @@ class Dialect:
         chat_end_prob: the same for a stream of messages.
         keep_alive: whether a connection may be used again after a stream.
         known_text: what the proof of `echo` is made with.
+        sample: what a tokenizer and a server must make as many tokens of.
     """
 
     engine: str
@@ -78,6 +79,7 @@ class Dialect:
     chat_end_prob: bool = False
     keep_alive: bool = True
     known_text: str = "The capital of France is Paris, and the capital of Spain is Madrid."
+    sample: str = "The quick fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve Übergröße Привет 東京 🙂"
 
 
 _NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}

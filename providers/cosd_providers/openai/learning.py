@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelChoiceError,
+    ResponseError,
+    UnsupportedError,
+)
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.dialects import Dialect
 from cosd_providers.openai.wire import Listed, Models
 from cosd_providers.parsing import parse
+from cosd_providers.tokenization import Tokenizer, count
 
-__all__ = ["Known", "check_raw", "check_started", "choose"]
+__all__ = ["Known", "check_raw", "check_started", "check_tokenizer", "choose"]
 
 _NAMED = 8  # models that an error lists
+_STARTED = "4711 and 0815"  # of several tokens: no single one says it
 _BARE = 4  # tokens, at most, of a letter with the special tokens before it
 
 
@@ -80,15 +89,34 @@ async def check_raw(asking: Asking, endpoint: str) -> None:
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
+async def check_tokenizer(asking: Asking, dialect: Dialect, tokenizer: Tokenizer, endpoint: str) -> None:
+    """Has a test text read, and compares how many tokens it was: one may be a beginning that the tokenizer leaves out.
+
+    A server that tells no usage cannot be checked.
+
+    Raises:
+        UnsupportedError: the tokenizer is another model's.
+    """
+    given, read = count(tokenizer, dialect.sample), await _read(asking, Prefix(dialect.sample, ""))
+    if read is not None and not given <= read <= given + 1:
+        words = f"{tokenizer.name!r} is not the tokenizer of this model"
+        hint = f"Of a test text the server reads {read} tokens, and it makes {given}. Give the model's own, or none."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
 async def check_started(asking: Asking, endpoint: str) -> None:
     """Goes on with two answers that differ in the line breaks at their ends: if as much was read, those were lost.
 
-    A server that tells no usage cannot be checked.
+    A server that tells no usage cannot be checked. One whose answer begins with the started one is said to repeat it.
 
     Raises:
         UnsupportedError: the chat template takes white space off an answer that is continued.
     """
     plain, broken = await _read(asking, Prefix("a", "a")), await _read(asking, Prefix("a", "a\n\n"))
+    asking.repeats = False
+    with suppress(InvalidRequestError, ResponseError):
+        [choice] = (await asking.one(Prefix("a", _STARTED), 1, Usage(), check=False)).choices
+        asking.repeats = choice.written.startswith(_STARTED)
     if plain is not None and plain == broken:
         words = "the chat template takes white space off the end of an answer that is to be continued"
         hint = 'The model would write it again for ever. Give api="completions", with the template in the prompt.'
@@ -98,7 +126,7 @@ async def check_started(asking: Asking, endpoint: str) -> None:
 async def _read(asking: Asking, prefix: Prefix) -> int | None:
     """How many tokens the server reads of a prefix; None where it does not tell, or does not take it."""
     try:
-        answer = await asking.one(prefix, 1, Usage())
-    except (InvalidRequestError, ResponseError):
+        answer = await asking.one(prefix, 1, Usage(), check=False)
+    except (ContextLengthError, InvalidRequestError, ResponseError):
         return None
     return answer.usage.prompt_tokens or None if answer.usage else None

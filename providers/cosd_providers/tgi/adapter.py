@@ -210,7 +210,7 @@ class Tgi(Adapter):
             info = parse(Info, await self._transport.get("/info"), self._transport.endpoint)
         except (InvalidRequestError, ResponseError) as error:
             words = "this does not look like TGI (text-generation-inference): it does not answer /info as that does"
-            hint = "Give the URL of the server, without /v1."
+            hint = "Give the URL of the server, without /v1; for another server leave out engine."
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
         if self._model not in (None, info.model_id):
             words = f"no model {self._model!r}; the server has {info.model_id!r}"
