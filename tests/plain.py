@@ -109,6 +109,22 @@ class Plain(ABC):
         return self.written()
 
 
+CLOSE = {"Connection": "close"}
+
+
+def ask(url: str, prompt: Any, **fields: Any) -> Any:
+    """A plain request to a llama.cpp server; the answer, or the answers to a list."""
+    body = {"prompt": prompt, "temperature": 0, "n_probs": 5, "n_predict": 1, "return_tokens": True, **fields}
+    response = httpx.post(f"{url}/completion", json=body, timeout=60, headers=CLOSE)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def get(url: str) -> Any:
+    """The answer of a route."""
+    return httpx.get(url, headers=CLOSE).json()
+
+
 class PlainLlamaCpp(Plain):
     """llama.cpp's server, by its own routes; one token at a time, on ids."""
 

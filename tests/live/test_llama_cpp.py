@@ -12,23 +12,11 @@ import pytest
 from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.llama_cpp import LlamaCpp
+from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
-CLOSE = {"Connection": "close"}
-
-
-def ask(url: str, prompt: Any, **fields: Any) -> Any:
-    """A plain request to a real server; the answer, or the answers to a list."""
-    body = {"prompt": prompt, "temperature": 0, "n_probs": 5, "n_predict": 1, "return_tokens": True, **fields}
-    response = httpx.post(f"{url}/completion", json=body, timeout=60, headers=CLOSE)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def get(url: str) -> Any:
-    return httpx.get(url, headers=CLOSE).json()
 
 
 def encoded(url: str, text: str, *, special: bool = False) -> list[int]:

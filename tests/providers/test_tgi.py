@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import pickle
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,7 +38,6 @@ from cosd_providers import (
 from cosd_providers.testing import ScriptedProvider, TextModel
 from cosd_providers.tgi import Tgi
 from cosd_providers.tgi.reading import Around, encoded
-from cosd_providers.tgi.requests import at_once
 from cosd_providers.tgi.wire import Encoding, Event
 from stand_in_tgi import StandInTgi
 
@@ -66,7 +65,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Tidy:
+class Tidy(toys.Plain):
     """A toy model in the shape that providers take, which writes nothing but valid UTF-8.
 
     A server that shows text alone cannot show anything else. With `by_text` what it says depends on the text, however
@@ -74,23 +73,11 @@ class Tidy:
     ties, and what it says depends on its own tokens.
     """
 
-    toy: toys.ToyModel
     by_text: bool
-
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        return self.toy.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> Collection[int]:
-        return {self.toy.vocabulary.end}
 
     @cached_property
     def known(self) -> dict[tuple[int, ...], list[float]]:
         return {}
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.toy.vocabulary.encode(text))
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
         key = tuple(self.encode(self.toy.vocabulary.decode(ids))) if self.by_text else tuple(ids)
@@ -871,25 +858,6 @@ async def test_usage() -> None:
     await anext(unfinished)
     await unfinished.aclose()
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 1)
-
-
-async def test_at_most_eight_at_once_and_one_error_ends_all() -> None:
-    most = running = 0
-
-    async def job(at: int) -> int:
-        nonlocal most, running
-        running += 1
-        most = max(most, running)
-        await anyio.lowlevel.checkpoint()
-        running -= 1
-        if at == 30:
-            raise ResponseError("thirty")
-        return at
-
-    assert await at_once([lambda at=at: job(at) for at in range(20)]) == list(range(20))  # type: ignore[misc]
-    assert most == 8
-    with pytest.raises(ResponseError, match="thirty"):
-        await at_once([lambda at=at: job(at) for at in range(40)])  # type: ignore[misc]
 
 
 async def test_pickles_without_its_key() -> None:

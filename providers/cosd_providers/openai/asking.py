@@ -6,16 +6,15 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-import anyio
-
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
-    ProviderError,
     ResponseError,
     ServerError,
     UnsupportedError,
@@ -37,7 +36,6 @@ OWNED = {
 """What a user's `extra_body` may not set, beside the fields of the dialect."""
 
 _LIST = 64  # prompts in one request
-_AT_ONCE = 8  # requests
 _LONG = 2000  # bytes; what is shorter fits everywhere
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # tokens, at least, that the filler makes
@@ -242,24 +240,8 @@ class Asking:
 
     async def _singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
         """One request for each prefix, several at once."""
-        found: dict[int, Completion] = {}
-        errors: list[ProviderError] = []
-        few = anyio.CapacityLimiter(_AT_ONCE)
-
-        async def ask(at: int) -> None:
-            async with few:
-                try:
-                    [found[at]] = (await self.one(prefixes[at], limit, usage)).choices
-                except ProviderError as error:  # raised below as it is, not in a group
-                    errors.append(error)
-                    group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for at in range(len(prefixes)):
-                group.start_soon(ask, at)
-        if errors:
-            raise errors[0]
-        return [found[at] for at in range(len(prefixes))]
+        answers = await concurrently([partial(self.one, prefix, limit, usage) for prefix in prefixes])
+        return [choice for answer in answers for choice in answer.choices]
 
 
 def _remember(table: OrderedDict[bytes, int], key: bytes, value: int) -> None:

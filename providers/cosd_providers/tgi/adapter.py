@@ -22,6 +22,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal
 
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
@@ -32,7 +33,7 @@ from cosd_providers.scoring import Chain, Position, along, answer, boundaries, w
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.reading import Server
-from cosd_providers.tgi.requests import Requests, at_once
+from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import OWNED, Info, Rendered
 from cosd_providers.tokenization import load_tokenizer
 
@@ -120,7 +121,7 @@ class Tgi(Adapter):
             return await self._go_on(server, chain, prompt, text, usage)
 
         async def ask(chains: list[Chain]) -> list[Iterable[Position]]:
-            return await at_once([partial(ask_one, chain) for chain in chains])
+            return await concurrently([partial(ask_one, chain) for chain in chains])
 
         return await answer(questions, ask)
 
@@ -158,7 +159,7 @@ class Tgi(Adapter):
         if len(starts) < least or await self._requests.room(server, whole, 1) < 1:
             return {}
         cuts = [whole, *(prompt + sendable(text[:at]) for at in starts)]
-        own, *parts = await at_once([partial(self._requests.encode, server, cut) for cut in cuts])
+        own, *parts = await concurrently([partial(self._requests.encode, server, cut) for cut in cuts])
         sizes = {at: len(part.ids) for at, part in zip(starts, parts, strict=True)}
         places = {at: sizes[at] for at, part in zip(starts, parts, strict=True) if own.ids[: sizes[at]] == part.ids}
         if len(places) < least:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import anyio
 from pydantic import BaseModel
 
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Usage
 from cosd_providers.counting import Counts
 from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
@@ -22,37 +22,13 @@ from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded
 from cosd_providers.tgi.wire import Encoding, Event, Generated, allowed_top, parameters, prob_of
 from cosd_providers.tokenization import Tokenizer, count
 
-__all__ = ["Requests", "at_once"]
+__all__ = ["Requests"]
 
 _REMEMBERED = 4  # encodings that are kept: they are long
 _LONG = 2000  # characters: a text that is not longer is encoded at little cost
 _BYTES = 4  # of a token, about
-_MOST = 8  # requests at a time
 
-_T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
-
-
-async def at_once(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
-    """The results of all jobs, in order, some of them under way at a time; or the first one's error."""
-    results: dict[int, _T] = {}
-    failed: list[ProviderError] = []
-    limiter = anyio.CapacityLimiter(_MOST)
-
-    async def work(at: int, job: Callable[[], Awaitable[_T]]) -> None:
-        async with limiter:
-            try:
-                results[at] = await job()
-            except ProviderError as error:
-                failed.append(error)
-                group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for at, job in enumerate(jobs):
-            group.start_soon(work, at, job)
-    if failed:
-        raise failed[0]
-    return [results[at] for at in range(len(jobs))]
 
 
 @dataclass(slots=True)
@@ -193,7 +169,7 @@ class Requests:
                     bill.reckoned = await self._reckoned(server, text)
 
             try:
-                await at_once([begin, reckon])
+                await concurrently([begin, reckon])
                 events: AsyncIterator[dict[str, Any]] = first[1]
                 async with aclosing(self._events(server, first[0], events, text, bill)) as steps:
                     yield steps

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
-import anyio
-
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
 from cosd_providers.counting import Counts
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
-    ProviderError,
     ResponseError,
     StatusError,
 )
@@ -25,38 +22,13 @@ from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
 
-__all__ = ["FORCE", "Asking", "concurrently"]
+__all__ = ["FORCE", "Asking"]
 
 FORCE = 100.0
 """Added to a logit, this decides; the most that is allowed."""
 
-_AT_ONCE = 8  # requests under way, where each prompt has its own
 _REMEMBERED = 4  # encodings that are kept: they are long
 _MOST = re.compile(r"maximum allowed count of (\d+)")
-
-_T = TypeVar("_T")
-
-
-async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
-    """The results of all jobs, in order; a few run at once. The first error ends them all."""
-    results: dict[int, _T] = {}
-    failed: list[ProviderError] = []
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
-
-    async def run(at: int) -> None:
-        async with limiter:
-            try:
-                results[at] = await jobs[at]()
-            except ProviderError as error:
-                failed.append(error)
-                group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for at in range(len(jobs)):
-            group.start_soon(run, at)
-    if failed:
-        raise failed[0]
-    return [results[at] for at in range(len(jobs))]
 
 
 class Asking:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token, Usage
 from cosd_providers.openai.reading import Spelling
 from cosd_providers.openai.wire import Completion, Ranked, steps
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, Chain, Choice, Position, along
 from cosd_providers.text import sendable, whole
-from cosd_providers.vllm.asking import Asking, concurrently
+from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Prompt, Server, special
 
 __all__ = ["Proposing", "Scored", "scored_positions"]
