@@ -38,7 +38,7 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.once import Once
 from cosd_providers.openai.asking import OWNED, Asking, Prefix
 from cosd_providers.openai.chains import Chains
-from cosd_providers.openai.dialects import ENDS, Dialect, dialect_of
+from cosd_providers.openai.dialects import Dialect, dialect_of
 from cosd_providers.openai.drafting import Drafting
 from cosd_providers.openai.echo import Echo, Scored
 from cosd_providers.openai.learning import Known, check_raw, check_started, check_tokenizer, choose
@@ -102,11 +102,10 @@ class OpenAICompatible(Adapter):
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         base = url.strip().rstrip("/").removesuffix("/v1")
         self._transport = Transport(base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
-        self._ends: set[str | int] = {*ENDS}
         self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra)
         if strategy == "singles":
             self._asking.lists = False
-        self._echo = Echo(self._asking, self._dialect, self._transport.endpoint, self._ends)
+        self._echo = Echo(self._asking, self._dialect)
         self._known: Once[Known] = Once()
         self._info: Once[ServerInfo] = Once()
 
@@ -146,7 +145,7 @@ class OpenAICompatible(Adapter):
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
         context = (await self._know()).context
         await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
-        drafting = Drafting(self._asking, self._transport.endpoint, self._ends, prompt, text, usage, context)
+        drafting = Drafting(self._asking, prompt, text, usage, context)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item
@@ -178,8 +177,6 @@ class OpenAICompatible(Adapter):
             questions = boundaries(own, len(prompt.encode()))
         chains = Chains(
             self._asking,
-            self._transport.endpoint,
-            self._ends,
             prompt,
             text,
             usage,
@@ -217,11 +214,11 @@ class OpenAICompatible(Adapter):
         known = await choose(self._transport, self._dialect, self._model)
         self._asking.model = known.model
         if self._api == "completions" and self._dialect.templates:
-            await check_raw(self._asking, self._transport.endpoint)
+            await check_raw(self._asking)
         if self._api == "completions" and self._tokenizer is not None:
-            await check_tokenizer(self._asking, self._dialect, self._tokenizer, self._transport.endpoint)
+            await check_tokenizer(self._asking, self._dialect, self._tokenizer)
         if self._api == "chat" and self._dialect.continues is not None:
-            await check_started(self._asking, self._transport.endpoint)
+            await check_started(self._asking)
         return known if self._context is None else Known(known.model, self._context)
 
     async def _scores(self, usage: Usage) -> bool:

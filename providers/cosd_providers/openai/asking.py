@@ -20,7 +20,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.dialects import Dialect
+from cosd_providers.openai.dialects import ENDS, Dialect
 from cosd_providers.openai.wire import Answer, Billed, Completion, bill
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
@@ -66,6 +66,8 @@ class Asking:
         extra: merged into every request.
 
     Attributes:
+        endpoint: of the server.
+        ends: strings and ids of ends of sequence; one is added when it is first seen.
         model: the model's id.
         lists: whether one request may hold a list of prompts; None before it was tried.
     """
@@ -79,6 +81,8 @@ class Asking:
         extra: Mapping[str, object],
     ) -> None:
         self.model = ""
+        self.ends: set[str | int] = {*ENDS}
+        self.endpoint = transport.endpoint
         self.lists = dialect.lists if api == "completions" else False
         self.repeats = dialect.repeats
         self._transport = transport

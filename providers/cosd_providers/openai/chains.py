@@ -24,7 +24,6 @@ class Chains:
     Args:
         asking: requests to the server.
         endpoint: its URL.
-        ends: strings and ids of ends of sequence.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
@@ -35,8 +34,6 @@ class Chains:
     def __init__(
         self,
         asking: Asking,
-        endpoint: str,
-        ends: set[str | int],
         prompt: str,
         text: bytes,
         usage: Usage,
@@ -44,8 +41,6 @@ class Chains:
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self._asking = asking
-        self._endpoint = endpoint
-        self._ends = ends
         self._prompt = prompt
         self._text = text
         self._usage = usage
@@ -100,16 +95,16 @@ class Chains:
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
         """The positions after each prefix; a few more where the first ones are not shown."""
         choices = await self._asking.many(prefixes, wanted, self._usage)
-        found = [read(choice, self._endpoint, self._ends) for choice in choices]
+        found = [read(choice, self._asking.endpoint, self._asking.ends) for choice in choices]
         cut = [choice.finish_reason == "length" for choice in choices]
         short = [at for at, positions in enumerate(found) if cut[at] and len(positions) <= skipped[at]]
         if not short:
             return found
         again = await self._asking.many([prefixes[at] for at in short], wanted + _MORE, self._usage)
         for at, choice in zip(short, again, strict=True):
-            found[at] = read(choice, self._endpoint, self._ends)
+            found[at] = read(choice, self._asking.endpoint, self._asking.ends)
             if not found[at] and not prefixes[at].whole:
-                raise no_beginning(self._endpoint)
+                raise no_beginning(self._asking.endpoint)
         return found
 
     async def _shorter(
@@ -128,7 +123,7 @@ class Chains:
             except (ContextLengthError, InvalidRequestError) as refusal:
                 error = refusal
             else:
-                return [read(choice, self._endpoint, self._ends)]
+                return [read(choice, self._asking.endpoint, self._asking.ends)]
         if not chain.ids:
             raise error
         return [[]]

@@ -27,7 +27,6 @@ class Drafting:
     Args:
         asking: requests to the server.
         endpoint: its URL.
-        ends: strings and ids of ends of sequence.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
@@ -37,16 +36,12 @@ class Drafting:
     def __init__(
         self,
         asking: Asking,
-        endpoint: str,
-        ends: set[str | int],
         prompt: str,
         text: bytes,
         usage: Usage,
         context: int | None,
     ) -> None:
         self._asking = asking
-        self._endpoint = endpoint
-        self._ends = ends
         self._prompt = prompt
         self._text = text
         self._usage = usage
@@ -63,7 +58,7 @@ class Drafting:
         while not self._draft.over:
             prefix = Prefix(self._prompt, sendable(self._text))
             limit = self._limit(prefix)
-            run = Run(self._endpoint, self._ends, self._draft, self._known)
+            run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known)
             try:
                 async with aclosing(self._stream(prefix, limit, run)) as tokens:
                     async for token in tokens:
@@ -110,9 +105,9 @@ class Drafting:
             return False
         if not (self._given or prefix.text or run.written):
             if not prefix.whole:
-                raise no_beginning(self._endpoint)
+                raise no_beginning(self._asking.endpoint)
             words = "the server stopped without a token and without a reason"
-            raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+            raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
         goes_on = bool(self._given)
         self._grow(left)
         return goes_on
@@ -127,7 +122,7 @@ class Drafting:
         """The whole tokens of one answer. What comes after its last one tells the usage."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._context} tokens"
-            raise ContextLengthError(words, endpoint=self._endpoint)
+            raise ContextLengthError(words, endpoint=self._asking.endpoint)
         answered, read = False, 0
         try:
             async with self._asking.stream(prefix, limit, self._usage) as events:
@@ -142,7 +137,7 @@ class Drafting:
                         return
             if run.finish is None:
                 words = "the stream ended before the answer did"
-                raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+                raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
         finally:
             if answered:
                 run.bill(self._usage, 0 if run.billed else self._asking.count(prefix) or 0)

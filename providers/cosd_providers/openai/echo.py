@@ -81,14 +81,11 @@ class Echo:
         asking: its requests.
         dialect: its ways.
         endpoint: its URL.
-        ends: strings and ids of ends of sequence.
     """
 
-    def __init__(self, asking: Asking, dialect: Dialect, endpoint: str, ends: set[str | int]) -> None:
+    def __init__(self, asking: Asking, dialect: Dialect) -> None:
         self._asking = asking
         self._dialect = dialect
-        self._endpoint = endpoint
-        self._ends = ends
         self._proved: Once[bool] = Once()
 
     async def proved(self, usage: Usage) -> bool:
@@ -104,7 +101,7 @@ class Echo:
         scored = self._read(await self._asking.one(prefix, 1, usage, echo=True), prefix.whole.encode())
         if scored is None:
             words = "the echo of the text does not hold what that of a known text did"
-            raise ResponseError(words, endpoint=self._endpoint, retryable=True)
+            raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
         return scored
 
     def _read(self, answer: Answer, text: bytes) -> Scored | None:
@@ -112,7 +109,7 @@ class Echo:
         [choice] = answer.choices
         raw = steps(choice)
         try:
-            positions = list(Spelling(self._endpoint, self._ends).feed(choice))
+            positions = list(Spelling(self._asking.endpoint, self._asking.ends).feed(choice))
         except ResponseError:
             return None
         if len(positions) < 2 or raw[0].pick.prob is not None:
@@ -157,7 +154,7 @@ class Echo:
         for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))]:
             answer = await self._asking.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
-            positions = read(answer.choices[0], self._endpoint, self._ends)
+            positions = read(answer.choices[0], self._asking.endpoint, self._asking.ends)
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
                 continue  # it is encoded in another way there
             if not _agree(scored.positions[at], positions[0]):

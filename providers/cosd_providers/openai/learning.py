@@ -71,7 +71,7 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
         return []
 
 
-async def check_raw(asking: Asking, endpoint: str) -> None:
+async def check_raw(asking: Asking) -> None:
     """Asks for one token after a letter: if many tokens were read, a chat template stands around it.
 
     A server that tells no usage cannot be checked.
@@ -86,10 +86,10 @@ async def check_raw(asking: Asking, endpoint: str) -> None:
             "So it cannot go on with an answer. Ollama does that for chat models: serve the same model file with"
             " llama.cpp's server for now, or use a model whose template is the bare prompt."
         )
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 
 
-async def check_tokenizer(asking: Asking, dialect: Dialect, tokenizer: Tokenizer, endpoint: str) -> None:
+async def check_tokenizer(asking: Asking, dialect: Dialect, tokenizer: Tokenizer) -> None:
     """Has a test text read, and compares how many tokens it was: one may be a beginning that the tokenizer leaves out.
 
     A server that tells no usage cannot be checked.
@@ -101,10 +101,10 @@ async def check_tokenizer(asking: Asking, dialect: Dialect, tokenizer: Tokenizer
     if read is not None and not given <= read <= given + 1:
         words = f"{tokenizer.name!r} is not the tokenizer of this model"
         hint = f"Of a test text the server reads {read} tokens, and it makes {given}. Give the model's own, or none."
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 
 
-async def check_started(asking: Asking, endpoint: str) -> None:
+async def check_started(asking: Asking) -> None:
     """Goes on with two answers that differ in the line breaks at their ends: if as much was read, those were lost.
 
     A server that tells no usage cannot be checked. One whose answer begins with the started one is said to repeat it.
@@ -120,7 +120,7 @@ async def check_started(asking: Asking, endpoint: str) -> None:
     if plain is not None and plain == broken:
         words = "the chat template takes white space off the end of an answer that is to be continued"
         hint = 'The model would write it again for ever. Give api="completions", with the template in the prompt.'
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 
 
 async def _read(asking: Asking, prefix: Prefix) -> int | None:
