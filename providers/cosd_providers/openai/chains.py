@@ -23,7 +23,6 @@ class Chains:
 
     Args:
         asking: requests to the server.
-        endpoint: its URL.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.

@@ -26,7 +26,6 @@ class Drafting:
 
     Args:
         asking: requests to the server.
-        endpoint: its URL.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.

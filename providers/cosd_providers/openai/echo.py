@@ -80,7 +80,6 @@ class Echo:
     Args:
         asking: its requests.
         dialect: its ways.
-        endpoint: its URL.
     """
 
     def __init__(self, asking: Asking, dialect: Dialect) -> None:
