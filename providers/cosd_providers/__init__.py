@@ -18,6 +18,7 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import (
     AuthenticationError,
+    BudgetError,
     ConnectError,
     ContextLengthError,
     InvalidRequestError,
@@ -38,6 +39,7 @@ from cosd_providers.vllm import Vllm
 
 __all__ = [
     "AuthenticationError",
+    "BudgetError",
     "Capabilities",
     "ConnectError",
     "ContextLengthError",

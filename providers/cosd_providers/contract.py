@@ -10,7 +10,7 @@ token, as sure as the least sure of them, in every adapter alike (`text.Merger`)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -87,7 +87,7 @@ class Piece:
     data: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Usage:
     """What was sent to one endpoint and billed by it; adapters add to it as they go.
 
@@ -99,6 +99,9 @@ class Usage:
         cached_tokens: prompt tokens that the server took from its cache.
         first_token_seconds: from the first request to its first token, or answer; None before it.
         busy_seconds: the time during which at least one request was under way.
+        strategies: how many places an assistant answered in which way, e.g. `{"list": 12}`; empty for a draft.
+        guard: called before each request is sent, those that are sent again too; what it raises keeps it from being
+            sent. So a caller limits what may be spent.
     """
 
     requests: int = 0
@@ -108,18 +111,45 @@ class Usage:
     cached_tokens: int = 0
     first_token_seconds: float | None = None
     busy_seconds: float = 0.0
+    strategies: dict[str, int] = field(default_factory=dict[str, int])
+    guard: Callable[[], None] | None = field(default=None, repr=False)
     _under_way: int = field(default=0, repr=False)
     _since: float = field(default=0.0, repr=False)
     _first_sent: float | None = field(default=None, repr=False)
 
     def sent(self, now: float) -> None:
-        """A request goes out at `now` (seconds of a monotonic clock)."""
+        """A request goes out at `now` (seconds of a monotonic clock).
+
+        Raises:
+            BudgetError: it may not (see `guard`).
+        """
+        self._check()
         self.requests += 1
         if self._first_sent is None:
             self._first_sent = now
         if not self._under_way:
             self._since = now
         self._under_way += 1
+
+    def sent_again(self) -> None:
+        """The request that went out goes out once more. Raises as `sent`."""
+        self._check()
+        self.retries += 1
+
+    def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
+        """What the server has read, written, and taken from its cache, in tokens."""
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+        self.cached_tokens += cached_tokens
+
+    def answered_by(self, strategy: str, places: int) -> None:
+        """Some places were answered in one of the ways."""
+        if places:
+            self.strategies[strategy] = self.strategies.get(strategy, 0) + places
+
+    def _check(self) -> None:
+        if self.guard is not None:
+            self.guard()
 
     def answered(self, now: float) -> None:
         """The first token or answer of a request is here."""
@@ -142,12 +172,15 @@ class Capabilities:
         end_prob: the probability of the end of sequence is told.
         tokenize: the endpoint encodes text.
         score: the endpoint gives the probabilities of a given text.
+        probs: the probabilities of the tokens that it writes are told; where not, it can only be asked whether it
+            agrees.
     """
 
     token_ids: bool
     end_prob: bool
     tokenize: bool
     score: bool
+    probs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@
     │   └── ServerError              5xx, 424: loading, overloaded or broken
     ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
     ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
-    └── UnsupportedError             the endpoint cannot do what the fusion needs
+    ├── UnsupportedError             the endpoint cannot do what the fusion needs
+    └── BudgetError                  a limit of the caller's own is reached: requests, billed tokens or time
 
 No error holds a key or a prompt: what a server answers is quoted only as far as its own error message goes.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 __all__ = [
     "AuthenticationError",
+    "BudgetError",
     "ConnectError",
     "ContextLengthError",
     "InvalidRequestError",
@@ -135,3 +137,7 @@ class ModelChoiceError(ProviderError, ValueError):
 
 class UnsupportedError(ProviderError):
     """The endpoint cannot do what the fusion needs."""
+
+
+class BudgetError(ProviderError):
+    """A limit that the caller has set is reached; what would have gone beyond it was not sent."""

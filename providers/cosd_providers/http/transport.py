@@ -214,7 +214,7 @@ class Transport:
         def again(error: BaseException | None) -> None:
             _log.info("%s %s%s: again after %s", method, self.endpoint, path, type(error).__name__)
             if usage is not None:
-                usage.retries += 1
+                usage.sent_again()
 
         return await until_answered(
             partial(self._send, method, path, body, headers, usage),

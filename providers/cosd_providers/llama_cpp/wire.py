@@ -183,6 +183,4 @@ def sent(prefix: Prefix) -> object:
 
 def bill(usage: Usage, answer: Answer) -> None:
     """Counts what an answer, or a stream so far, has cost."""
-    usage.prompt_tokens += answer.tokens_evaluated
-    usage.completion_tokens += answer.tokens_predicted
-    usage.cached_tokens += answer.cached
+    usage.bill(answer.tokens_evaluated, answer.tokens_predicted, answer.cached)

@@ -180,10 +180,9 @@ def steps(answer: Completion) -> list[Step]:
 def bill(usage: Usage, billed: Billed | None) -> None:
     """Counts what an answer has cost."""
     if billed is not None:
-        usage.prompt_tokens += billed.prompt_tokens
-        usage.completion_tokens += billed.completion_tokens or 0
         details = billed.prompt_tokens_details
-        usage.cached_tokens += (details.cached_tokens or 0) if details else 0
+        cached = (details.cached_tokens or 0) if details else 0
+        usage.bill(billed.prompt_tokens, billed.completion_tokens or 0, cached)
 
 
 def _chat(content: Sequence[Named]) -> list[Step]:

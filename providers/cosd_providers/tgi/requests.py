@@ -47,7 +47,7 @@ class _Bill:
 
     def settle(self, guessed: int) -> None:
         """Bills what is known best."""
-        self.usage.prompt_tokens += next(n for n in (self.told, self.reckoned, guessed) if n is not None)
+        self.usage.bill(next(n for n in (self.told, self.reckoned, guessed) if n is not None), 0)
 
 
 class Requests:
@@ -206,7 +206,7 @@ class Requests:
 
         def again(_: BaseException | None) -> None:
             usage.requests -= 1  # the same request is counted once, and then as sent again
-            usage.retries += 1
+            usage.sent_again()
 
         found = await until_answered(send, stale=lambda _: False, lasting=lambda _: False, again=again)
         if isinstance(found, ProviderError):
@@ -218,7 +218,7 @@ class Requests:
     ) -> AsyncGenerator[Event]:
         while data is not None:
             event = self._read(Event, data)
-            bill.usage.completion_tokens += 1
+            bill.usage.bill(0, 1)
             if event.details is None:
                 yield event
                 data = await anext(events, None)
@@ -255,8 +255,7 @@ class Requests:
         body = self._body(text, 1, server.top, prefill=True)
         answer = self._read(Generated, await self._transport.post("/generate", body, usage=usage))
         read = answer.details.prefill
-        usage.prompt_tokens += len(own.all)
-        usage.completion_tokens += answer.details.generated_tokens
+        usage.bill(len(own.all), answer.details.generated_tokens)
         if not read:
             raise server.unscored()
         if len(read) < len(own.all):
