@@ -10,20 +10,24 @@
     │   ├── InvalidRequestError      400, 404, 422 and other refusals (also a ValueError)
     │   ├── ContextLengthError       the text does not fit into the model's context
     │   ├── RateLimitError           429
-    │   └── ServerError              5xx, 424: loading, overloaded or broken
+    │   └── ServerError              5xx, 408, 424: loading, overloaded or broken
     ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
     ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
     ├── UnsupportedError             the endpoint cannot do what the fusion needs
-    └── BudgetError                  a limit of the caller's own is reached: requests, billed tokens or time
+    └── BudgetError                  a limit of the caller's own is reached: requests or billed tokens
+        └── BudgetTimeoutError       ... or time (also a TimeoutError)
 
 No error holds a key or a prompt: what a server answers is quoted only as far as its own error message goes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AuthenticationError",
     "BudgetError",
+    "BudgetTimeoutError",
     "ConnectError",
     "ContextLengthError",
     "InvalidRequestError",
@@ -47,9 +51,11 @@ class ProviderError(Exception):
         request_id: the server's id of the request, where it told one.
         retryable: whether the same request may succeed later.
         hint: what would help, in words.
+        partial: where the error ended a fusion: its `cosd_api.FusionResult` so far; else None.
     """
 
     retryable: bool = False
+    partial: Any = None  # this package does not know what a fusion is
 
     def __init__(
         self,
@@ -122,7 +128,7 @@ class RateLimitError(StatusError):
 
 
 class ServerError(StatusError):
-    """5xx, and 424 of TGI: the server is loading, overloaded or broken."""
+    """5xx, 408, and 424 of TGI: the server is loading, overloaded or broken."""
 
     retryable = True
 
@@ -140,4 +146,14 @@ class UnsupportedError(ProviderError):
 
 
 class BudgetError(ProviderError):
-    """A limit that the caller has set is reached; what would have gone beyond it was not sent."""
+    """A limit that the caller has set is reached; what would have gone beyond it was not sent.
+
+    Attributes:
+        limit: which: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
+    """
+
+    limit: str = ""
+
+
+class BudgetTimeoutError(BudgetError, TimeoutError):
+    """The time that the caller has set for an answer is over."""

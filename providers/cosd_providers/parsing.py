@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from cosd_providers.errors import ResponseError
 
-__all__ = ["parse", "prob"]
+__all__ = ["check_own", "parse", "prob", "unless_none"]
 
 _ROUNDING = 1e-3  # of a logarithm
 
@@ -29,6 +29,32 @@ def parse(kind: type[_M], data: object, endpoint: str) -> _M:
         where = ".".join(map(str, first["loc"])) or "all of it"
         words = f"the answer is not as expected: {where}: {first['msg']}"
         raise ResponseError(words, endpoint=endpoint) from None
+
+
+def unless_none(default: Any) -> BeforeValidator:
+    """For a field of a shape: some servers write null for what they leave out."""
+
+    def told(value: Any) -> Any:
+        return default if value is None else value
+
+    return BeforeValidator(told)
+
+
+def check_own(value: float | None, endpoint: str) -> None:
+    """An error where the token that a server took has no probability, or one that the most probable token cannot have.
+
+    A server writes null, NaN or -inf there whose model computes no numbers. A fusion would make silence of it:
+    nothing is ever replaced.
+
+    Raises:
+        ResponseError: it is so.
+    """
+    if value:
+        return
+    says = "how probable it is is not told" if value is None else "it is said to be impossible"
+    words = f"the server wrote a token with no usable probability: {says}"
+    hint = "Does the model compute NaN there? Then another quantization or data type may help."
+    raise ResponseError(words, endpoint=endpoint, hint=hint)
 
 
 def prob(logprob: float | None) -> float | None:

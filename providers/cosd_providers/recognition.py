@@ -11,7 +11,13 @@ from contextlib import aclosing
 from typing import Any, Self, cast
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
-from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.errors import (
+    InvalidRequestError,
+    ProviderTimeoutError,
+    ResponseError,
+    StatusError,
+    UnsupportedError,
+)
 from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.transport import Transport
 from cosd_providers.once import Once
@@ -25,8 +31,9 @@ _ROUTES = {
     "/info": ("max_total_tokens", "tgi"),
     "/props": ("default_generation_settings", "llama.cpp"),
     "/api/tags": ("models", "ollama"),  # whose models from elsewhere are owned by whoever made them
+    "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
-"""A route, and the field in its answer, that only one kind of server has."""
+"""A route, and the field in its answer, that only one kind of server has; behind a dot a field in that field."""
 
 
 async def recognize(transport: Transport) -> str:
@@ -43,7 +50,7 @@ async def recognize(transport: Transport) -> str:
         if owner in _OWNERS:
             return _OWNERS[owner]
     for route, (field, engine) in _ROUTES.items():
-        if field in await _asked(transport, route, strict=models is None):
+        if _has(await _asked(transport, route, strict=models is None), field):
             return engine
     if models is not None:
         return "openai"
@@ -54,16 +61,24 @@ async def recognize(transport: Transport) -> str:
     )
 
 
+def _has(answer: Mapping[str, Any], field: str) -> bool:
+    outer, _, inner = field.partition(".")
+    return outer in answer and (not inner or (isinstance(answer[outer], dict) and inner in answer[outer]))
+
+
 async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
     """The answer of a route; nothing where the server does not have it.
 
-    Some gateways answer what they do not know with 401, 403 or 500: not `strict`, that too means that it is not there.
+    Some gateways answer what they do not know with 401, 403 or 500, or not at all: not `strict`, that too means that
+    it is not there, and it is asked once.
     """
     try:
-        answer = await transport.get(path)
+        answer = await transport.get(path, once=not strict, quick=True)
     except (InvalidRequestError, ResponseError):
         return {}
-    except StatusError:
+    except (StatusError, ProviderTimeoutError) as error:
+        if isinstance(error, ProviderTimeoutError):
+            error.hint = "It took the connection. Is it an API? Or name it: connect(url, engine='openai')."
         if strict:
             raise
         return {}
@@ -106,7 +121,7 @@ class Recognized(Adapter):
             await self._adapter.found.__aexit__(*exc)
         await super().__aexit__(*exc)
 
-    async def _known(self) -> Provider:
+    async def adapter(self) -> Provider:
         """The adapter; found once, and entered as often as this is."""
         return await self._adapter.get(self._find)
 
@@ -118,13 +133,13 @@ class Recognized(Adapter):
 
     async def describe(self) -> ServerInfo:
         """What the server is; see `contract.Provider`."""
-        return await (await self._known()).describe()
+        return await (await self.adapter()).describe()
 
     async def generate(
         self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
-        adapter = await self._known()
+        adapter = await self.adapter()
         draft = adapter.generate(prompt, text, max_tokens=max_tokens, continuation=continuation, usage=usage)
         async with aclosing(draft):
             async for item in draft:
@@ -134,12 +149,12 @@ class Recognized(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """What the model would say; see `contract.Provider`."""
-        return await (await self._known()).propose(prompt, text, questions, usage=usage)
+        return await (await self.adapter()).propose(prompt, text, questions, usage=usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """The probabilities of a text; see `contract.Provider`."""
-        return await (await self._known()).score(prompt, text, usage=usage)
+        return await (await self.adapter()).score(prompt, text, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The model's encoding of a text; see `contract.Provider`."""
-        return await (await self._known()).tokenize(text)
+        return await (await self.adapter()).tokenize(text)

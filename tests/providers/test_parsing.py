@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from cosd_providers import ResponseError
-from cosd_providers.parsing import parse, prob
+from cosd_providers.parsing import check_own, parse, prob
 
 
 class Shape(BaseModel):
@@ -31,6 +31,15 @@ def test_none_where_there_is_none(logprob: float | None) -> None:
 def test_a_logit_is_no_logarithm_of_a_probability() -> None:
     with pytest.raises(ResponseError, match=r"the logarithm of a probability is 12.5, which is above 0. vLLM shows"):
         prob(12.5)
+
+
+def test_a_token_that_was_taken_has_a_probability() -> None:
+    check_own(1e-30, "http://x")
+    words = "http://x: the server wrote a token with no usable probability: "
+    with pytest.raises(ResponseError, match=words + "how probable it is is not told. Does the model compute NaN"):
+        check_own(None, "http://x")
+    with pytest.raises(ResponseError, match=words + "it is said to be impossible. Does the model compute NaN"):
+        check_own(0.0, "http://x")
 
 
 def test_shapes() -> None:

@@ -13,6 +13,7 @@ from cosd_providers import (
     AuthenticationError,
     DraftEnd,
     Provider,
+    ProviderTimeoutError,
     Question,
     ServerError,
     Token,
@@ -52,6 +53,9 @@ def owned(owner: str) -> dict[str, Any]:
         ({"/info": {"model_id": "tiny", "max_total_tokens": 9}}, "tgi"),
         ({"/props": {"default_generation_settings": {}}}, "llama.cpp"),
         ({"/v1/models": owned("system")}, "openai"),
+        ({"/v1/models": owned("me"), "/openapi.json": {"paths": {"/extras/tokenize/count": {}}}}, "llama-cpp-python"),
+        ({"/v1/models": owned("me"), "/openapi.json": {"paths": {"/v1/completions": {}}}}, "openai"),
+        ({"/v1/models": owned("me"), "/openapi.json": {"paths": []}}, "openai"),
         ({"/v1/models": owned("bartowski"), "/api/tags": {"models": []}}, "ollama"),
         ({"/v1/models": owned("openai"), "/info": httpx.Response(403), "/props": httpx.Response(405)}, "openai"),
         ({"/v1/models": {"data": []}}, "openai"),
@@ -147,3 +151,34 @@ async def test_a_copy_asks_again_and_has_no_key() -> None:
     copy = pickle.loads(data)
     assert repr(copy) == repr(provider) == "connect('http://gpu:8080', model=None)"
     assert "sk-" not in repr(vars(provider))
+
+
+@pytest.mark.parametrize("failure", [httpx.Response(500), httpx.ReadTimeout("")])
+async def test_a_route_that_a_gateway_does_not_know_is_asked_once(failure: Any) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json=owned("someone"))
+        if isinstance(failure, Exception):
+            raise failure
+        return httpx.Response(failure.status_code)
+
+    transport = Transport(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert await recognize(transport) == "openai"
+    assert {"/v1/models", "/info", "/props", "/api/tags"} <= {*asked}
+    assert len(asked) == len({*asked})
+
+
+async def test_a_server_that_never_answers_is_given_up_soon() -> None:
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        raise httpx.ReadTimeout("")
+
+    transport = Transport(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)), timeout=600)
+    with pytest.raises(ProviderTimeoutError, match=r"no answer within 10 s. It took the connection. Is it an API\?"):
+        await recognize(transport)
+    assert [request.extensions["timeout"]["read"] for request in asked] == [10]

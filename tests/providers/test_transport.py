@@ -322,11 +322,14 @@ FILES = OSError(errno.EMFILE, "sockets")
         (unreachable(REFUSED), 4),
         (httpx.ConnectTimeout(""), 2),
         (unreachable(UNKNOWN), 2),
+        (httpx.ReadTimeout(""), 2),
+        (httpx.PoolTimeout(""), 2),
+        *[(httpx.Response(status), 4) for status in (408, 424, 429, 502, 503, 504, 529)],
     ],
 )
 async def test_gives_up(answer: Any, attempts: int, slept: list[float]) -> None:
     found, requests = transport(answer)
-    with pytest.raises((ServerError, ConnectError)) as caught:
+    with pytest.raises((ServerError, ConnectError, RateLimitError, ProviderTimeoutError)) as caught:
         await found.get("/props")
     assert len(requests) == attempts
     assert sum(slept) <= 2.5
@@ -339,7 +342,7 @@ async def test_gives_up(answer: Any, attempts: int, slept: list[float]) -> None:
         (httpx.Response(400), False),
         (httpx.Response(401), False),
         (httpx.Response(501), False),
-        (httpx.ReadTimeout(""), True),
+        (httpx.Response(503, headers={"x-should-retry": "false"}), False),
         (httpx.LocalProtocolError("x"), False),
         (httpx.UnsupportedProtocol("x"), False),
         (RuntimeError("closed"), False),
@@ -374,11 +377,53 @@ async def test_loading_is_what_the_server_says_not_what_it_is_called(slept: list
     assert len(slept) == 3
 
 
-@pytest.mark.parametrize("wait", ["²".encode("latin-1"), b"soon", b"-1", b"Wed, 21 Oct 2026 07:28:00 GMT"])
+@pytest.mark.parametrize("wait", ["²".encode("latin-1"), b"soon", b"-1", b"Wed, 99 Oct 2026 07:28:00 GMT"])
 async def test_waits_that_are_no_number(wait: bytes) -> None:
     found, _ = transport(httpx.Response(400, headers=[(b"retry-after", wait)]))
     with pytest.raises(InvalidRequestError, match="HTTP status 400"):
         await found.get("/props")
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+        ({"retry-after-ms": "x", "retry-after": "7"}, 7.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:12 GMT"}, 12.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2026 09:28:12 +0200"}, 12.0),
+    ],
+)
+async def test_the_wait_that_a_server_asks_for(
+    headers: dict[str, str], wait: float, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosd_providers.http.refusals.time.time", lambda: 1792567680.0)  # 21 October 2026, 07:28
+    found, _ = transport(httpx.Response(429, headers=headers), httpx.Response(200, json=1))
+    await found.get("/props")
+    assert slept == [wait]
+
+
+async def test_a_route_that_is_perhaps_not_there_is_asked_once(slept: list[float]) -> None:
+    for answer in (httpx.Response(500), httpx.ReadTimeout("")):
+        found, requests = transport(answer)
+        with pytest.raises((ServerError, ProviderTimeoutError)):
+            await found.get("/info", once=True)
+        assert len(requests) == 1
+    assert slept == []
+
+
+async def test_who_only_asks_what_it_is_waits_ten_seconds(slept: list[float]) -> None:
+    for timeout, limit in ((600, 10), (httpx.Timeout(None), 10), (3, 3)):
+        found, requests = transport(httpx.ReadTimeout(""), timeout=timeout)
+        with pytest.raises(ProviderTimeoutError, match=f"no answer within {limit} s") as caught:
+            await found.get("/v1/models", quick=True)
+        assert [request.extensions["timeout"]["read"] for request in requests] == [limit]
+        assert ("longer `timeout`" in str(caught.value)) == (limit == 3)
+    found, requests = transport(httpx.Response(500))
+    with pytest.raises(ServerError):
+        await found.get("/v1/models", quick=True)
+    assert len(requests) == 4
 
 
 async def test_a_long_wait_is_cut(slept: list[float]) -> None:
@@ -552,23 +597,29 @@ async def test_a_server_that_hangs_up_is_asked_again_at_once() -> None:
         assert usage.retries == 1
 
 
-async def test_connections_that_break() -> None:
+async def test_connections_that_break(slept: list[float]) -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await stream.send(
-            CUT % ((b"application/json", b"[1, 2") if count == 1 else (b"text/event-stream", b'data: {"a": 1}\n\n'))
+            CUT % ((b"application/json", b"[1, 2") if count <= 5 else (b"text/event-stream", b'data: {"a": 1}\n\n'))
+            if count != 2
+            else GOOD
         )
 
     async with server(handle) as url, Transport(url) as found:
+        usage = Usage()
+        assert await found.post("/go", {}, usage=usage) == 1  # a part of an answer is none
+        assert (usage.requests, usage.retries) == (1, 1)
         with pytest.raises(ResponseError, match="the connection broke in the middle of the answer") as caught:
             await found.get("/props")
         assert caught.value.retryable
+        assert len(slept) == 1 + 3
         async with found.stream("/go", {}, usage=Usage()) as stream:
             assert await anext(stream) == {"a": 1}
             with pytest.raises(ResponseError, match="the connection broke in the middle of the answer"):
                 await anext(stream)
 
 
-async def test_a_server_that_never_answers() -> None:
+async def test_a_server_that_never_answers(slept: list[float]) -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await anyio.sleep_forever()
 

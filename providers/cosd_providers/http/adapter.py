@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Self
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
 
 __all__ = ["Adapter", "checked_extra"]
+
+_LASTING = ("id", "root", "parent", "max_model_len", "meta")
+"""What a server tells of a model that stays the same as long as the model does."""
+
+_T = TypeVar("_T")
 
 
 class Adapter:
@@ -17,6 +25,8 @@ class Adapter:
 
     _transport: Transport
     _model: str | None
+    _listing: str | None = "/v1/models"
+    _recalled: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
@@ -33,6 +43,61 @@ class Adapter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._transport.__aexit__(*exc)
+
+    def recall(self, learned: Mapping[str, Any], endpoint: str) -> None:
+        """Takes what another one of its kind has `learned`: at the first use only the model's name is asked for.
+
+        Raises:
+            ValueError: it is of another server than this `endpoint`.
+        """
+        if endpoint != self._transport.endpoint:
+            raise ValueError(f"the card is of {endpoint}, not of {self._transport.endpoint}: probe this one")
+        self._recalled = learned
+
+    async def _kept(self, known: object, model: str) -> dict[str, Any]:
+        """What is known, with what the server tells of the model, as JSON can hold it."""
+        kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
+        return {"served": await self._served(model), "known": kept}
+
+    async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
+        """What was recalled, or else what `learn` finds; see `_taken_up`."""
+        found = await self._taken_up(kind)
+        return await learn() if found is None else found
+
+    async def _taken_up(self, kind: type[_T]) -> _T | None:
+        """What was recalled, if the same model is still served; None where nothing was.
+
+        Raises:
+            UnsupportedError: what was recalled is not what such an adapter learns.
+            ModelChoiceError: another model is served now.
+        """
+        if self._recalled is None:
+            return None
+        try:
+            known = TypeAdapter(kind).validate_python(self._recalled["known"])
+            served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
+        except (KeyError, ValidationError):
+            words = "the card does not hold what this kind of server is known by"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Probe again.") from None
+        if served and (now := await self._served(served["id"])) != served:
+            found = "another one of that name" if now else "it no longer"
+            words = f"the card is of the model {served['id']!r}; the server has {found}"
+            raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Probe again.")
+        return known
+
+    async def _served(self, model: str) -> dict[str, Any]:
+        """What the server tells of a model; nothing where it does not list it."""
+        if self._listing is None:
+            return {}
+        try:
+            listed: Any = await self._transport.get(self._listing)
+        except (InvalidRequestError, ResponseError):
+            return {}
+        models = cast("list[Any]", listed.get("data") or []) if isinstance(listed, dict) else []
+        for one in models:
+            if isinstance(one, dict) and one.get("id") == model:
+                return {key: one[key] for key in _LASTING if key in one}
+        return {}
 
 
 def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[str]) -> Mapping[str, object]:

@@ -6,7 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Protocol, cast
 
-__all__ = ["LONGEST", "LONGEST_ERROR", "Body", "Measured", "TooLongError", "beginning"]
+__all__ = ["LINES", "LONGEST", "LONGEST_ERROR", "Body", "Measured", "TooLongError", "beginning", "lines"]
+
+LINES = "application/x-ndjson"
+"""The content type of a stream with one JSON object on each line."""
 
 LONGEST = 64 << 20
 """Bytes of an answer, or characters of one event."""
@@ -68,3 +71,15 @@ class Measured:
             if self.size > LONGEST:
                 raise TooLongError
             yield text
+
+
+async def lines(body: Measured) -> AsyncGenerator[str]:
+    """The lines of a stream. Only a newline ends one: what stands behind the last is a line that was cut off."""
+    parts: list[str] = []
+    async with aclosing(body.aiter_text()) as texts:
+        async for text in texts:
+            first, *more = text.split("\n")
+            parts.append(first)
+            for begun in more:
+                yield "".join(parts)
+                parts = [begun]

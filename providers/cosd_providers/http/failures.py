@@ -1,4 +1,8 @@
-"""What failed before or in an answer, in the system's words, and what would help. Knows no HTTP library."""
+"""What failed before or in an answer, in the system's words, and what would help. Knows no HTTP library.
+
+Some are marked for `retries`: as `lasting`, when they will most likely be there again, or as `stale`, when they most
+likely come from a kept connection that the server had closed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from cosd_providers.errors import ConnectError, ProviderError, ProviderTimeoutEr
 from cosd_providers.http.bodies import LONGEST
 from cosd_providers.http.refusals import Errors, Response
 
-__all__ = ["broken", "no_connection", "timed_out", "too_long", "unknown_host", "unusable"]
+__all__ = ["broken", "hung_up", "no_connection", "timed_out", "too_long", "unusable"]
 
 _HINT = "Is the server running, and is the URL right?"
 
@@ -25,6 +29,14 @@ def no_connection(errors: Errors, error: Exception, *, lasting: bool = False) ->
     reason, hint = default if system is None else _words(system)
     failure = errors.make(ConnectError, f"no connection: {reason}", hint=hint)
     failure.retryable = not (lasting or isinstance(system, (ssl.SSLError, FileNotFoundError)))
+    failure.__dict__["lasting"] = isinstance(system, socket.gaierror)
+    return failure
+
+
+def hung_up(errors: Errors) -> ConnectError:
+    """The connection was lost before an answer."""
+    failure = errors.make(ConnectError, "the server closed the connection without an answer")
+    failure.__dict__["stale"] = True
     return failure
 
 
@@ -39,15 +51,19 @@ def timed_out(errors: Errors, what: str, limit: float | None, *, answered: bool,
         ours: whether no setting changes the limit.
     """
     within = f"within {limit:g} s" if limit else "in time"
-    if what == "connect":
-        return errors.make(ConnectError, f"no connection: nothing {within}", hint=_HINT)
-    if what == "pool":
-        hint = "Allow the `http_client` more connections, or lower the concurrency."
-        return errors.make(ProviderTimeoutError, f"no free connection {within}", hint=hint)
+    kind: type[ProviderError] = ProviderTimeoutError
+    hint = "" if ours else "A longer `timeout` may help."
     words = f"the answer stopped: nothing more {within}" if answered else f"no answer {within}"
-    if what == "write":
+    if what == "connect":
+        kind, words, hint = ConnectError, f"no connection: nothing {within}", _HINT
+    elif what == "pool":
+        words = f"no free connection {within}"
+        hint = "Allow the `http_client` more connections, or lower the concurrency."
+    elif what == "write":
         words = f"the server took nothing more of the request {within}"
-    return errors.make(ProviderTimeoutError, words, hint="" if ours else "A longer `timeout` may help.")
+    failure = errors.make(kind, words, hint=hint)
+    failure.__dict__["lasting"] = True
+    return failure
 
 
 def broken(errors: Errors) -> ResponseError:
@@ -68,11 +84,6 @@ def unusable(errors: Errors, error: RuntimeError) -> ConnectError:
     failure = errors.make(ConnectError, f"the HTTP client cannot be used: {error}", hint=hint)
     failure.retryable = False
     return failure
-
-
-def unknown_host(error: BaseException) -> bool:
-    """Whether the host's name was not found."""
-    return isinstance(_system_error(error), socket.gaierror)
 
 
 def _system_error(error: BaseException) -> OSError | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["Strike", "checked_headers", "checked_url", "only_keys", "sets_authorization"]
+__all__ = ["Strike", "checked_headers", "checked_url", "only_keys", "sets_authorization", "with_key"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SCHEMES = {"basic", "bearer", "token"}
-_KEYS = {"authorization", "x-api-key"}
+_KEYS = {"api-key", "authorization", "x-api-key"}
 
 
 def checked_url(url: str) -> str:
@@ -47,6 +47,21 @@ def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> d
             raise ValueError("there are both an api_key and an Authorization header; give one of them")
         found["Authorization"] = f"Bearer {key}"
     return found
+
+
+def with_key(
+    name: str, api_key: str | None, headers: Mapping[str, str] | None
+) -> tuple[str | None, Mapping[str, str] | None]:
+    """Key and headers for a server that wants its key in the header `name`.
+
+    Raises:
+        ValueError: there are two keys.
+    """
+    if name == "Authorization" or not (api_key or "").strip():
+        return api_key, headers
+    if any(given.lower() in _KEYS for given in headers or {}):
+        raise ValueError(f"there are both an api_key and a header that holds one; this server's is {name!r}")
+    return None, {**(headers or {}), name: (api_key or "").strip()}
 
 
 def sets_authorization(headers: Mapping[str, str] | None) -> bool:

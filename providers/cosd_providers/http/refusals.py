@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar, cast
 
 from pydantic_core import from_json
@@ -19,15 +22,16 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.keys import Strike, only_keys
 
-__all__ = ["Errors", "Response", "event_status"]
+__all__ = ["Errors", "Response", "asked_wait", "event_status"]
 
 _QUOTED = 300  # characters of a server's own message that an error quotes
 _NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
 _TOO_LONG = (
     *("context size", "context length", "maximum context", "context window", "too many tokens"),
     *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
+    "maximum allowed length",
 )
-"""How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI."""
+"""How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """How TGI names the errors of a stream, whose status it does not repeat there."""
@@ -89,17 +93,34 @@ class Errors:
             hint = "The key was refused." if self._with_key else _NO_KEY
         error = self.make(kind, words, response, hint)
         error.status = status
-        wait = response.headers.get("retry-after", "")
-        if wait.isascii() and wait.replace(".", "", 1).isdigit():
-            error.__dict__["retry_after"] = float(wait)
+        wait = asked_wait(response.headers, time.time())
+        if wait is not None:
+            error.__dict__["retry_after"] = wait
+        if response.headers.get("x-should-retry") == "false":
+            error.retryable = False
         return error
 
-    def parsed(self, response: Response, text: str) -> Any:
-        """The JSON of an answer, or the error of what is none."""
+    def parsed(self, response: Response, text: str, *, generated: bool) -> Any:
+        """The JSON of an answer, or the error of what is none.
+
+        What has to be `generated` may tell an error after a status of success. (Some servers say in this way that they
+        do not have a route: that is looked at where it is asked for.)
+        """
         try:
-            return from_json(text)
+            answer: dict[str, Any] | None = from_json(text)  # or anything else
         except ValueError:
             raise self.unreadable(response, text, "JSON") from None
+        if generated and type(answer) is dict and answer.get("error") is not None:
+            raise self.status_error(event_status(answer), answer, response)
+        return answer
+
+    def no_stream(self, response: Response, text: str) -> ProviderError:
+        """Success, but no stream of events; perhaps an error instead of it."""
+        with suppress(ValueError):
+            answer: dict[str, Any] | None = from_json(text)  # or anything else
+            if type(answer) is dict and answer.get("error") is not None:
+                return self.status_error(event_status(answer), answer, response)
+        return self.unreadable(response, text, "a stream of events")
 
     def unreadable(self, response: Response, text: str, expected: str) -> ResponseError:
         """Success, but not in the form that was asked for."""
@@ -114,12 +135,25 @@ class Errors:
 
 
 def event_status(event: dict[str, Any]) -> int:
-    """The status of an error within a stream."""
+    """The status of an error within a stream, or an answer."""
     error: Any = event["error"]
     code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and code >= 400:
         return code
     return _TYPES.get(str(event.get("error_type")), 500)
+
+
+def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
+    """How many seconds the server wants to be left alone, where it says so; `now` is that since 1970."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        if value.isascii() and value.replace(".", "", 1).isdigit():
+            return float(value) * unit
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        return max(date.timestamp() - now, 0.0)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _message(answer: object) -> str:
@@ -153,7 +187,7 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""
-    if status == 424 or (status >= 500 and status != 501):  # 424: TGI's generation has failed
+    if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation has failed
         return ServerError, ""
     if status == 404:
         return InvalidRequestError, "Is this the URL of the API, and the model's name right?"

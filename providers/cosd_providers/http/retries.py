@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final, TypeVar
 
 import anyio
 import tenacity
 
-from cosd_providers.errors import ConnectError, RateLimitError, ServerError
+from cosd_providers.errors import ProviderError, ServerError
 
-__all__ = ["until_answered"]
+__all__ = ["resumed", "until_answered"]
 
 _ATTEMPTS = 4
-_FEW = 2  # attempts, where another one hardly helps
 _LOADING_SECONDS = 120.0  # how long to wait for a server that loads its model
 _LONGEST_WAIT = 30.0  # seconds between two attempts, whatever the server asks for
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
 _T = TypeVar("_T")
+_END: Final = object()
+
+_log = logging.getLogger("cosd_providers")
 
 
 async def until_answered(
-    send: Callable[[], Awaitable[_T]],
+    attempt: Callable[[int], Awaitable[_T]],
+    again: Callable[[BaseException | None], None] = lambda _: None,
     *,
-    stale: Callable[[BaseException], bool],
-    lasting: Callable[[BaseException], bool],
-    again: Callable[[BaseException | None], None],
+    few: int = 2,
 ) -> _T:
-    """What `send` gives, in the first attempt that succeeds; else the error of the last one.
+    """What `attempt` gives, in the first attempt that succeeds; else the error of the last one.
+
+    Only a `ProviderError` that is `retryable` is a reason to try again. After the first attempt one that is `stale` is
+    no reason to wait (see `failures`).
 
     Args:
-        send: one attempt.
-        stale: whether an error most likely comes from a kept connection that the server had closed meanwhile;
-            after the first attempt that is no reason to wait.
-        lasting: whether an error will most likely be there again: it is tried once more, and no further.
+        attempt: one attempt; is given its number, from 1.
         again: called with the error before each further attempt.
+        few: how many attempts there are where the error is `lasting`.
     """
+    number = 0
+
+    async def send() -> _T:
+        nonlocal number
+        number += 1
+        return await attempt(number)
 
     def pause(state: tenacity.RetryCallState) -> float:
         """Seconds before the next attempt: what the server asks for, else growing, with jitter."""
         error = _error(state)
-        if state.attempt_number == 1 and error is not None and stale(error):
+        if state.attempt_number == 1 and getattr(error, "stale", False):
             return 0.0
         asked = getattr(error, "retry_after", None)
         if asked is not None:
@@ -53,11 +62,10 @@ async def until_answered(
         error = _error(state)
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-        few = error is not None and lasting(error)
-        return state.attempt_number >= (_FEW if few else _ATTEMPTS)
+        return state.attempt_number >= (few if getattr(error, "lasting", False) else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(_worth_retrying),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
         stop=enough,
         wait=pause,
         sleep=anyio.sleep,
@@ -67,8 +75,45 @@ async def until_answered(
     return await attempts(send)
 
 
-def _worth_retrying(error: BaseException) -> bool:
-    return isinstance(error, (ConnectError, RateLimitError, ServerError)) and error.retryable
+async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
+    """The items of an answer that may break off: what is missing is asked for again, and goes on where it broke off.
+
+    Args:
+        begin: asks for what follows the items that were given so far, which it has to keep itself. Is given the number
+            of the attempt, from 1; it counts anew with each item that comes.
+
+    Raises:
+        ProviderError: no further item could be had; its words tell how often that was tried.
+    """
+    answer: AsyncGenerator[_T] | None = None
+    last = 0
+
+    async def step(number: int) -> object:
+        nonlocal answer, last
+        last = number
+        if answer is None:
+            answer = begin(number)
+        try:
+            return await anext(answer, _END)
+        except ProviderError:
+            answer = None  # it is over with its error
+            raise
+
+    try:
+        while (item := await until_answered(step, _say)) is not _END:
+            yield item  # type: ignore[misc]  # what `begin` gives
+    except ProviderError as error:
+        if last > 1 and error.retryable:
+            error.args = (f"{error.args[0]} (tried {last} times)",)
+        raise
+    finally:
+        if answer is not None:
+            await answer.aclose()
+
+
+def _say(error: BaseException | None) -> None:
+    where = error.endpoint if isinstance(error, ProviderError) else ""
+    _log.info("%s: a stream is resumed after %s", where, type(error).__name__)
 
 
 def _loading(error: BaseException | None) -> bool:

@@ -8,25 +8,27 @@ in no representation, no log, no copy and no error, and they never follow a redi
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from functools import partial
 from typing import Any, Self, cast
 
 import anyio
 import httpx
 from httpx_sse import EventSource
-from pydantic_core import from_json
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import ConnectError, InvalidRequestError, ProviderError, ResponseError, StatusError
-from cosd_providers.http.bodies import LONGEST, LONGEST_ERROR, Measured, TooLongError, beginning
+from cosd_providers.errors import InvalidRequestError, ProviderError, StatusError
+from cosd_providers.http.bodies import LINES, LONGEST, LONGEST_ERROR, Measured, beginning, lines
+from cosd_providers.http.calls import Call, under_way
 from cosd_providers.http.clients import Clients
-from cosd_providers.http.failures import broken, no_connection, timed_out, too_long, unknown_host, unusable
+from cosd_providers.http.events import parsed
+from cosd_providers.http.failures import broken, hung_up, no_connection, timed_out, too_long, unusable
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
-from cosd_providers.http.refusals import Errors, event_status
+from cosd_providers.http.limits import Limiter, Limits, Slot
+from cosd_providers.http.refusals import Errors
 from cosd_providers.http.retries import until_answered
 
 __all__ = ["DEFAULT_TIMEOUT", "HttpClient", "Timeout", "Transport"]
@@ -41,6 +43,8 @@ DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4)
 
 _SMALL = 60.0  # seconds between two bytes of an answer for which nothing has to be generated
+
+_QUICK = 10.0  # the same where the server is only asked what it is
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
@@ -64,6 +68,7 @@ class Transport:
         timeout: seconds for each of connecting (at most 5), writing and waiting for bytes (where nothing is
             generated, at most 60), or an `httpx.Timeout`.
         http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed.
+        limits: what the server may be sent at most, see `limits.Limits`; by default there is no limit.
 
     Raises:
         ValueError: the URL, the key or a header cannot be used.
@@ -77,6 +82,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.endpoint = checked_url(base_url)
         self._headers = checked_headers(api_key, headers)
@@ -94,14 +100,21 @@ class Transport:
         self._timeout = timeout
         self._user_client = http_client
         self._clients: Clients[HttpClient] = Clients()
+        self._limiter = Limiter(limits)
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but keys, other headers' values and connections."""
-        gone: dict[str, Any] = {"_headers": {}, "_errors": Errors(self.endpoint), "_user_client": None}
-        return {**self.__dict__, **gone, "_clients": Clients[HttpClient](), "_own_timeout": False}
+        gone: dict[str, Any] = {
+            "_headers": {},
+            "_errors": Errors(self.endpoint),
+            "_user_client": None,
+            "_own_timeout": False,
+        }
+        fresh = {"_clients": Clients[HttpClient](), "_limiter": Limiter(self._limiter.limits)}
+        return {**self.__dict__, **gone, **fresh}
 
     async def __aenter__(self) -> Self:
         self._clients.enter()
@@ -111,125 +124,100 @@ class Transport:
         """Closes the connections when the last user leaves; a later request opens new ones."""
         await self._clients.leave()
 
-    async def get(self, path: str) -> Any:
-        """The parsed JSON answer to a GET."""
-        async with self._open("GET", path) as response:
-            return self._errors.parsed(response, await self._read(response))
+    async def get(self, path: str, *, once: bool = False, quick: bool = False) -> Any:
+        """The parsed JSON answer to a GET.
+
+        With `once` it is not tried again: for a route that is perhaps not there. A `quick` one is given up after ten
+        seconds without an answer.
+        """
+        return await self._whole(Call("GET", path, once=once, quick=quick))
 
     async def post(self, path: str, body: object, *, usage: Usage | None = None) -> Any:
         """The parsed JSON answer to a POST. With `usage` it is counted there as a generation request."""
-        async with self._open("POST", path, body, usage=usage) as response:
-            answer = self._errors.parsed(response, await self._read(response))
-            if usage is not None:
-                usage.answered(time.monotonic())
+        return await self._whole(Call("POST", path, body, usage))
+
+    async def _whole(self, call: Call) -> Any:
+        async with self._open(call) as (_, answer, _):
+            if call.usage is not None:
+                call.usage.answered(time.monotonic())
             return answer
 
     @asynccontextmanager
     async def stream(
-        self, path: str, body: object, *, usage: Usage, keep_alive: bool = True
+        self, path: str, body: object, *, usage: Usage, keep_alive: bool = True, attempt: int = 0, draft: bool = True
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """The answer to a POST as parsed server-sent events. Leaving the block closes the request.
+        """The answer to a POST as parsed events, server-sent or one on each line. Leaving the block closes the request.
 
         The events end where the server's do, or at `[DONE]`; whether that was the answer's end, the adapter knows.
         Without `keep_alive` the connection is not used again: for servers that close it after a stream. (A user's
         client may speak HTTP/2, which knows no such thing.)
+
+        It is tried again until an answer begins, unless `attempt` is above 0: then it is that attempt of a caller who
+        tries again (`retries.resumed`). What is no `draft` is read without waiting for other requests (`limits`).
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if not keep_alive and self._user_client is None:
             headers["Connection"] = "close"
+        tries = {"once": attempt > 0, "again": attempt > 1}
+        call = Call("POST", path, body, usage, headers, stream=True, draft=draft, **tries)
         async with (
-            self._open("POST", path, body, usage=usage, headers=headers) as response,
-            aclosing(self._events(response, usage)) as events,
+            self._open(call) as (response, _, slot),
+            aclosing(self._events(response, usage, slot)) as events,
         ):
             yield events
 
-    async def _events(self, response: httpx.Response, usage: Usage) -> AsyncGenerator[dict[str, Any]]:
+    async def _events(self, response: httpx.Response, usage: Usage, slot: Slot) -> AsyncGenerator[dict[str, Any]]:
         kind = response.headers.get("content-type", "")
-        if not kind.startswith("text/event-stream"):
-            raise self._errors.unreadable(response, await self._read(response), "a stream of events")
-        first = True
+        if not kind.startswith(("text/event-stream", LINES)):
+            raise self._errors.no_stream(response, await self._read(response))
         response.encoding = "utf-8"  # as events always are
         text = Measured(response)
-        source = EventSource(cast("httpx.Response", text)).aiter_sse()  # which asks it for headers and text alone
+        source = lines(text) if kind.startswith(LINES) else _sent(text)
         try:
-            async with aclosing(source):
-                async for item in source:
-                    text.size = 0
-                    if not item.data:  # a sign of life
-                        continue
-                    if item.data == "[DONE]":
-                        return
-                    event: dict[str, Any] | None = from_json(item.data)
-                    if type(event) is not dict:  # some servers greet with null
-                        continue
-                    if event.get("error") is not None:
-                        raise self._errors.status_error(event_status(event), event, response)
-                    if first:
-                        first = False
-                        usage.answered(time.monotonic())
+            async with aclosing(parsed(source, text, self._errors, response, usage, slot)) as events:
+                async for event in events:
                     yield event
         except (httpx.HTTPError, ssl.SSLError) as error:
             raise self._failure(error, answered=True) from error
-        except TooLongError:
-            raise too_long(self._errors, response) from None
-        except ValueError as error:
-            if isinstance(error, ProviderError):
-                raise
-            raise self._errors.make(ResponseError, "an event of the stream is not JSON", response) from error
 
     @asynccontextmanager
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        usage: Usage | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[httpx.Response]:
-        """A request that was answered with success, its body not yet read; closed when left."""
-        start = time.monotonic()
-        if usage is not None:
-            usage.sent(start)
-        try:
-            response = await self._send_until_answered(method, path, body, headers, usage)
+    async def _open(self, call: Call) -> AsyncGenerator[tuple[httpx.Response, Any, Slot]]:
+        """A request that was answered with success, and what it says, but for a stream; closed when left."""
+        async with under_way(call, self._limiter) as slot:
+            start = time.monotonic()
+            response, answer = await self._send_until_answered(call)
             waited = time.monotonic() - start
             try:
-                yield response
+                yield response, answer, slot
             finally:
                 with anyio.CancelScope(shield=True):
                     await response.aclose()
                 took = time.monotonic() - start
-                where = f"{method} {self.endpoint}{path}"
+                where = f"{call.method} {self.endpoint}{call.path}"
                 _log.debug("%s: %d after %.3f s, closed after %.3f s", where, response.status_code, waited, took)
-        finally:
-            if usage is not None:
-                usage.closed(time.monotonic())
 
-    async def _send_until_answered(
-        self, method: str, path: str, body: object, headers: Mapping[str, str] | None, usage: Usage | None
-    ) -> httpx.Response:
+    async def _send_until_answered(self, call: Call) -> tuple[httpx.Response, Any]:
         """Sends, and sends again what may succeed later, as long as nothing of an answer was used."""
+        if call.once:
+            return await self._send(call)
+
+        async def attempt(number: int) -> tuple[httpx.Response, Any]:
+            if number > 1 and call.usage is not None:
+                await self._limiter.admit(call.usage)
+            return await self._send(call)
 
         def again(error: BaseException | None) -> None:
-            _log.info("%s %s%s: again after %s", method, self.endpoint, path, type(error).__name__)
-            if usage is not None:
-                usage.sent_again()
+            _log.info("%s %s%s: again after %s", call.method, self.endpoint, call.path, type(error).__name__)
+            if call.usage is not None:
+                call.usage.sent_again()
 
-        return await until_answered(
-            partial(self._send, method, path, body, headers, usage),
-            stale=lambda error: isinstance(error.__cause__, _HUNG_UP),
-            lasting=lambda error: isinstance(error.__cause__, httpx.ConnectTimeout) or unknown_host(error),
-            again=again,
-        )
+        return await until_answered(attempt, again, few=1 if call.quick else 2)
 
-    async def _send(
-        self, method: str, path: str, body: object, headers: Mapping[str, str] | None, usage: Usage | None
-    ) -> httpx.Response:
+    async def _send(self, call: Call) -> tuple[httpx.Response, Any]:
         response: httpx.Response | None = None
         try:
             client = self._client()
-            request = self._request(client, method, path, body, headers, small=usage is None)
+            request = self._request(client, call)
             response = await client.send(request, stream=True, follow_redirects=False)
         except httpx.LocalProtocolError:
             pass  # it quotes headers: nothing of it may be seen, and none of what is raised here may remember it
@@ -240,24 +228,26 @@ class Transport:
         if response is None:
             words = "the request is not valid HTTP and was not sent"
             raise self._errors.make(InvalidRequestError, words, hint="Check the headers.")
-        if response.is_success:
-            return response
+        if call.stream and response.is_success:
+            return response, None
         try:
             text = await self._read(response)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
+        if response.is_success:
+            return response, self._errors.parsed(response, text, generated=call.usage is not None)
         raise self._refusal(response, text)
 
-    def _request(
-        self, client: HttpClient, method: str, path: str, body: object, more: Mapping[str, str] | None, *, small: bool
-    ) -> httpx.Request:
+    def _request(self, client: HttpClient, call: Call) -> httpx.Request:
         timeout = client.timeout if self._own_timeout else self._timeout
-        if small and (timeout.read is None or timeout.read > _SMALL):
-            timeout = httpx.Timeout(connect=timeout.connect, read=_SMALL, write=timeout.write, pool=timeout.pool)
+        read = _QUICK if call.quick else _SMALL if call.usage is None else math.inf
+        if read < (timeout.read or math.inf):
+            timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
         with suppress(UnicodeEncodeError):  # which holds the whole body
-            headers = {**self._headers, **(more or {})}
-            return client.build_request(method, self.endpoint + path, json=body, headers=headers, timeout=timeout)
+            headers = {**self._headers, **(call.headers or {})}
+            url = self.endpoint + call.path
+            return client.build_request(call.method, url, json=call.body, headers=headers, timeout=timeout)
         words = "the text has half a surrogate pair, which is no character and cannot be sent"
         raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
 
@@ -282,12 +272,12 @@ class Transport:
         if isinstance(error, httpx.TimeoutException):
             what = next(what for what, kind in _WAITED.items() if isinstance(error, kind))
             limit = error.request.extensions.get("timeout", {}).get(what)
-            ours = limit == _SMALL != self._timeout.read
+            ours = limit in (_QUICK, _SMALL) and limit != self._timeout.read
             return timed_out(self._errors, what, limit, answered=answered, ours=ours)
         if answered:
             return broken(self._errors)
         if isinstance(error, _HUNG_UP):
-            return self._errors.make(ConnectError, "the server closed the connection without an answer")
+            return hung_up(self._errors)
         return no_connection(self._errors, error, lasting=isinstance(error, httpx.UnsupportedProtocol))
 
     def _refusal(self, response: httpx.Response, text: str) -> ProviderError:
@@ -298,3 +288,11 @@ class Transport:
             words = f"the server redirects to {origin.rstrip('/')}; give that URL"
             return self._errors.make(StatusError, words, response)
         return self._errors.refusal(response, text)
+
+
+async def _sent(text: Measured) -> AsyncGenerator[str]:
+    """What server-sent events hold."""
+    events = EventSource(cast("httpx.Response", text)).aiter_sse()  # which asks it for headers and text alone
+    async with aclosing(events):
+        async for event in events:
+            yield event.data

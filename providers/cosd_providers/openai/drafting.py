@@ -8,6 +8,7 @@ from math import ceil
 
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
+from cosd_providers.http.retries import resumed
 from cosd_providers.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.openai.chains import no_beginning
 from cosd_providers.openai.streams import Run
@@ -16,6 +17,7 @@ from cosd_providers.text import sendable
 
 __all__ = ["Drafting"]
 
+_AGAIN = 2  # attempts at one more token, all but the last ones, in which a server writes again what it wrote
 _MARGIN = 8  # special tokens that a prompt may get
 _MORE = 3  # raw tokens that may be needed to finish a character
 _PARTS = 4  # raw tokens of a character, at most
@@ -50,34 +52,49 @@ class Drafting:
         self._given: list[bytes] = []  # whole tokens that were given out after it
         self._wanted = 0  # raw tokens to ask for
         self._refused = False  # whether more of them were refused
+        self._over: DraftEnd | None = None
 
     async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
         """At most `max_tokens` tokens, then why there are no more."""
         self._start(max_tokens)
         while not self._draft.over:
-            prefix = Prefix(self._prompt, sendable(self._text))
-            limit = self._limit(prefix)
-            run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known)
-            try:
-                async with aclosing(self._stream(prefix, limit, run)) as tokens:
-                    async for token in tokens:
-                        self._given.append(token.data)
-                        yield token
-            except (ContextLengthError, InvalidRequestError) as error:
-                if not is_too_long(error) or run.written or (limit <= 1 and not self._text):
-                    raise
-                if limit <= 1:
-                    yield DraftEnd("context")
-                    return
-                self._wanted, self._refused = limit // 2, True
-                continue
-            if not self._draft.over and run.finish == "content_filter":
-                yield DraftEnd("filter")
-                return
-            if not self._draft.over and not self._go_on(run, prefix, limit):
-                yield DraftEnd("context")
+            async with aclosing(resumed(self._answer)) as tokens:
+                async for token in tokens:
+                    yield token
+            if self._over is not None:
+                yield self._over
                 return
         yield DraftEnd("end" if self._draft.ended else "limit")
+
+    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer.
+
+        An answer that broke off is asked for once more; where that breaks off before there is anything new, it goes on
+        from the text: the server may have a limit of its own.
+        """
+        if self._draft.over:
+            return  # what broke off was what the server tells behind it
+        if attempt > _AGAIN and self._given:
+            self._grow(self._draft.left)
+        prefix = Prefix(self._prompt, sendable(self._text))
+        limit = self._limit(prefix)
+        run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known)
+        try:
+            async with aclosing(self._stream(prefix, limit, run, attempt)) as tokens:
+                async for token in tokens:
+                    self._given.append(token.data)
+                    yield token
+        except (ContextLengthError, InvalidRequestError) as error:
+            if not is_too_long(error) or run.written or (limit <= 1 and not self._text):
+                raise
+            if limit <= 1:
+                self._over = DraftEnd("context")
+            self._wanted, self._refused = limit // 2, True
+            return
+        if not self._draft.over and run.finish == "content_filter":
+            self._over = DraftEnd("filter")
+        elif not self._draft.over and not self._go_on(run, prefix, limit):
+            self._over = DraftEnd("context")
 
     def _start(self, left: int) -> None:
         """A text that was not asked yet."""
@@ -117,14 +134,14 @@ class Drafting:
         self._start(self._draft.left)
         self._wanted = wanted
 
-    async def _stream(self, prefix: Prefix, limit: int, run: Run) -> AsyncGenerator[Token, None]:
+    async def _stream(self, prefix: Prefix, limit: int, run: Run, attempt: int) -> AsyncGenerator[Token, None]:
         """The whole tokens of one answer. What comes after its last one tells the usage."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._context} tokens"
             raise ContextLengthError(words, endpoint=self._asking.endpoint)
         answered, read = False, 0
         try:
-            async with self._asking.stream(prefix, limit, self._usage) as events:
+            async with self._asking.stream(prefix, limit, self._usage, attempt) as events:
                 answered = True
                 async for event in events:
                     for token in run.feed(event):

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.http.retries import resumed
 from cosd_providers.scoring import Draft
 from cosd_providers.text import sendable
 from cosd_providers.tgi.reading import Server
@@ -14,6 +15,7 @@ from cosd_providers.tgi.requests import Requests
 
 __all__ = ["Drafting"]
 
+_AGAIN = 2  # attempts at one more token, all but the last ones, in which a server writes again what it wrote
 _MORE = 4  # raw tokens that are asked for at least, to finish a character
 _EACH = 4  # raw tokens that a whole token takes at most, silent ones apart
 
@@ -41,36 +43,52 @@ class Drafting:
         self._tokens = 0  # how many these are
         self._seen = 0  # raw tokens of the last answer
         self._changed = False  # whether it was another one than before
+        self._full = False  # whether nothing more fits
 
     async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
         """At most `max_tokens` tokens, then why there are no more."""
         self._draft, self._wanted = Draft(max_tokens), max_tokens
         while not self._draft.over:
-            before, known = self._prompt + sendable(self._text), list(self._draft.ids)
-            limit = await self._requests.room(self._server, before, self._wanted)
-            if limit <= len(known):
-                if not self._text and not known:
-                    raise await self._requests.too_long(self._server, before)
-                yield DraftEnd("context")
-                return
-            async with aclosing(self._answer(before, limit, known)) as tokens:
+            async with aclosing(resumed(self._answer)) as tokens:
                 async for token in tokens:
                     yield token
-            if self._draft.over:
-                break
-            if self._changed or self._seen < limit:
-                self._from_text()
-            elif limit < self._wanted:
+            if self._full:
                 yield DraftEnd("context")
                 return
-            else:
-                self._ask_for_more()
         yield DraftEnd("end") if self._draft.ended else DraftEnd("limit")
 
-    async def _answer(self, before: str, limit: int, known: list[int]) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer, behind those that are known."""
+    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer, behind those that are known.
+
+        An answer that broke off is asked for once more, and where that breaks off before there is anything new, what
+        follows the text.
+        """
+        if attempt > _AGAIN and self._given:
+            self._from_text()
+        before, known = self._prompt + sendable(self._text), list(self._draft.ids)
+        limit = await self._requests.room(self._server, before, self._wanted)
+        if limit <= len(known):
+            if not self._text and not known:
+                raise await self._requests.too_long(self._server, before)
+            self._full = True
+            return
+        async with aclosing(self._read(before, limit, known, attempt)) as tokens:
+            async for token in tokens:
+                yield token
+        if self._draft.over:
+            return
+        if self._changed or self._seen < limit:
+            self._from_text()
+        elif limit < self._wanted:
+            self._full = True
+        else:
+            self._ask_for_more()
+
+    async def _read(self, before: str, limit: int, known: list[int], attempt: int) -> AsyncGenerator[Token, None]:
+        """Reads one stream into the draft."""
         self._seen, self._changed = 0, False
-        async with self._requests.stream(self._server, before, limit, self._usage, whole=False) as events:
+        stream = self._requests.stream(self._server, before, limit, self._usage, attempt=attempt, whole=False)
+        async with stream as events:
             async for event in events:
                 pick = self._server.position(event).pick
                 self._seen += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Usage
 from cosd_providers.counting import Counts
 from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
-from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
@@ -150,19 +149,22 @@ class Requests:
 
     @asynccontextmanager
     async def stream(
-        self, server: Server, text: str, limit: int, usage: Usage, *, top: int = 0, whole: bool = True
+        self, server: Server, text: str, limit: int, usage: Usage, *, attempt: int, top: int = 0, whole: bool = True
     ) -> AsyncGenerator[AsyncIterator[Event]]:
         """The events of a generation. Leaving the block closes the request.
 
         Only the end of a stream tells what the prompt has in tokens. A stream that may be left before, one that is
-        not read `whole`, has them reckoned beside it.
+        not read `whole`, has them reckoned beside it. Which `attempt` it is, counts the caller.
         """
         first: list[Any] = []
         bill = _Bill(usage)
         async with AsyncExitStack() as stack:
 
             async def begin() -> None:
-                first[:] = await self._begun(stack, self._body(text, limit, top), usage)
+                body = self._body(text, limit, top)
+                stream = self._transport.stream("/generate_stream", body, usage=usage, attempt=attempt, draft=not whole)
+                events = await stack.enter_async_context(stream)
+                first[:] = await anext(events, None), events
 
             async def reckon() -> None:
                 if not whole:
@@ -189,42 +191,24 @@ class Requests:
         known = self.counts.about(text)
         return len(text.encode()) // _BYTES if known is None else known
 
-    async def _begun(self, stack: AsyncExitStack, body: object, usage: Usage) -> tuple[Any, Any]:
-        """The first event of a stream, and the others.
-
-        A server that is overloaded says so in the first event, after a status of success: then it is asked again,
-        as it is after a status of 429.
-        """
-
-        async def send() -> tuple[Any, Any] | ProviderError:
-            await stack.aclose()
-            try:
-                events = await stack.enter_async_context(self._transport.stream("/generate_stream", body, usage=usage))
-            except ProviderError as error:  # it was tried again already, where that may help
-                return error
-            return await anext(events, None), events
-
-        def again(_: BaseException | None) -> None:
-            usage.requests -= 1  # the same request is counted once, and then as sent again
-            usage.sent_again()
-
-        found = await until_answered(send, stale=lambda _: False, lasting=lambda _: False, again=again)
-        if isinstance(found, ProviderError):
-            raise found
-        return found
-
     async def _events(
         self, server: Server, data: Any, events: AsyncIterator[dict[str, Any]], text: str, bill: _Bill
     ) -> AsyncGenerator[Event]:
+        last = 0
         while data is not None:
             event = self._read(Event, data)
+            if event.index and event.index == last:  # it was sent twice
+                data = await anext(events, None)
+                continue
+            last = event.index
             bill.usage.bill(0, 1)
             if event.details is None:
                 yield event
                 data = await anext(events, None)
                 continue
-            async for _ in events:  # there is nothing more: the connection can be used again
-                pass
+            with suppress(ProviderError):  # the answer is whole, whatever becomes of the connection
+                async for _ in events:  # there is nothing more: the connection can be used again
+                    pass
             bill.told = await self._told(server, text, event.details.input_length)
             yield event
             return

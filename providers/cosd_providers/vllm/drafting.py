@@ -7,10 +7,11 @@ from contextlib import aclosing
 
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Answer, bill
-from cosd_providers.parsing import parse
+from cosd_providers.openai.wire import Answer, Billed, bill, steps
+from cosd_providers.parsing import check_own, parse
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import sendable
 from cosd_providers.vllm.asking import Asking
@@ -18,6 +19,7 @@ from cosd_providers.vllm.wire import Prompt, Server, checked
 
 __all__ = ["Drafting"]
 
+_AGAIN = 2  # attempts at one more token, all but the last ones, in which a server writes again what it wrote
 _SAME = 1e-5  # of a probability: less is rounding
 
 
@@ -47,50 +49,62 @@ class Drafting:
         self._given = b""  # of the draft, behind the text
         self._safe = 0  # ids of the draft that end with a whole character
         self._seen = 0  # tokens of the answer that is being read
+        self._full = False  # whether nothing more fits
 
     async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
         """At most `max_tokens` tokens, then why there are no more."""
         self._draft = Draft(max_tokens)
         while not self._draft.over:
-            sent = self._text if self._start is None else [*self._start, *self._draft.ids[: self._safe]]
-            skipped = len(self._draft.ids) - self._safe
-            # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
-            wanted = self._draft.left + 2 * skipped
-            room = await self._asking.room(self._server, sent, wanted)
-            if room <= skipped:
-                if self._alone and not self._draft.ids and not self._given:
-                    raise self._asking.too_long(self._server, room)
-                yield DraftEnd("context")
-                return
-            async with aclosing(self._answer(sent, min(wanted, room), skipped)) as tokens:
+            async with aclosing(resumed(self._answer)) as tokens:
                 async for token in tokens:
                     yield token
-            if self._draft.over:
-                break
-            if room <= self._seen < wanted:
+            if self._full:
                 yield DraftEnd("context")
                 return
-            self._go_on(skipped, short=self._seen < wanted)
         known = None if self._start is None else (*self._start, *self._draft.ids)
         yield DraftEnd("end") if self._draft.ended else DraftEnd("limit", known)
 
-    def _go_on(self, skipped: int, *, short: bool) -> None:
-        """Makes ready to ask again: a character is not finished, or the server has a limit of its own.
+    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer; the first ones of it may be known.
 
-        A server that tells ids goes on from them. Another one writes again what it wrote, unless it was cut `short`:
-        then it would be cut there again, and goes on from the text.
+        A server that tells ids goes on from them. Another one writes again what it wrote. Where it breaks off once more
+        before there is anything new, it goes on from the text: it may have a limit of its own.
         """
-        if self._start is None and short and self._given:
-            self._text += sendable(self._given)
-            self._draft, self._given = Draft(self._draft.left), b""
-        elif self._seen <= skipped:
+        if attempt > _AGAIN:
+            self._from_text()
+        sent = self._text if self._start is None else [*self._start, *self._draft.ids[: self._safe]]
+        skipped = len(self._draft.ids) - self._safe
+        # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
+        wanted = self._draft.left + 2 * skipped
+        room = await self._asking.room(self._server, sent, wanted)
+        if room <= skipped:
+            if self._alone and not self._draft.ids and not self._given:
+                raise self._asking.too_long(self._server, room)
+            self._full = True
+            return
+        async with aclosing(self._read(sent, min(wanted, room), skipped, attempt)) as tokens:
+            async for token in tokens:
+                yield token
+        if self._draft.over:
+            return
+        self._full = room <= self._seen < wanted
+        short = self._seen < wanted  # it would be cut there again
+        if not self._full and not (short and self._from_text()) and self._seen <= skipped:
             words = "the server stopped without a token and without a reason"
             raise ResponseError(words, endpoint=self._server.info.endpoint, retryable=True)
 
-    async def _answer(self, sent: Prompt, limit: int, skipped: int) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer; the first ones of it are known."""
+    def _from_text(self) -> bool:
+        """Goes on from the text, where the server tells no ids; whether it has grown."""
+        if self._start is not None or not self._given:
+            return False
+        self._text += sendable(self._given)
+        self._draft, self._given = Draft(self._draft.left), b""
+        return True
+
+    async def _read(self, sent: Prompt, limit: int, skipped: int, attempt: int) -> AsyncGenerator[Token, None]:
+        """Reads one stream into the draft."""
         self._seen = 0
-        async with aclosing(self._stream(sent, limit)) as events:
+        async with aclosing(self._stream(sent, limit, attempt)) as events:
             async for prompt_ids, positions in events:
                 if isinstance(sent, str) and prompt_ids is not None:
                     self._asking.counts.seen(sent, len(prompt_ids))
@@ -107,15 +121,20 @@ class Drafting:
                 if self._draft.over:
                     return
 
-    async def _stream(self, sent: Prompt, limit: int) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
+    async def _stream(
+        self, sent: Prompt, limit: int, attempt: int
+    ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
         """The prompt's ids, where told, and the positions of each event."""
         endpoint, done, billed = self._server.info.endpoint, False, None
         spelling = Spelling(endpoint, self._server.ends, bare=self._server.bare)
         body = self._asking.stream(self._server.info.model, sent, limit)
         try:
-            async with self._transport.stream("/v1/completions", body, usage=self._usage) as events:
+            stream = self._transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
+            async with stream as events:
                 async for data in events:
                     event = parse(Answer, data, endpoint)
+                    if _twice(event, billed):
+                        continue
                     billed = event.usage or billed
                     for completion in event.choices:
                         done = checked(completion, endpoint).finish_reason is not None
@@ -129,9 +148,17 @@ class Drafting:
             raise ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
 
 
+def _twice(event: Answer, billed: Billed | None) -> bool:
+    """Whether an event was sent once more: it has tokens, and none were written since the one before."""
+    told = event.usage and event.usage.completion_tokens
+    return bool(billed and told and told == billed.completion_tokens and any(map(steps, event.choices)))
+
+
 def _check_greedy(position: Position, endpoint: str) -> None:
     """An error where the server did not take the most probable token."""
     own = position.pick.token.prob
+    if not position.pick.token.end:
+        check_own(own, endpoint)
     best = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
     if own is not None and best * (1 - _SAME) > own:
         words = "the server does not take the most probable token, although asked for greedy decoding"

@@ -1,0 +1,95 @@
+"""Streams that break, in front of a stand-in for a server: for what has to be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+import httpx
+import pytest
+from hypothesis import strategies as st
+
+Kind = Literal["ends", "breaks", "stops", "says", "busy", "gone"]
+KINDS: tuple[Kind, ...] = ("ends", "breaks", "stops", "says", "busy", "gone")
+
+
+@dataclass(frozen=True)
+class Break:
+    """What happens to one stream.
+
+    Attributes:
+        kind: the answer ends there, the connection breaks, nothing more comes in time, an event says that the server
+            is overloaded; or instead of an answer it is refused, or there is no connection.
+        at: after how many bytes of the answer; more than there are is none at all.
+    """
+
+    kind: Kind
+    at: int = 0
+
+
+class Breaking:
+    """A server whose next streams break, and whose later ones do not.
+
+    Attributes:
+        breaks: what is still to happen.
+        happened: how many streams were broken before their end.
+    """
+
+    def __init__(self, handle: Callable[[httpx.Request], httpx.Response], *breaks: Break) -> None:
+        self.breaks = [*breaks]
+        self.happened = 0
+        self._handle = handle
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        streams = b'"stream":true' in request.content or request.url.path == "/generate_stream"
+        if not (self.breaks and streams):
+            return self._handle(request)
+        fault = self.breaks.pop(0)
+        if fault.kind == "busy":
+            self.happened += 1
+            return httpx.Response(503, json={"error": {"message": "busy"}})
+        if fault.kind == "gone":
+            self.happened += 1
+            raise httpx.ConnectError("gone")
+        whole = self._handle(request)
+        if fault.at >= len(whole.content) or "event-stream" not in whole.headers["content-type"]:
+            return whole
+        self.happened += 1
+        return httpx.Response(200, headers=whole.headers, content=self._broken(whole.content[: fault.at], fault.kind))
+
+    async def _broken(self, content: bytes, kind: Kind) -> AsyncIterator[bytes]:
+        if kind == "says":
+            event = json.dumps({"error": "too busy", "error_type": "overloaded"})
+            yield content[: content.rfind(b"\n\n") + 2 if b"\n\n" in content else 0]
+            yield f"data: {event}\n\n".encode()
+            return
+        yield content
+        if kind == "breaks":
+            raise httpx.ReadError("reset")
+        if kind == "stops":
+            raise httpx.ReadTimeout("")
+
+
+def breaks(most: int) -> st.SearchStrategy[list[Break]]:
+    """Up to so many; no two time-outs, of which the second is one too many."""
+    at = st.integers(0, 3000)
+    one = st.builds(Break, st.sampled_from(KINDS), at)
+    later = st.builds(Break, st.sampled_from([kind for kind in KINDS if kind != "stops"]), at)
+    return st.builds(lambda first, more: [first, *more], one, st.lists(later, max_size=most - 1))
+
+
+def waiting(patch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that are made from now on; none takes time."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    patch.setattr(anyio, "sleep", sleep)
+    return pauses
