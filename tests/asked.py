@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 import toys
-from cosd_providers import Question, Usage
+from cosd_providers import Question, Token, Usage
+from cosd_providers.strategies import Chooser, Strategy, Task
+from cosd_providers.text import merge
 
 
 async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
@@ -42,3 +44,37 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
         judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
         asked.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
     return draw(toys.prompts()), b"".join(tokens), asked
+
+
+@st.composite
+def along(draw: st.DrawFn, model: toys.ToyModel) -> tuple[bytes, bytes, list[Question]]:
+    """A prompt, a text that the model itself would write or nearly so, and questions within it."""
+    prompt, ids, raw = draw(toys.prompts()), list[int](), list[Token]()
+    ids += model.vocabulary.encode(prompt)
+    for _ in range(draw(st.integers(1, 12))):
+        probs = model.next(ids)
+        best = [n for n, prob in enumerate(probs) if prob == max(probs)]
+        ids.append(draw(st.sampled_from(best)))  # of equals, any
+        if ids[-1] == model.vocabulary.end:
+            break
+        raw.append(Token(model.vocabulary.tokens[ids[-1]], 1.0))
+    tokens = [token.data for token in merge(raw)]
+    if draw(st.integers(0, 2)) == 2:
+        tokens.insert(draw(st.integers(0, len(tokens))), draw(st.sampled_from(toys.CHARACTERS)).encode())
+    cuts = draw(st.lists(st.integers(0, len(tokens)), min_size=1, max_size=6))
+    count, word = draw(st.integers(1, 4)), draw(st.booleans())
+    starts = [len(b"".join(tokens[:cut])) for cut in cuts]
+    judged = [tuple(tokens[cut : cut + count]) or (b"",) for cut in cuts]
+    asked = [Question(start, one, word=word) for start, one in zip(starts, judged, strict=True)]
+    return prompt, b"".join(tokens), asked
+
+
+class Drawn(Chooser):
+    """Chooses what hypothesis draws."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        super().__init__()
+        self._data = data
+
+    def choose(self, task: Task, able: Sequence[Strategy], *, dues: Mapping[Strategy, float] | None = None) -> Strategy:
+        return self._data.draw(st.sampled_from(able), "strategy")

@@ -73,8 +73,10 @@ async def read(draft: Any) -> tuple[list[Token], DraftEnd]:
     return tokens, end
 
 
-class Conformance:
-    """Derive from this; see the module."""
+class Proposals:
+    """What holds of proposals however they are asked: derive from this for one more strategy; see the module."""
+
+    tolerance = TOLERANCE
 
     @pytest.fixture
     def given(self) -> Callable[[str], Subject]:
@@ -106,7 +108,65 @@ class Conformance:
                 assert token.end or (not subject.parts and len(token.data) > 1), token
             else:
                 assert raw.prob is not None
-                assert token.prob == pytest.approx(raw.prob, abs=TOLERANCE)
+                assert token.prob == pytest.approx(raw.prob, abs=self.tolerance)
+
+    @pytest.mark.parametrize("word", [False, True])
+    @pytest.mark.parametrize(("model", "prompt"), [("sums", MIXED), ("facts", MIXED), ("reciter", "Recite 1:")])
+    async def test_proposals_at_each_character(
+        self, subject: Callable[[str], Subject], model: str, prompt: str, word: bool
+    ) -> None:
+        one = subject(model)
+        text = ANSWER if model != "reciter" else recitals.CERTAIN[prompt]
+        cuts = [len(text[:at].encode()) for at in range(len(text))]
+        data = text.encode()
+        questions = [Question(cut, (data[cut : cut + 4],), word=word) for cut in cuts]
+        proposals = await one.make().propose(prompt, data, questions, usage=Usage())
+        for cut, proposal in zip(cuts, proposals, strict=True):
+            expected = merged(one.plain.after(prompt + data[:cut].decode(), 14))
+            assert proposal is not None
+            assert proposal.start == cut
+            assert proposal.tokens
+            self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
+            assert word or len(proposal.tokens) == 1
+
+    @pytest.mark.parametrize(("model", "prompt"), [("facts", ACCENT), ("reciter", "Recite 1:")])
+    async def test_proposals_along_the_models_own_answer(
+        self, subject: Callable[[str], Subject], model: str, prompt: str
+    ) -> None:
+        """Where one answer may hold those of all places. The ledger says which way each was answered."""
+        one, usage = subject(model), Usage()
+        own = merged(one.plain.after(prompt, 40))
+        tokens = [raw.data for raw in own if not raw.end]
+        starts = [len(b"".join(tokens[:at])) for at in range(len(tokens))]
+        questions = [Question(start, tuple(tokens[at : at + 2]), word=True) for at, start in enumerate(starts)]
+        proposals = await one.make().propose(prompt, b"".join(tokens), questions, usage=usage)
+        for start, proposal in zip(starts, proposals, strict=True):
+            assert proposal is not None
+            expected = merged(one.plain.after(prompt + b"".join(tokens)[:start].decode(), 14))
+            self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
+        assert sum(usage.strategies.values()) == len(questions)
+
+    async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
+        one = subject("facts")
+        provider = one.make()
+        if not (await provider.describe()).capabilities.tokenize:
+            with pytest.raises(UnsupportedError):
+                await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+            return
+        proposals = await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+        starts = [proposal.start for proposal in proposals if proposal is not None]
+        pieces = [piece.data for piece in await provider.tokenize(ANSWER)]
+        ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
+        whole = {len(ANSWER[:at].encode()) for at in range(len(ANSWER) + 1)}
+        assert starts == sorted(ends & whole)
+        for proposal in proposals[::3]:
+            assert proposal is not None
+            text = MIXED + ANSWER.encode()[: proposal.start].decode()
+            self.close(one, proposal.tokens, merged(one.plain.after(text, 8))[:1])
+
+
+class Conformance(Proposals):
+    """Derive from this; see the module."""
 
     # What the server is.
 
@@ -193,45 +253,6 @@ class Conformance:
             await read(one.draft(long))
         with pytest.raises(ContextLengthError):
             await one.make().propose(long, b"", [Question(0, (b"x",))], usage=Usage())
-
-    # Proposals.
-
-    @pytest.mark.parametrize("word", [False, True])
-    @pytest.mark.parametrize(("model", "prompt"), [("sums", MIXED), ("facts", MIXED), ("reciter", "Recite 1:")])
-    async def test_proposals_at_each_character(
-        self, subject: Callable[[str], Subject], model: str, prompt: str, word: bool
-    ) -> None:
-        one = subject(model)
-        text = ANSWER if model != "reciter" else recitals.CERTAIN[prompt]
-        cuts = [len(text[:at].encode()) for at in range(len(text))]
-        data = text.encode()
-        questions = [Question(cut, (data[cut : cut + 4],), word=word) for cut in cuts]
-        proposals = await one.make().propose(prompt, data, questions, usage=Usage())
-        for cut, proposal in zip(cuts, proposals, strict=True):
-            expected = merged(one.plain.after(prompt + data[:cut].decode(), 14))
-            assert proposal is not None
-            assert proposal.start == cut
-            assert proposal.tokens
-            self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
-            assert word or len(proposal.tokens) == 1
-
-    async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
-        one = subject("facts")
-        provider = one.make()
-        if not (await provider.describe()).capabilities.tokenize:
-            with pytest.raises(UnsupportedError):
-                await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
-            return
-        proposals = await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
-        starts = [proposal.start for proposal in proposals if proposal is not None]
-        pieces = [piece.data for piece in await provider.tokenize(ANSWER)]
-        ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
-        whole = {len(ANSWER[:at].encode()) for at in range(len(ANSWER) + 1)}
-        assert starts == sorted(ends & whole)
-        for proposal in proposals[::3]:
-            assert proposal is not None
-            text = MIXED + ANSWER.encode()[: proposal.start].decode()
-            self.close(one, proposal.tokens, merged(one.plain.after(text, 8))[:1])
 
     # Scores and encodings.
 

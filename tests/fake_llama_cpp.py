@@ -68,7 +68,9 @@ class FakeLlamaCpp:
             case "/v1/models":
                 return httpx.Response(200, json={"data": [{"id": name, "aliases": [name]} for name in self.models]})
             case "/tokenize":
-                return httpx.Response(200, json={"tokens": [self._piece(n) for n in self._encode(body["content"])]})
+                ids = self._encode(body["content"])
+                tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
+                return httpx.Response(200, json={"tokens": tokens})
             case "/slots":
                 return httpx.Response(200, json=self.slots)
             case "/completion":

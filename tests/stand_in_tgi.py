@@ -26,7 +26,7 @@ import jsonschema  # type: ignore[import-untyped]  # its types are a package of 
 
 from cosd_providers.testing import Model
 
-__all__ = ["VIOLATIONS", "LlamaModel", "StandInTgi"]
+__all__ = ["VIOLATIONS", "Answer", "Handler", "LlamaModel", "StandInTgi", "served"]
 
 VIOLATIONS: list[str] = []
 
@@ -414,24 +414,42 @@ class StandInTgi:
     @contextmanager
     def serve(self) -> Iterator[str]:
         """A real HTTP server on loopback; gives its URL."""
-        handler = type("Handler", (_Handler,), {"stand_in": self})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with served(type("Handler", (Handler,), {"stand_in": self})) as url:
+            yield url
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Speaks HTTP for a stand-in; sees when a client leaves."""
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A real HTTP server on loopback; gives its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Speaks HTTP for a stand-in; sees when a client leaves.
+
+    Attributes:
+        stand_in: what answers.
+        kind: the content type of its events.
+    """
 
     protocol_version = "HTTP/1.1"
-    stand_in: StandInTgi
+    disable_nagle_algorithm = True  # else the body of a small answer waits 40 ms, until the client has its head
+    stand_in: Any
+    kind = "text/event-stream"
+
+    @staticmethod
+    def written(event: Mapping[str, Any]) -> str:
+        """An event as it is sent."""
+        return _sent(event)
 
     def do_GET(self) -> None:
         self._respond("GET", None)
@@ -443,7 +461,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.stand_in.answer(method, self.path, body)
         self.send_response(answer.status)
         if answer.events is not None:
-            self.send_header("content-type", "text/event-stream")
+            self.send_header("content-type", self.kind)
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
             self._send_events(answer.events)
@@ -460,7 +478,7 @@ class _Handler(BaseHTTPRequestHandler):
             for event in events:
                 if self._left():
                     raise ConnectionResetError
-                data = _sent(event).encode()
+                data = self.written(event).encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 sent += 1
             self.wfile.write(b"0\r\n\r\n")

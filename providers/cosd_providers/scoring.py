@@ -33,13 +33,14 @@ class Choice:
     Attributes:
         id: its id; where the server tells none, a number that is unique within its position.
         token: what it says.
-        open: whether it leaves a character unfinished and the server does not show its bytes: the token that
-            completes the character carries the bytes of all.
+        open: whether it leaves a character unfinished and its bytes are not shown: that which completes it has all.
+        sure: whether its bytes are known to be all that it has.
     """
 
     id: int
     token: Token
     open: bool = False
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)

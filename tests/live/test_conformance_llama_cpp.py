@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Subject
+from conformance import Conformance, Proposals, Subject
 from cosd_providers.llama_cpp import LlamaCpp
 from plain import PlainLlamaCpp
 
@@ -24,3 +24,9 @@ class TestLlamaCpp(Conformance):
     @pytest.fixture
     def given(self, plain: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
         return lambda name: Subject(partial(LlamaCpp, plain[name].url), plain[name])
+
+
+class TestByStrategy(Proposals):
+    @pytest.fixture(params=["singles", "continuation"])
+    def given(self, plain: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        return lambda name: Subject(partial(LlamaCpp, plain[name].url, strategy=request.param), plain[name])

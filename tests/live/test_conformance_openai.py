@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conformance import Conformance, Subject
+from conformance import Conformance, Proposals, Subject
 from cosd_providers.openai import OpenAICompatible
 from plain import PlainLlamaCpp
 
@@ -23,12 +24,22 @@ def plain(trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCpp]:
     return {name: PlainLlamaCpp(url) for name, url in trio.items()}
 
 
+def subject(plain: Mapping[str, PlainLlamaCpp], strategy: str) -> Callable[[str], Subject]:
+    def given(name: str) -> Subject:
+        options: Any = {"dialect": "llama.cpp", "strategy": strategy, "tokenizer": MODELS / name}
+        # This route shows nothing of a token that leaves a character open, not even its probability.
+        return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name], parts=False)
+
+    return given
+
+
 class TestOpenAICompatible(Conformance):
     @pytest.fixture(params=["list", "singles"])
     def given(self, plain: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
-        def given(name: str) -> Subject:
-            options = {"dialect": "llama.cpp", "strategy": request.param, "tokenizer": MODELS / name}
-            # This route shows nothing of a token that leaves a character open, not even its probability.
-            return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name], parts=False)
+        return subject(plain, request.param)
 
-        return given
+
+class TestByContinuation(Proposals):
+    @pytest.fixture
+    def given(self, plain: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
+        return subject(plain, "continuation")

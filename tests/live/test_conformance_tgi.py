@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import stand_in_tgi
-from conformance import Conformance, Subject
+from conformance import Conformance, Proposals, Subject
 from cosd_providers.tgi import Tgi
 from plain import PlainLlamaCpp, Raw
 from stand_in_tgi import LlamaModel, StandInTgi
@@ -82,3 +82,9 @@ class TestTgi(Conformance):
             return Subject(partial(Tgi, plain[name].url, strategy=strategy), plain[name], error=_error)
 
         return given
+
+
+class TestByContinuation(Proposals):
+    @pytest.fixture
+    def given(self, plain: Mapping[str, BehindTgi]) -> Callable[[str], Subject]:
+        return lambda name: Subject(partial(Tgi, plain[name].url, strategy="continuation"), plain[name], error=_error)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance import Conformance, Subject
+from conformance import Conformance, Proposals, Subject
 from cosd_api.demo.servers import Pair
 from cosd_providers import OpenAICompatible
 from plain import MODELS, PlainVllm
@@ -20,11 +20,21 @@ def plain(vllm_pair: Pair) -> Mapping[str, PlainVllm]:
     return {name: PlainVllm(url) for name, url in vllm_pair.items()}
 
 
+def subject(plain: Mapping[str, PlainVllm], strategy: str) -> Callable[[str], Subject]:
+    def given(name: str) -> Subject:
+        options: Any = {"dialect": "vllm", "strategy": strategy, "tokenizer": MODELS / name}
+        return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name])
+
+    return given
+
+
 class TestOpenAICompatible(Conformance):
     @pytest.fixture(params=["list", "echo"])
     def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
-        def given(name: str) -> Subject:
-            options: Any = {"dialect": "vllm", "strategy": request.param, "tokenizer": MODELS / name}
-            return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name])
+        return subject(plain, request.param)
 
-        return given
+
+class TestByContinuation(Proposals):
+    @pytest.fixture
+    def given(self, plain: Mapping[str, PlainVllm]) -> Callable[[str], Subject]:
+        return subject(plain, "continuation")

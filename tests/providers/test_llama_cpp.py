@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import close, draft, inquiries, near
+from asked import Drawn, along, close, draft, inquiries, near
+from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -26,6 +27,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.strategies import Chooser
 from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -54,11 +56,13 @@ async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, li
         close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
 
 
-@given(toys.models(may_hide_end=False, longest_merge=6), inquiries())
-async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]) -> None:
-    prompt, text, questions = inquiry
+@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+@given(st.data(), toys.models(may_hide_end=False, longest_merge=6))
+async def test_proposals_are_the_models_own(strategy: Any, data: st.DataObject, model: toys.ToyModel) -> None:
+    prompt, text, questions = data.draw(inquiries() | along(model))
     server = FakeLlamaCpp(toys.Plain(model), beginning=True)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
+    provider = LlamaCpp(URL, http_client=server.client(), strategy=strategy)
+    expected = ScriptedProvider(toys.Plain(model))
     ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     assert [one is None for one in ours] == [one is None for one in theirs]
@@ -66,6 +70,19 @@ async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple
         if one is not None and other is not None:
             assert one.start == other.start
             close(one.tokens, other.tokens)
+
+
+@given(st.data(), toys.models(may_hide_end=False, longest_merge=6))
+async def test_choosing_changes_no_answer(data: st.DataObject, model: toys.ToyModel) -> None:
+    server, expected = FakeLlamaCpp(toys.Plain(model), beginning=True), ScriptedProvider(toys.Plain(model))
+    provider: Any = LlamaCpp(URL, http_client=server.client())
+    provider._chooser = Drawn(data)
+    for _ in range(3):
+        prompt, text, questions = data.draw(along(model))
+        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+        theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+        for one, other in zip(ours, theirs, strict=True):
+            close(one.tokens if one else (), other.tokens if other else ())
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
@@ -123,6 +140,60 @@ async def test_all_questions_in_one_request() -> None:
     assert body["prompt"] == ["Q", "Q a", "Q a b"]
     assert body["n_probs"] == 5
     assert (usage.requests, usage.prompt_tokens) == (1, 6)
+
+
+@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+async def test_how_questions_are_asked(strategy: Any) -> None:
+    server = FakeLlamaCpp(TextModel({"Q": [" a", " b"], "Q a x": [" d"]}))
+    provider = LlamaCpp(URL, http_client=server.client(), strategy=strategy)
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    questions = [Question(at, (data,)) for at, data in ((0, b" a"), (2, b" x"), (4, b" c"))]
+    proposals = await provider.propose("Q", b" a x c", questions, usage=usage)
+    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" d"]
+    asked = [body["prompt"] for path, body in server.requests if path == "/completion"]
+    expected = {
+        "list": [["Q", "Q a", "Q a x"]],
+        "singles": [["Q"], ["Q a"], ["Q a x"]],
+        "continuation": [["Q"], ["Q a x"]],
+    }
+    assert sorted(asked) == expected[strategy]
+    assert usage.strategies == {strategy: 3}
+
+
+@pytest.mark.parametrize(("read", "best"), [(0.01, "continuation"), (0.00001, "list")])
+async def test_by_default_it_is_asked_as_costs_least(read: float, best: str) -> None:
+    """Reading is dear, or writing is."""
+    words = [f" w{n}" for n in range(6)]
+    text, now = "".join(words).encode(), 0.0
+    server = FakeLlamaCpp(TextModel({"Q" * 400: words}))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal now
+        response = server.handle(request)
+        if request.url.path == "/completion":
+            found = response.json()
+            answers = found if isinstance(found, list) else [found]
+            now += 0.001 + read * sum(one["tokens_evaluated"] for one in answers)
+            now += 0.02 * max(one["tokens_predicted"] for one in answers)
+        return response
+
+    provider: Any = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    provider._chooser = Chooser(clock=lambda: now)
+    questions = [Question(len("".join(words[:at])), (word.encode(),)) for at, word in enumerate(words)]
+    usages = [Usage() for _ in range(12)]
+    for usage in usages:
+        await provider.propose("Q" * 400, text, questions, usage=usage)
+    assert [usage.strategies for usage in usages[:3]] == [{"list": 6}] * 3
+    assert usages[-1].strategies == {best: 6}
+    await provider.propose("Q" * 400, text, questions[:1], usage=usages[-1])
+    assert usages[-1].strategies == {best: 6, "singles": 1}
+
+
+async def test_a_strategy_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'continuation'"):
+        LlamaCpp(URL, strategy="echo")  # type: ignore[arg-type]  # what a user may do
 
 
 async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part() -> None:
@@ -278,7 +349,8 @@ async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
         await draft(provider, limit=1)
 
 
-async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever() -> None:
+async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
     empty = {"stop": True, "stop_type": "limit", "tokens_predicted": 0, "tokens_evaluated": 1}
@@ -286,14 +358,15 @@ async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever() -> No
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/completion":
             return server.handle(request)
-        assert not server.requests or server.requests[-1][0] != "/completion"
         server.requests.append(("/completion", None))
         lines = f"data: {json.dumps(empty)}\n\n"
         return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
 
     provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
-    with pytest.raises(ResponseError, match="stopped without a token and without a reason"):
+    server.requests.clear()
+    with pytest.raises(ResponseError, match=r"stopped without a token and without a reason \(tried 4 times\)"):
         await draft(provider)
+    assert [path for path, _ in server.requests].count("/completion") == 4
 
 
 async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
@@ -331,28 +404,59 @@ async def test_strange_answers() -> None:
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
 
 
-async def test_a_stream_without_an_end() -> None:
-    server, provider = fake({"Q": ["a", "b", "c"]})
-    server.changes = {"stop": False, "completion_probabilities": None}
-    await provider.describe()
+async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = fake({"Q": ["a", "b", "c"]})
+    pauses = waiting(monkeypatch)
+    provider = LlamaCpp(URL, http_client=Breaking(server.handle, *[Break("ends")] * 4).client())
+    usage = Usage()
+    with pytest.raises(ResponseError, match=r"the stream ended before the answer did \(tried 4 times\)$") as caught:
+        await draft(provider, usage=usage)
+    assert caught.value.retryable
+    assert (usage.requests, usage.retries, len(pauses)) == (1, 3, 3)
 
-    def cut(request: httpx.Request) -> httpx.Response:
-        whole = FakeLlamaCpp(server.model).handle(request)
-        lines = b"\n\n".join(whole.content.split(b"\n\n")[:2]) + b"\n\n"
-        return (
-            httpx.Response(200, content=lines, headers=whole.headers)
-            if "event" in whole.headers["content-type"]
-            else whole
-        )
 
-    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(cut)))
-    with pytest.raises(ResponseError, match="the stream ended before the answer did"):
-        await draft(provider)
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), breaks(3))
+async def test_a_draft_that_broke_off_goes_on(
+    model: toys.ToyModel, prompt: bytes, limit: int, faults: list[Break]
+) -> None:
+    server, whole = FakeLlamaCpp(toys.Plain(model), beginning=True), Usage()
+    expected = await draft(LlamaCpp(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
+    breaking, usage = Breaking(server.handle, *faults), Usage()
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        found = await draft(LlamaCpp(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
+    close(found[:-1], expected[:-1])
+    assert found[-1] == expected[-1]
+    assert usage.requests <= whole.requests
+    assert usage.retries <= breaking.happened
+    assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
+
+
+async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = fake({"Q": ["a", "b", "c", "d"]})
+    waiting(monkeypatch)
+    at = len(b"\n\n".join(server.handle(streamed()).content.split(b"\n\n")[:2])) + 20  # in the third event
+    server.requests.clear()
+    provider = LlamaCpp(URL, http_client=Breaking(server.handle, Break("breaks", at)).client())
+    usage = Usage()
+    found = await draft(provider, limit=3, usage=usage)
+    assert [token.data for token in found[:-1]] == [b"a", b"b", b"c"]
+    asked = [(body["prompt"], body["n_predict"]) for path, body in server.requests if path == "/completion"]
+    ids = found[-1].continuation[1:]
+    assert asked == [("Q", 3), (["Q", *ids[:2]], 1)]
+    assert (usage.requests, usage.retries) == (1, 1)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (1 + 3, 2 + 1)  # what the server read and wrote, twice
+
+
+def streamed() -> httpx.Request:
+    """A request for a draft."""
+    body = {"prompt": "Q", "n_predict": 3, "n_probs": 1, "stream": True}
+    return httpx.Request("POST", f"{URL}/completion", json=body)
 
 
 async def test_values_that_are_no_probabilities() -> None:
     server, provider = fake({"Q": ["a"]})
-    for value, expected in ((-3.4e38, 0.0), (float("-inf"), 0.0), (float("nan"), None), (1e-7, 1.0)):
+    for value, says in ((-3.4e38, "impossible"), (float("-inf"), "impossible"), (float("nan"), "not told"), (1e-7, "")):
         server.changes = {
             "completion_probabilities": [
                 {
@@ -363,7 +467,11 @@ async def test_values_that_are_no_probabilities() -> None:
                 }
             ]
         }
-        assert (await draft(provider, limit=1))[0].prob == expected
+        if not says:
+            assert (await draft(provider, limit=1))[0].prob == 1.0
+            continue
+        with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: .* {says}. Does the model"):
+            await draft(provider, limit=1)
 
 
 async def test_pickles_without_its_key() -> None:

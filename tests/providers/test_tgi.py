@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 import stand_in_tgi
 import toys
+from asked import Drawn
+from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     Capabilities,
     ContextLengthError,
@@ -197,7 +199,7 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
     return draw(some), b"".join(tokens), places
 
 
-@given(tidy, inquiries(), st.sampled_from(("filter", "singles", None)))
+@given(tidy, inquiries(), st.sampled_from(("filter", "singles", "continuation", None)))
 async def test_proposals_are_the_models_own(
     model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], way: Any
 ) -> None:
@@ -207,7 +209,17 @@ async def test_proposals_are_the_models_own(
     close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
 
 
-@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles")))
+@given(st.data(), tidy, some)
+async def test_choosing_changes_no_answer(data: st.DataObject, model: Tidy, prompt: bytes) -> None:
+    provider: Any = over(model, prefill=True)
+    provider._chooser = Drawn(data)
+    for _ in range(3):
+        _, text, questions = data.draw(inquiries())
+        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+        close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
+
+
+@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles", "continuation")))
 async def test_proposals_along_the_models_own_text(model: Tidy, prompt: bytes, limit: int, way: Any) -> None:
     """Where the text is what the model says, the filter has most to tell."""
     *tokens, _ = await draft(scripted(model), prompt.decode(), limit=limit)
@@ -613,13 +625,18 @@ async def test_what_may_pass_is_tried_again(
         no_waiting.clear()
 
 
-async def test_an_error_in_the_middle_of_a_stream() -> None:
+async def test_an_error_in_the_middle_of_a_stream(no_waiting: list[float]) -> None:
     server, provider = fake({"Q": [" a", " b"]})
     await provider.describe()
     server.faults = [("generation", 1)]
+    usage = Usage()
+    found = await draft(provider, limit=9, usage=usage)
+    assert [token.data for token in found[:-1]] == [b" a", b" b", b""]
+    assert (usage.requests, usage.retries, len(no_waiting)) == (1, 1, 1)
+    server.faults = [("generation", 1)] * 2 + [("generation", 0)] * 2
     tokens = provider.generate("Q", b"", max_tokens=9, usage=Usage())
     assert await anext(tokens) == Token(b" a", 1.0)
-    with pytest.raises(ServerError, match="424: Request failed during generation"):
+    with pytest.raises(ServerError, match=r"424: Request failed during generation.* \(tried 4 times\)"):
         await anext(tokens)
 
 
@@ -704,13 +721,18 @@ def spoilt(change: Callable[[dict[str, Any]], object], script: Sequence[Any] = (
     return Tgi(URL, http_client=server.client(changed(change)))
 
 
-async def test_a_stream_that_ends_too_early() -> None:
+async def test_a_stream_that_ends_too_early(no_waiting: list[float]) -> None:
     server, provider = fake({"Q": [" a", " b"]})
-    for broken in (0, 1):
-        server.broken = broken
-        with pytest.raises(ResponseError, match="the stream ended before the answer did") as caught:
-            await draft(provider)
-        assert caught.value.retryable
+    server.broken = 0
+    with pytest.raises(ResponseError, match=r"the stream ended before the answer did \(tried 4 times\)") as caught:
+        await draft(provider)
+    assert caught.value.retryable
+    server.broken = 1  # at each token: what was written once more is followed by the text
+    server.requests.clear()
+    found = await draft(provider, limit=2)
+    assert [token.data for token in found[:-1]] == [b" a", b" b"]
+    asked = [body["inputs"] for path, body in server.requests if path == "/generate_stream"]
+    assert asked == ["Q", "Q", "Q a"]
 
 
 async def test_shapes_that_are_wrong() -> None:
@@ -865,3 +887,34 @@ async def test_pickles_without_its_key() -> None:
     data = pickle.dumps(provider)
     assert b"sk-secret" not in data
     assert repr(pickle.loads(data)) == repr(provider) == "Tgi('http://gpu:8080', model='m')"
+
+
+# Streams that break.
+
+
+@given(tidy, some, st.integers(1, 12), breaks(1))
+async def test_a_draft_that_broke_off_goes_on(model: Tidy, prompt: bytes, limit: int, faults: list[Break]) -> None:
+    server, whole = StandInTgi(model, beginning=len(model.tokens)), Usage()
+    expected = await draft(Tgi(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
+    breaking, usage = Breaking(server.handle, *faults), Usage()
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        found = await draft(Tgi(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
+    assert found == expected
+    assert usage.requests == whole.requests
+    assert usage.retries == breaking.happened
+
+
+@given(tidy, inquiries(), breaks(3))
+async def test_questions_whose_streams_break(
+    model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], faults: list[Break]
+) -> None:
+    prompt, text, questions = inquiry
+    server = StandInTgi(model, beginning=len(model.tokens))
+    expected = await ask(Tgi(URL, http_client=server.client(), strategy="singles"), prompt.decode(), text, *questions)
+    breaking = Breaking(server.handle, *faults)
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        provider, usage = Tgi(URL, http_client=breaking.client(), strategy="singles"), Usage()
+        assert await ask(provider, prompt.decode(), text, *questions, usage=usage) == expected
+    assert usage.retries == breaking.happened

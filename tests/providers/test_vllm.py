@@ -17,7 +17,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import close, draft, inquiries, near
+from asked import Drawn, along, close, draft, inquiries, near
+from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -36,8 +37,8 @@ from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 
 URL = "http://gpu:8000"
-Strategy = Literal["echo", "list", "singles"]
-STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
+Strategy = Literal["echo", "list", "singles", "continuation"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,9 @@ async def test_drafts_are_the_models_own(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(model=models(), inquiry=inquiries())
-async def test_proposals_are_the_models_own(
-    strategy: Strategy, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]
-) -> None:
-    prompt, text, questions = inquiry
+@given(data=st.data(), model=models())
+async def test_proposals_are_the_models_own(strategy: Strategy, data: st.DataObject, model: toys.ToyModel) -> None:
+    prompt, text, questions = data.draw(inquiries() | along(model))
     server = FakeVllm(Plain(model), beginning=True)
     provider, expected = Vllm(URL, http_client=server.client(), strategy=strategy), ScriptedProvider(Plain(model))
     ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
@@ -124,6 +123,22 @@ async def test_proposals_are_the_models_own(
             assert one is not None
             assert one.start == other.start
             close(one.tokens, other.tokens)
+
+
+@given(st.data(), models())
+async def test_choosing_changes_no_answer(data: st.DataObject, model: toys.ToyModel) -> None:
+    server, expected = FakeVllm(Plain(model), beginning=True), ScriptedProvider(Plain(model))
+    provider: Any = Vllm(URL, http_client=server.client())
+    provider._chooser = Drawn(data)
+    for _ in range(3):
+        prompt, text, questions = data.draw(along(model))
+        usage = Usage()
+        ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
+        theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+        for one, other in zip(ours, theirs, strict=True):
+            if other is not None and valid(other.tokens):
+                close(one.tokens, other.tokens)
+        assert sum(usage.strategies.values()) == len(questions)
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
@@ -271,11 +286,25 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
         "echo": [[ids]],
         "list": [["Q", "Q a", "Q a b"]],
         "singles": [["Q"], ["Q a"], ["Q a b"]],
+        "continuation": [["Q"]],
     }
     assert sorted(body["prompt"] for body in asked) == expected[strategy]
     assert [body.get("prompt_logprobs") for body in asked] == ([5] if strategy == "echo" else [None] * len(asked))
     assert {body["logprobs"] for body in asked} == {5}
-    assert (usage.requests, usage.prompt_tokens) == (len(asked), 4 if strategy == "echo" else 6)
+    assert (usage.requests, usage.prompt_tokens) == (len(asked), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert usage.strategies == {strategy: 3}
+
+
+async def test_a_continuation_answers_its_first_place_alone_where_no_ids_are_told() -> None:
+    server = FakeVllm(TextModel({"Q": [" a", " b", " c"]}))
+    server.ids = False
+    provider = Vllm(URL, http_client=server.client(), strategy="continuation")
+    await provider.describe()
+    server.requests.clear()
+    questions = [Question(0, (b" a",)), Question(2, (b" b",)), Question(4, (b" c",))]
+    proposals = await provider.propose("Q", b" a b c", questions, usage=Usage())
+    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
+    assert [body["prompt"] for body in completions(server)] == [["Q"], ["Q a"], ["Q a b"]]
 
 
 async def test_a_list_longer_than_the_server_takes() -> None:
@@ -296,7 +325,7 @@ async def test_extra_body() -> None:
     assert (server.requests[-1][1]["priority"], server.requests[-1][1]["add_special_tokens"]) == (3, False)
     with pytest.raises(ValueError, match=r"extra_body cannot set bad_words, temperature: decoding is greedy"):
         Vllm(URL, extra_body={"temperature": 0.7, "bad_words": ["x"]})
-    with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list' and 'singles'"):
+    with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list', 'singles' and 'continuation'"):
         Vllm(URL, strategy="both")  # type: ignore[arg-type]  # what a user may do
 
 
@@ -654,7 +683,7 @@ async def both(provider: Vllm) -> None:
         await draft(provider)
     with pytest.raises(type(first.value)) as second:
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
-    assert second.value.args[0] == first.value.args[0]
+    assert first.value.args[0].startswith(second.value.args[0])
     raise first.value
 
 
@@ -677,7 +706,8 @@ async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
         await both(provider)
 
 
-async def test_an_answer_that_is_broken_off() -> None:
+async def test_an_answer_that_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
     changing(server, finish_reason="abort")
@@ -703,7 +733,8 @@ async def test_a_stop_token_of_the_models_own_is_an_end() -> None:
     assert await draft(provider, limit=1) == [Token(b"", 1.0, end=True, name="<|eot|>"), DraftEnd("end")]
 
 
-async def test_a_stream_without_an_end() -> None:
+async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
     server, provider = fake({"Q": ["a", "b", "c"]})
     await provider.describe()
     changing(server, finish_reason=None)
@@ -730,12 +761,19 @@ async def test_strange_answers() -> None:
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
 
 
-@pytest.mark.parametrize(("value", "expected"), [(-9999.0, 0.0), (None, None), (1e-7, 1.0)])
-async def test_values_that_are_no_probabilities(value: float | None, expected: float | None) -> None:
+@pytest.mark.parametrize(("value", "says"), [(-9999.0, "it is said to be impossible"), (None, "how probable it is is")])
+async def test_values_that_are_no_probabilities(value: float | None, says: str) -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
+    changing(server, logprobs={"tokens": ["a"], "token_logprobs": [1e-7], "top_logprobs": [{"a": 1e-7}]})
+    assert (await draft(provider, limit=1))[0].prob == 1.0
     changing(server, logprobs={"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"a": value}]})
-    assert (await draft(provider, limit=1))[0].prob == expected
+    for strategy in STRATEGIES[1:]:
+        provider = Vllm(URL, http_client=server.client(), strategy=strategy)
+        with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: {says}"):
+            await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+    with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: {says}"):
+        await draft(provider, limit=1)
 
 
 async def test_pickles_without_its_key() -> None:
@@ -760,3 +798,48 @@ async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differe
     questions = [Question(1, (b"b",)), Question(2, (b"c",))]
     proposals = await provider.propose("Q", b"ab", questions, usage=Usage())
     assert [one and one.tokens[0].data for one in proposals] == [b"x", b"y"]
+
+
+# Streams that break.
+
+
+@given(models(), toys.prompts(), st.integers(1, 12), st.integers(1, 3), st.booleans(), breaks(3))
+async def test_a_draft_that_broke_off_goes_on(
+    model: toys.ToyModel, prompt: bytes, limit: int, per_event: int, ids: bool, faults: list[Break]
+) -> None:
+    server, whole = FakeVllm(Plain(model), beginning=True, context=300), Usage()
+    server.per_event, server.ids = per_event, ids
+    expected = await draft(Vllm(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
+    assume(valid(expected[:-1]))
+    # A third time it goes on from the text, and a toy may read that as other tokens than it wrote.
+    breaking, usage = Breaking(server.handle, *faults[: 3 if ids else 1]), Usage()
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        found = await draft(Vllm(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
+    close(found[:-1], expected[:-1])
+    assert found[-1] == expected[-1]
+    assert usage.requests <= whole.requests
+    assert usage.retries <= breaking.happened
+
+
+@pytest.mark.parametrize("ids", [True, False])
+async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch, ids: bool) -> None:
+    waiting(monkeypatch)
+    server, provider = fake({"Q": [" a", " b", " c", " d"]})
+    server.ids = ids
+    breaking = Breaking(server.handle)
+    provider = Vllm(URL, http_client=breaking.client())
+    await provider.describe()
+    server.requests.clear()
+    breaking.breaks = [Break("breaks", 1100), *[Break("ends", 1100)] * 2]
+    usage = Usage()
+    found = await draft(provider, limit=4, usage=usage)
+    assert [token.data for token in found[:-1]] == [b" a", b" b", b" c", b" d"]
+    prompts = [body["prompt"][0] for body in completions(server)]
+    assert breaking.happened == len(prompts) - 1 == usage.retries > 0
+    assert usage.requests == 1
+    if ids:
+        assert [prompt[: len(prompts[-1])] for prompt in prompts[1:]] == sorted(prompts[1:], key=len)
+    else:  # the same again, and then the text
+        assert prompts[:2] == ["Q", "Q"]
+        assert prompts[2].startswith("Q a")

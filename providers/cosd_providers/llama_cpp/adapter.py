@@ -16,11 +16,14 @@ What the adapter relies on, as seen on running servers:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from cosd_providers.continuation import Continuation
 from cosd_providers.contract import (
     Capabilities,
     DraftEnd,
@@ -32,7 +35,6 @@ from cosd_providers.contract import (
     Usage,
 )
 from cosd_providers.errors import (
-    ContextLengthError,
     InvalidRequestError,
     ModelChoiceError,
     ResponseError,
@@ -40,13 +42,17 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.adapter import Adapter, checked_extra
+from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp.completions import Completions
-from cosd_providers.llama_cpp.reading import Reader, Server
-from cosd_providers.llama_cpp.wire import OWNED, Models, Pieces, Prefix, Props, Rendered, Slots, sent
+from cosd_providers.llama_cpp.drafting import Drafting
+from cosd_providers.llama_cpp.examining import LlamaCppWire
+from cosd_providers.llama_cpp.reading import Server
+from cosd_providers.llama_cpp.wire import OWNED, Ids, Models, Pieces, Prefix, Props, Rendered, Slots
 from cosd_providers.once import Once
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import Chain, Draft, Position, answer, boundaries, within
+from cosd_providers.scoring import answer, boundaries, within
+from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy
 from cosd_providers.text import sendable
 
 __all__ = ["LlamaCpp"]
@@ -67,9 +73,11 @@ class LlamaCpp(Adapter):
         extra_body: merged into every generation request, e.g. `{"cache_prompt": False}` or `{"id_slot": 0}`.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
+        limits: as in `Transport`.
+        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
 
     Raises:
-        ValueError: `extra_body` sets what the fusion itself decides.
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
     def __init__(
@@ -82,10 +90,15 @@ class LlamaCpp(Adapter):
         extra_body: Mapping[str, object] | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
+        limits: Limits | None = None,
+        strategy: Literal["list", "singles", "continuation"] | None = None,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
+        self._chooser = Chooser(checked_strategy(strategy, "list", "singles", "continuation"))
         self._model = model
-        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._transport = Transport(
+            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
         self._completions = Completions(self._transport, model, extra)
         self._server: Once[Server] = Once()
 
@@ -99,57 +112,30 @@ class LlamaCpp(Adapter):
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
         start: Prefix = [prompt + sendable(text)] if continuation is None else list(continuation)
-        draft = Draft(max_tokens)
-        while not draft.over:
-            reader = Reader(server, draft)
-            body = self._completions.stream(sent([*start, *draft.ids]), draft.left)
-            try:
-                async with self._transport.stream("/completion", body, usage=usage, keep_alive=False) as events:
-                    async for event in events:
-                        for token in reader.feed(event):
-                            yield token
-                        if reader.done:
-                            break
-                    else:
-                        raise server.broken("the stream ended before the answer did")
-            except ContextLengthError:
-                if text or draft.ids:
-                    reader.full = True
-                else:
-                    raise
-            finally:
-                reader.bill(usage)
-            if not draft.over and reader.full:
-                yield DraftEnd("context")
-                return
-            if not draft.over and reader.hidden:
-                [position] = await self._completions.peek(server, [[*start, *draft.ids]], usage)
-                for token in draft.feed(position.pick.id, position.pick.token):
-                    yield token
-        yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*start, *draft.ids))
+        drafting = Drafting(self._transport, self._completions, server, start, alone=not text, usage=usage)
+        async with aclosing(drafting.draft(max_tokens)) as items:
+            async for item in items:
+                yield item
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """All questions in one request, and one more for those that need it; see `contract.Provider`."""
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
         server = await self._known()
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
 
-        async def ask(chains: list[Chain]) -> list[list[Position]]:
-            prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
-            wanted = max(chain.wanted for chain in chains)
-            try:
-                return await self._completions.greedy(server, prefixes, wanted, usage)
-            except ContextLengthError:
-                if len(chains) > 1:
-                    return [found for chain in chains for found in await ask([chain])]
-                if not chains[0].ids:  # the text itself is too long for this model
-                    raise
-                return [[]]  # its answer has reached the end of the context: it cannot go on
+        async def encode(place: int) -> list[int]:
+            return await self._ids(prompt + sendable(text[:place]))
 
-        return await answer(questions, ask)
+        asked, go_on = questions, partial(self._completions.go_on, server, prompt=prompt, text=text, usage=usage)
+        ways: Ways[list[Proposal | None]] = {
+            "list": lambda: answer(asked, go_on),
+            "singles": lambda: answer(asked, partial(go_on, singly=True)),
+            "continuation": lambda: Continuation(text, asked, go_on, encode).answer(),
+        }
+        return await self._chooser.answer(Task.of(prompt, text, asked), ways, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
@@ -177,6 +163,12 @@ class LlamaCpp(Adapter):
             pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
         return pieces
 
+    async def _ids(self, text: str) -> list[int]:
+        """The encoding of a prompt, with what the model has put around it."""
+        model = {"model": self._model} if self._model else {}
+        body = {"content": text, "add_special": True, "parse_special": True, **model}
+        return self._read(Ids, await self._transport.post("/tokenize", body)).tokens
+
     async def _encode(self, text: str) -> list[Piece]:
         body: dict[str, object] = {"content": text, "add_special": False, "parse_special": True, "with_pieces": True}
         if self._model:
@@ -186,9 +178,18 @@ class LlamaCpp(Adapter):
             Piece(item.id, item.piece.encode() if isinstance(item.piece, str) else bytes(item.piece)) for item in raw
         ]
 
+    async def examine(self) -> LlamaCppWire:
+        """The server, to be asked freely."""
+        return LlamaCppWire(self._transport, self._completions, await self._known())
+
+    async def learned(self) -> dict[str, Any]:
+        """What is known of the server, for `recall`."""
+        known = await self._known()
+        return await self._kept(known, known.info.model)
+
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        return await self._server.get(self._learn)
+        return await self._server.get(partial(self._recollected, Server, self._learn))
 
     async def _learn(self) -> Server:
         model = self._choose(await self._ask(Models, "/v1/models"))
@@ -241,6 +242,8 @@ class LlamaCpp(Adapter):
         try:
             return self._read(kind, await self._transport.get(path))
         except (InvalidRequestError, ResponseError) as error:
+            if error.retryable:  # a connection that broke says nothing about the server
+                raise
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
 
     def _choose(self, models: Models) -> str:

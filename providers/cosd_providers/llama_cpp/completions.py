@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
+from cosd_providers.errors import ContextLengthError
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, sent
 from cosd_providers.parsing import parse, prob
-from cosd_providers.scoring import TIES, Position
+from cosd_providers.scoring import TIES, Chain, Position
+from cosd_providers.text import sendable
 
 __all__ = ["Completions"]
 
@@ -38,15 +42,20 @@ class Completions:
         model = {"model": self._model} if self._model else {}
         return {**self._extra, **model, **GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
 
-    async def batch(self, server: Server, prefixes: Sequence[Prefix], usage: Usage, **fields: object) -> list[Answer]:
-        """The answers to a list of prompts, in order."""
+    async def batch(
+        self, server: Server, prefixes: Sequence[Prefix], usage: Usage, *, singly: bool = False, **fields: object
+    ) -> list[Answer]:
+        """The answers to several prompts, in order: as lists, or with `singly` one request for each, a few at once."""
+        if singly and len(prefixes) > 1:
+            jobs = [partial(self.batch, server, [prefix], usage, singly=False, **fields) for prefix in prefixes]
+            return [answer for answers in await concurrently(jobs) for answer in answers]
         answers: list[Answer] = []
         for at in range(0, len(prefixes), _LIST):
             asked = prefixes[at : at + _LIST]
             body = self.body([*map(sent, asked)], **fields)
             found = await self._transport.post("/completion", body, usage=usage)
             listed = parse(Answers, found, self._transport.endpoint).root
-            if len(listed) != len(asked):
+            if sorted(item.index for item in listed) != [*range(len(asked))]:
                 raise server.broken(f"{len(asked)} prompts were asked, {len(listed)} answered")
             for item in listed:
                 bill(usage, item)
@@ -59,16 +68,33 @@ class Completions:
         return self.body(prompt, n_predict=limit, n_probs=1, stream=True, timings_per_token=True)
 
     async def greedy(
-        self, server: Server, prefixes: Sequence[Prefix], wanted: int, usage: Usage
+        self, server: Server, prefixes: Sequence[Prefix], wanted: int, usage: Usage, *, singly: bool = False
     ) -> list[list[Position]]:
         """About `wanted` positions after each prefix; none where the context is full."""
-        answers = await self.batch(server, prefixes, usage, n_predict=wanted, n_probs=TIES, return_tokens=True)
+        answers = await self.batch(
+            server, prefixes, usage, singly=singly, n_predict=wanted, n_probs=TIES, return_tokens=True
+        )
         positions = [server.positions(item) for item in answers]
         hidden = [at for at, found in enumerate(positions) if not found and not answers[at].truncated]
         peeked = await self.peek(server, [prefixes[at] for at in hidden], usage)
         for at, position in zip(hidden, peeked, strict=True):
             positions[at] = [position]
         return positions
+
+    async def go_on(
+        self, server: Server, chains: list[Chain], prompt: str, text: bytes, usage: Usage, *, singly: bool = False
+    ) -> list[list[Position]]:
+        """What follows in each chain, from its ids; none where the context is full."""
+        prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
+        wanted = max(chain.wanted for chain in chains)
+        try:
+            return await self.greedy(server, prefixes, wanted, usage, singly=singly)
+        except ContextLengthError:
+            if len(chains) > 1:
+                return [(await self.go_on(server, [chain], prompt, text, usage))[0] for chain in chains]
+            if not chains[0].ids:  # the text itself is too long for this model
+                raise
+            return [[]]  # its answer has reached the end of the context: it cannot go on
 
     async def peek(
         self, server: Server, prefixes: Sequence[Prefix], usage: Usage, *, count: int = TIES

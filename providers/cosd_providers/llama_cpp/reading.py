@@ -8,7 +8,7 @@ from typing import Any
 from cosd_providers.contract import ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.llama_cpp.wire import Answer, Entry, bill
-from cosd_providers.parsing import parse, prob
+from cosd_providers.parsing import check_own, parse, prob
 from cosd_providers.scoring import Choice, Draft, Position
 from cosd_providers.text import whole
 
@@ -52,7 +52,13 @@ class Server:
             words = "the server does not take the most probable token, although asked for greedy decoding"
             hint = "Is it started with samplers, a grammar or a bias that a request cannot undo?"
             raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
-        return self.choice(entry)
+        return self._own(entry)
+
+    def _own(self, entry: Entry) -> Choice:
+        """The token that the server took."""
+        own = self.choice(entry)
+        check_own(own.token.prob, self.info.endpoint)
+        return own
 
     def choice(self, entry: Entry) -> Choice:
         """A token as scoring takes it."""
@@ -69,7 +75,7 @@ class Server:
         for token_id, entry in zip(answer.tokens, entries, strict=False):
             if entry.id != token_id:
                 break
-            positions.append(Position(self.choice(entry), [self.choice(item) for item in entry.top_logprobs]))
+            positions.append(Position(self._own(entry), [self.choice(item) for item in entry.top_logprobs]))
         return positions
 
     def hidden_position(self, answer: Answer) -> Position:
@@ -160,7 +166,8 @@ class Reader:
         if not (self._seen or self.full):  # it would be asked again for ever
             raise self._server.broken("the server stopped without a token and without a reason")
         if event.stop_type == "eos" and not self._draft.over:
-            raise self._server.broken("the end of sequence is shown as text; start the server without --special")
+            words = "the end of sequence is shown as text; start the server without --special"
+            raise ResponseError(words, endpoint=self._server.info.endpoint)  # and so it would be once more
         return tokens
 
     def _beyond(self, event: Answer) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, model_validator
 
 from cosd_providers.contract import Usage
+from cosd_providers.parsing import unless_none
 
 __all__ = [
     "FIELDS",
@@ -15,6 +16,7 @@ __all__ = [
     "Answer",
     "Answers",
     "Entry",
+    "Ids",
     "Models",
     "Pieces",
     "Prefix",
@@ -102,13 +104,13 @@ class Answer(BaseModel):
 
     index: int = 0
     stop: bool = False
-    stop_type: str = ""
+    stop_type: Annotated[str, unless_none("")] = ""
     tokens: list[int] = []
     tokens_evaluated: int
     tokens_predicted: int
     truncated: bool = False
     cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
-    completion_probabilities: list[Entry] = []
+    completion_probabilities: Annotated[list[Entry], unless_none([])] = []
 
 
 class Answers(RootModel[list[Answer]]):
@@ -131,6 +133,12 @@ class Pieces(BaseModel):
     """The answer of `/tokenize`."""
 
     tokens: list[RawPiece]
+
+
+class Ids(BaseModel):
+    """The answer of `/tokenize` without the pieces."""
+
+    tokens: list[int]
 
 
 class Slot(BaseModel):

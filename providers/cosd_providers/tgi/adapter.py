@@ -23,15 +23,20 @@ from functools import partial
 from typing import Any, Literal
 
 from cosd_providers.concurrency import concurrently
+from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
+from cosd_providers.http.limits import Limits
+from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
+from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
+from cosd_providers.tgi.examining import TgiWire
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import OWNED, Info, Rendered
@@ -61,12 +66,13 @@ class Tgi(Adapter):
         extra_body: merged into the `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
-        strategy: how an assistant is asked. `"singles"`: each place by itself. `"filter"`: first the whole text at
-            once for the probabilities of its tokens, then by themselves the places that this leaves open. By
-            default the filter is used where the server has it and more than one place is asked for.
+        limits: as in `Transport`.
+        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least, first by the filter where
+            the server has it and more than one place is asked for. All give the same answers.
 
     Raises:
-        ValueError: `extra_body` sets what the fusion itself decides, or `tokenizer` cannot be read.
+        ValueError: `extra_body` sets what the fusion itself decides, `tokenizer` cannot be read, or there is no such
+            strategy.
     """
 
     def __init__(
@@ -80,12 +86,15 @@ class Tgi(Adapter):
         extra_body: Mapping[str, object] | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
-        strategy: Literal["filter", "singles"] | None = None,
+        limits: Limits | None = None,
+        strategy: Literal["filter", "singles", "continuation"] | None = None,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
         self._model = model
-        self._strategy = strategy
-        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._chooser = Chooser(checked_strategy(strategy, "filter", "singles", "continuation"))
+        self._transport = Transport(
+            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
         local = load_tokenizer(tokenizer) if tokenizer is not None else None
         self._requests = Requests(self._transport, extra, local)
         self._server = Once[Server]()
@@ -108,22 +117,38 @@ class Tgi(Adapter):
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """The filter where it pays, then all that is open at once; see `contract.Provider`."""
-        server = await self._known()
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        server, aside = await self._known(), dict[Strategy, int]()
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        known = await self._filtered(server, prompt, text, questions, usage)
+        asked, task = questions, Task.of(prompt, text, questions)
 
-        async def ask_one(chain: Chain) -> Iterable[Position]:
-            if not chain.ids and chain.question.start in known:
-                return along(chain, *known[chain.question.start])
-            return await self._go_on(server, chain, prompt, text, usage)
+        async def ask(chains: list[Chain], known: _Known | None = None) -> list[Iterable[Position]]:
+            async def ask_one(chain: Chain) -> Iterable[Position]:
+                if known and not chain.ids and chain.question.start in known:
+                    return along(chain, *known[chain.question.start])
+                return await self._go_on(server, chain, prompt, text, usage)
 
-        async def ask(chains: list[Chain]) -> list[Iterable[Position]]:
             return await concurrently([partial(ask_one, chain) for chain in chains])
 
-        return await answer(questions, ask)
+        async def filtered() -> list[Proposal | None]:
+            known = await self._filtered(server, prompt, text, asked, usage)
+            aside["singles"] = sum(question.start not in known for question in asked)
+            return await answer(asked, partial(ask, known=known))
+
+        async def encode(place: int) -> list[int]:
+            return (await self._requests.encode(server, prompt + sendable(text[:place]))).ids
+
+        exact = server.around is not None and not server.around.after
+        ways: Ways[list[Proposal | None]] = {
+            "filter": filtered,
+            "singles": lambda: answer(asked, ask),
+            "continuation": lambda: Continuation(text, asked, ask, encode if exact else None).answer(),
+        }
+        able: dict[Strategy, bool] = {"filter": server.prefill and exact, "continuation": exact}
+        ways = {way: go for way, go in ways.items() if able.get(way, True) or way == self._chooser.fixed}
+        return await self._chooser.answer(task, ways, usage, aside=aside)
 
     async def _go_on(self, server: Server, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         """What follows in a chain: asked from the last text that only the chain knows, past what is known already."""
@@ -136,8 +161,12 @@ class Tgi(Adapter):
             if not chain.ids:  # the text itself is too long for this model
                 raise await self._requests.too_long(server, before)
             return []  # its answer has reached the end of the context: it cannot go on
-        async with self._requests.stream(server, before, limit, usage, top=server.top) as events:
-            positions = [server.position(event) async for event in events]
+
+        async def read(attempt: int) -> list[Position]:
+            async with self._requests.stream(server, before, limit, usage, attempt=attempt, top=server.top) as events:
+                return [server.position(event) async for event in events]
+
+        positions = await until_answered(read)
         if [position.pick.id for position in positions[: len(again)]] != again:
             return []  # the server has changed its mind: what was known stands, and nothing can follow
         return positions[len(again) :]
@@ -150,10 +179,10 @@ class Tgi(Adapter):
         It answers only where the encoding of the text before is what the encoding of the whole begins with.
         """
         starts = sorted({question.start for question in questions})
-        if self._strategy == "filter" and not server.prefill:
+        if not server.prefill:
             raise server.unscored()
-        least = 1 if self._strategy == "filter" else 2
-        if self._strategy == "singles" or not server.prefill or server.around is None or server.around.after:
+        least = 1 if self._chooser.fixed else 2
+        if server.around is None or server.around.after:
             return {}
         whole = prompt + sendable(text)
         if len(starts) < least or await self._requests.room(server, whole, 1) < 1:
@@ -184,9 +213,23 @@ class Tgi(Adapter):
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
         return await self._requests.pieces(await self._known(), text)
 
+    async def examine(self) -> TgiWire:
+        """The server, to be asked freely."""
+        return TgiWire(self._transport, self._requests, await self._known())
+
+    async def learned(self) -> dict[str, Any]:
+        """What is known of the server, for `recall`."""
+        known = await self._known()
+        return await self._kept(known, known.info.model)
+
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        return await self._server.get(self._learn)
+        return await self._server.get(partial(self._recollected, Server, self._learn))
+
+    async def _served(self, model: str) -> dict[str, Any]:
+        """By `/info`: older versions have no `/v1/models`."""
+        info = await self._info()
+        return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 
     async def _learn(self) -> Server:
         card = await self._info()
@@ -210,6 +253,8 @@ class Tgi(Adapter):
         try:
             info = parse(Info, await self._transport.get("/info"), self._transport.endpoint)
         except (InvalidRequestError, ResponseError) as error:
+            if error.retryable:  # a connection that broke says nothing about the server
+                raise
             words = "this does not look like TGI (text-generation-inference): it does not answer /info as that does"
             hint = "Give the URL of the server, without /v1; for another server leave out engine."
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error

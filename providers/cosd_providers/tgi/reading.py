@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ResponseError, UnsupportedError
+from cosd_providers.parsing import check_own
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.tgi.wire import Encoding, Event, Word, prob_of
 
@@ -135,6 +136,7 @@ class Server:
             raise UnsupportedError(words, endpoint=self.info.endpoint)
         if word.special:
             return Choice(word.id, Token(b"", prob_of(word)))
+        check_own(prob_of(word), self.info.endpoint)
         unfinished = not word.text and single != ""
         return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), prob_of(word)), open=unfinished)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from pydantic import BaseModel, RootModel
 
-from cosd_providers.parsing import prob
+from cosd_providers.parsing import prob, unless_none
 
 __all__ = [
     "OWNED",
@@ -87,7 +88,7 @@ class Word(BaseModel):
 class EventDetails(BaseModel):
     """What the last event of a stream says."""
 
-    finish_reason: str
+    finish_reason: Annotated[str, unless_none("")]
     input_length: int | None = None  # older versions do not tell
 
 
@@ -95,6 +96,7 @@ class Event(BaseModel):
     """One event of `/generate_stream`: one token."""
 
     token: Word
+    index: int = 0  # counts from 1; older versions do not tell
     top_tokens: list[Word] | None = None
     details: EventDetails | None = None
 
@@ -102,7 +104,7 @@ class Event(BaseModel):
 class Details(BaseModel):
     """What `/generate` says beside the text."""
 
-    finish_reason: str
+    finish_reason: Annotated[str, unless_none("")]
     generated_tokens: int
     prefill: list[Word]
     tokens: list[Word]

@@ -18,10 +18,11 @@ What the adapter relies on, as seen on a running server (0.32) and read in its s
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Literal
 
+from cosd_providers.continuation import Continuation
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import (
     ContextLengthError,
@@ -29,26 +30,24 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.adapter import Adapter, checked_extra
+from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, answer, boundaries, within
 from cosd_providers.spelling import spell
+from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.drafting import Drafting
+from cosd_providers.vllm.examining import VllmWire
 from cosd_providers.vllm.learning import learn
-from cosd_providers.vllm.proposing import Proposing, Scored, scored_positions
+from cosd_providers.vllm.proposing import Proposing
+from cosd_providers.vllm.reading import Scored, scored_positions
 from cosd_providers.vllm.wire import OWNED, Prompt, Server
 
-__all__ = ["Strategy", "Vllm"]
-
-Strategy = Literal["echo", "list", "singles"]
-"""How proposals are asked: one scored text, one list of prompts, or a request for each prompt, eight at once.
-
-A text is scored where more than one place of it is asked: for one, the prompt costs less, and is in the server's cache.
-"""
+__all__ = ["Vllm"]
 
 
 class Vllm(Adapter):
@@ -63,7 +62,10 @@ class Vllm(Adapter):
         extra_body: merged into every generation request, e.g. `{"priority": 1}` or `{"cache_salt": "..."}`.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
-        strategy: how proposals are asked; a list by default. All give the same answers.
+        limits: as in `Transport`.
+        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
+            `"echo"` scores the text where more than one place of it is asked: for one, the prompt costs less, and is in
+            the server's cache.
         add_special_tokens: whether a prompt gets the model's beginning of sequence. Turn it off for prompts that were
             made by a chat template, which have it already.
 
@@ -82,16 +84,17 @@ class Vllm(Adapter):
         extra_body: Mapping[str, object] | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
-        strategy: Strategy | None = None,
+        limits: Limits | None = None,
+        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
         add_special_tokens: bool = True,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
-        if strategy not in (None, "echo", "list", "singles"):
-            raise ValueError(f"no strategy {strategy!r}; there are 'echo', 'list' and 'singles'")
+        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
         self._model = model
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._strategy = strategy
-        self._transport = Transport(url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        self._transport = Transport(
+            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
         self._asking = Asking(self._transport, extra, add_special_tokens)
         self._server = Once[Server]()
 
@@ -114,24 +117,39 @@ class Vllm(Adapter):
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """All questions in one request, and one more for those that need it; see `contract.Provider`."""
-        server = await self._known()
-        scored = None
-        places = {question.start for question in questions or ()}
-        if questions is None or (self._strategy == "echo" and len(places) > 1):
-            try:
-                scored = (await self._scored(server, prompt + sendable(text), usage))[0]
-            except ContextLengthError:  # what is asked may still fit
-                if questions is None:
-                    raise
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        server, whole = await self._known(), prompt + sendable(text)
+        everywhere = (await self._scored(server, whole, usage))[0] if questions is None else None
         if questions is None:
-            pieces = scored.pieces if scored else await self.tokenize(prompt + sendable(text))
+            pieces = everywhere.pieces if everywhere else await self.tokenize(whole)
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        for question in questions:
+        asked, task, aside = questions, Task.of(prompt, text, questions), dict[Strategy, int]()
+        for question in asked:
             self._check_something(server, prompt + sendable(text[: question.start]))
-        singly = self._strategy == "singles"
-        round_ = Proposing(self._asking, server, prompt, text, usage, singly=singly, scored=scored)
-        return await answer(questions, round_.ask)
+        begin = partial(Proposing, self._asking, server, prompt, text, usage)
+
+        async def echo() -> list[Proposal | None]:
+            scored = everywhere
+            if scored is None and len({question.start for question in asked}) > 1:
+                with suppress(ContextLengthError):  # what is asked may still fit
+                    scored = (await self._scored(server, whole, usage))[0]
+            proposing = begin(scored=scored)
+            proposals = await answer(asked, proposing.ask)
+            aside["list"] = task.places - proposing.from_text
+            return proposals
+
+        async def continuation() -> list[Proposal | None]:
+            proposing = begin()
+            return await Continuation(text, asked, proposing.ask, proposing.encode, shared=proposing.share).answer()
+
+        ways: Ways[list[Proposal | None]] = {
+            "list": lambda: answer(asked, begin().ask),
+            "echo": echo,
+            "singles": lambda: answer(asked, begin(singly=True).ask),
+            "continuation": continuation,
+        }
+        chooser = self._chooser if everywhere is None else Chooser("echo")  # it is scored already
+        return await chooser.answer(task, ways, usage, aside=aside)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.
@@ -201,11 +219,19 @@ class Vllm(Adapter):
             probs.append(None if own is None else prob(own.logprob))
         return Scored(len(server.beginning), pieces, scored_positions(server, pieces, ranked, found)), probs
 
+    async def examine(self) -> VllmWire:
+        """The server, to be asked freely."""
+        return VllmWire(self._transport, self._asking, await self._known(), self.tokenize)
+
+    async def learned(self) -> dict[str, Any]:
+        """What is known of the server, for `recall`."""
+        known = await self._known()
+        return await self._kept(known, known.info.model)
+
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        return await self._server.get(
-            partial(learn, self._transport, self._asking, self._model, self._tokenizer is not None)
-        )
+        find = partial(learn, self._transport, self._asking, self._model, self._tokenizer is not None)
+        return await self._server.get(partial(self._recollected, Server, find))
 
     def _check_something(self, server: Server, prompt: Prompt) -> None:
         """An error where the server has nothing to go on from."""

@@ -78,6 +78,8 @@ async def _ask(transport: Transport, kind: type[_M], path: str) -> _M:
     try:
         return parse(kind, await transport.get(path), transport.endpoint)
     except (InvalidRequestError, ResponseError) as error:
+        if error.retryable:  # a connection that broke says nothing about the server
+            raise
         words = "this does not look like vLLM"
         hint = "Give the URL of `vllm serve`, without /v1; for another server leave out engine."
         raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error

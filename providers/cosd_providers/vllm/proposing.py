@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Piece, Token, Usage
+from cosd_providers.contract import Token, Usage
 from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Completion, Ranked, steps
-from cosd_providers.parsing import prob
+from cosd_providers.openai.wire import Completion, steps
+from cosd_providers.parsing import check_own
 from cosd_providers.scoring import TIES, Chain, Choice, Position, along
-from cosd_providers.text import sendable, whole
+from cosd_providers.text import sendable
 from cosd_providers.vllm.asking import Asking
-from cosd_providers.vllm.wire import Prompt, Server, special
+from cosd_providers.vllm.reading import Scored, closed, doubtful, equals
+from cosd_providers.vllm.wire import Prompt, Server
 
-__all__ = ["Proposing", "Scored", "scored_positions"]
+__all__ = ["Proposing"]
 
 _MANY = 20  # alternatives where all that were listed are tied; the most that a server gives by default
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A text that was scored by its own model.
-
-    Attributes:
-        beginning: how many special tokens stand before it.
-        pieces: its own tokens.
-        positions: what the model would have said at each of them, and after them; None where that is in doubt.
-    """
-
-    beginning: int
-    pieces: list[Piece]
-    positions: list[Position | None]
 
 
 @dataclass(slots=True)
@@ -72,6 +58,9 @@ class Proposing:
         usage: is billed.
         singly: whether each prompt has its own request.
         scored: the scored text, where there is one.
+
+    Attributes:
+        from_text: how many chains went along it.
     """
 
     def __init__(
@@ -93,6 +82,8 @@ class Proposing:
         self._singly = singly
         self._scored = scored
         self._places: dict[int, Place] = {}
+        self._blind = False  # whether the server does not tell the ids of what it writes
+        self.from_text = 0
 
     async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
         """What the model goes on with in each open chain; see `scoring.answer`."""
@@ -104,6 +95,18 @@ class Proposing:
         left = [chain for chain in chains if id(chain) not in found]
         found |= zip(map(id, left), await self._generated(left), strict=True)
         return [found[id(chain)] for chain in chains]
+
+    async def encode(self, place: int) -> list[int] | None:
+        """The ids that the server makes of prompt and text up to there; None where it does not tell what it writes."""
+        if self._blind:
+            return None
+        return (await self._asking.encode(self._server.info.model, self._before(place), strings=False)).tokens
+
+    def share(self, chain: Chain, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
+        """Notes that a chain, whose text has these ids before it, is given positions that were asked for another."""
+        place = self._places.setdefault(id(chain), Place())
+        place.settle(chain)
+        place.head, place.given = [*cast("Sequence[int]", own)], (len(chain.ids), positions)
 
     async def _from_text(self, chains: list[Chain], scored: Scored) -> dict[int, Iterable[Position]]:
         """The chains that the scored text answers: its encoding up to there is the model's own."""
@@ -131,6 +134,7 @@ class Proposing:
                 place = self._places[id(chain)]
                 place.head, place.given = [*self._server.beginning, *ids[:own_count]], (0, known)
                 found[id(chain)] = along(chain, ids[own_count:], known)
+                self.from_text += 1
         return found
 
     async def _generated(self, chains: list[Chain]) -> list[Sequence[Position]]:
@@ -179,14 +183,18 @@ class Proposing:
         if answer.prompt_token_ids is not None and place.head is None and not chain.ids:
             place.head = answer.prompt_token_ids
         spelling = Spelling(self._server.info.endpoint, self._server.ends, bare=self._server.bare)
-        positions = _closed(list(spelling.feed(answer)), answer)
+        positions = closed(list(spelling.feed(answer)), answer)
+        for position in positions:
+            if not position.pick.token.end:
+                check_own(position.pick.token.prob, self._server.info.endpoint)
         ids = answer.token_ids or ()
+        self._blind = len(ids) < len(positions)
         start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
         if start is not None and len(ids) >= len(positions):
             doubts = [
                 at
                 for at in range(skipped, len(positions))
-                if _doubtful(positions[at]) and not (at and positions[at - 1].pick.open)
+                if doubtful(positions[at]) and not (at and positions[at - 1].pick.open)
             ]
             asked: list[Prompt] = [[*start, *ids[:at]] for at in doubts]
             for at, position in zip(doubts, await self._resolved([positions[at] for at in doubts], asked), strict=True):
@@ -198,7 +206,7 @@ class Proposing:
         """The same positions, asked again by ids."""
         if not positions:
             return []
-        many = any(len(_tied(position)) == len(position.top) for position in positions)  # there may be more
+        many = any(len(equals(position)) == len(position.top) for position in positions)  # there may be more
         most = _MANY if many else TIES
         more: dict[str, Any] = {"return_tokens_as_token_ids": True, "logprobs": most}
         answers = await self._asking.batch(self._server.info.model, prefixes, 1, self._usage, **more)
@@ -222,29 +230,6 @@ class Proposing:
         return Choice(token_id, Token(data or b"", best), not data)
 
 
-def _tied(position: Position) -> list[Choice]:
-    """The alternatives that are at least as probable as the server's own token."""
-    own = position.pick.token.prob
-    return [] if own is None else [choice for choice in position.top if (choice.token.prob or 0.0) >= own]
-
-
-def _doubtful(position: Position) -> bool:
-    """Whether two tokens are equally probable, or one may hide behind another of the same string."""
-    strings = {choice.token.data for choice in position.top}
-    return bool(_tied(position)) or (0 < len(position.top) < TIES - 1 and b"" not in strings)
-
-
-def _closed(positions: list[Position], answer: Completion) -> list[Position]:
-    """The same positions; a special token has no text, and leaves no character open."""
-    strings = [step.pick.text for step in steps(answer)]
-    if len(strings) != len(positions):
-        return positions
-    return [
-        replace(position, pick=replace(position.pick, open=position.pick.open and not special(string)))
-        for position, string in zip(positions, strings, strict=True)
-    ]
-
-
 def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
     known: list[Position] = []
     for position in positions:
@@ -252,39 +237,3 @@ def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
             break
         known.append(position)
     return known
-
-
-def scored_positions(
-    server: Server, pieces: Sequence[Piece], ranked: Sequence[dict[int, Ranked] | None], answer: Completion
-) -> list[Position | None]:
-    """What the model would have said at each token of a text, and after it; None where its bytes are in doubt."""
-    found: list[Position | None] = []
-    held = b""  # of a character that is not whole yet
-    for piece, entry in zip(pieces, ranked, strict=True):
-        inside, held = bool(held), held + piece.data
-        finished = bool(held) and whole(held) == len(held)
-        found.append(_scored(server, piece.id, held if finished else b"", entry or {}, inside=inside))
-        held = b"" if finished else held
-    spelling = Spelling(server.info.endpoint, server.ends, bare=server.bare)
-    last = next(iter(list(spelling.feed(answer))), None)
-    found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
-    return found
-
-
-def _scored(server: Server, own: int, data: bytes, entry: dict[int, Ranked], *, inside: bool) -> Position | None:
-    """One position: the text's own token, or another one whose string is beyond doubt."""
-    best = max((one.logprob for one in entry.values() if one.logprob is not None), default=None)
-    first = [token_id for token_id, one in entry.items() if one.logprob == best]
-    if best is None or len(first) != 1:
-        return None
-    [token_id] = first
-    string = entry[token_id].decoded_token or ""
-    if token_id in server.ends:
-        return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)))
-    if special(string.strip()):
-        return None
-    if token_id == own:
-        return Position(Choice(own, Token(data, prob(best)), not data))
-    if inside or not server.exact or not string or "\ufffd" in string:
-        return None
-    return Position(Choice(token_id, Token(string.encode(), prob(best))))
