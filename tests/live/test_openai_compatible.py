@@ -51,8 +51,11 @@ async def test_draft(url: str, dialect: str) -> None:
         assert end == DraftEnd("end")
         expected = [math.exp(entry["logprob"]) for entry in plain["completion_probabilities"]]
         assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
-        assert (usage.requests, usage.completion_tokens) == (1, plain["tokens_predicted"])
-        assert usage.prompt_tokens == plain["tokens_evaluated"]
+        # Of an unknown server an end that shows nothing might be a part of a character: it is asked once more.
+        requests = 1 if dialect == "llama.cpp" else 2
+        assert usage.requests == requests
+        assert usage.prompt_tokens == requests * plain["tokens_evaluated"]
+        assert usage.completion_tokens == requests * plain["tokens_predicted"] - (requests - 1)
         *first, end = await draft(provider, MIXED, limit=5)
         assert ([token.data for token in first], end) == ([token.data for token in tokens[:5]], DraftEnd("limit"))
 

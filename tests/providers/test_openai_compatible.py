@@ -16,7 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import close, draft, inquiries, near
+from asked import along, close, draft, inquiries, near
+from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     AuthenticationError,
     ContextLengthError,
@@ -33,12 +34,13 @@ from cosd_providers.contract import Piece
 from cosd_providers.openai import OpenAICompatible
 from cosd_providers.openai.dialects import DIALECTS, Dialect
 from cosd_providers.scoring import Chain, Position
+from cosd_providers.strategies import Chooser
 from cosd_providers.testing import ScriptedProvider, TextModel
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000/v1"
 TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
-TOY = Dialect("toy", known_text=TEXT, sample=TEXT)
+TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,10 @@ def readable(tokens: Sequence[Token]) -> bool:
         return False
 
 
+async def nothing(*args: object) -> None:
+    """In place of a check."""
+
+
 # Against toy models: whatever they do, and however it is shown, the adapter gives what the model itself would.
 
 
@@ -131,18 +137,81 @@ async def test_drafts_are_the_models_own(
     theirs = await draft(expected, prompt.decode(), limit=limit)
     assume(readable(theirs[:-1]) and simple(model))
     server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
-    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, api="chat" if chat else "completions")
-    ours = await draft(provider, prompt.decode(), limit=limit)
+    dialect = replace(TOY, api="chat" if chat else "completions", continues={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.openai.adapter.check_started", nothing)  # toys do not know its texts
+        ours = await draft(provider, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
 
 
-@pytest.mark.parametrize("strategy", ["echo", "list", "singles"])
-@given(toys.models(may_hide_end=False), inquiries(), ways(opened=("empty", "bytes")))
-async def test_proposals_are_the_models_own(
-    strategy: Any, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]], way: dict[str, Any]
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
+async def test_drafts_of_a_stream_that_never_shows_characters_of_several_tokens(
+    model: toys.ToyModel, prompt: bytes, limit: int, end: bool
 ) -> None:
-    prompt, text, questions = inquiry
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=end)
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    mixed = [data for data in model.vocabulary.tokens if data.decode("utf-8", "ignore").encode() not in (b"", data)]
+    ahead = await draft(expected, prompt.decode(), limit=80)  # bytes that are no character are nowhere in the text
+    assume(readable(ahead[:-1]) and simple(model) and not mixed and not parted(model))
+    server = FakeOpenAI(toys.Plain(model), beginning=True, opened="gone", end=end)
+    dialect = replace(TOY, shows_parts=False)
+    usage = Usage()
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    ours = await draft(provider, prompt.decode(), limit=limit, usage=usage)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1] == theirs[-1]
+    assert usage.requests == len(server.bodies)
+
+
+async def test_a_stream_that_hides_a_character_is_asked_as_a_whole() -> None:
+    vocabulary = toys.Vocabulary((b"Q", b"a", "é".encode()[:1], "é".encode()[1:], b"b", b""), 5)
+    written = [b"Q", b"a", b"\xc3", b"\xa9", b"b"]
+    script: Any = {b"".join(written[:at]): {written[at]: 1.0} for at in range(1, len(written))}
+    model: Any = toys.ScriptedModel(vocabulary, script)
+    server = FakeOpenAI(toys.Plain(model), opened="gone")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, shows_parts=False))
+    usage = Usage()
+    tokens = await draft(provider, limit=9, usage=usage)
+    assert [token.data for token in tokens[:-1]] == [b"a", "é".encode(), b"b", b""]
+    assert [bool(body.get("stream")) for body in server.bodies] == [True, False]
+    # One token of the stream was read, and all of the answer.
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 2, 6)
+
+
+async def test_a_stream_that_hides_a_character_between_two_tokens_that_show_something() -> None:
+    """Nothing of it has an empty string: only the offsets tell, one token later."""
+    vocabulary = toys.Vocabulary((b"Q", b"a\xc3", b"\xa9b", b"c", b""), 4)
+    script: Any = {b"Q": {b"a\xc3": 1.0}, b"Qa\xc3": {b"\xa9b": 1.0}, "Qa\xe9b".encode(): {b"c": 1.0}}
+    model: Any = toys.ScriptedModel(vocabulary, script)
+    server = FakeOpenAI(toys.Plain(model), opened="gone")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, shows_parts=False))
+    tokens = await draft(provider, limit=9)
+    assert b"".join(token.data for token in tokens[:-1]) == "a\xe9bc".encode()
+    assert [bool(body.get("stream")) for body in server.bodies] == [True, False]
+
+
+async def test_a_stream_that_ends_without_a_word_is_asked_why() -> None:
+    class Silent(FakeOpenAI):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            response = super().handle(request)
+            if response.status_code == 400 and json.loads(request.content).get("stream"):
+                return httpx.Response(200, text="", headers={"content-type": "text/event-stream"})
+            return response
+
+    server = Silent(TextModel({"Q": [" a"]}), context=3)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, shows_parts=False))
+    with pytest.raises(ContextLengthError, match="maximum context length is 3"):
+        await draft(provider, "Q" * 9, limit=2)
+
+
+@pytest.mark.parametrize("strategy", ["echo", "list", "singles", "continuation"])
+@given(st.data(), toys.models(may_hide_end=False), ways(opened=("empty", "bytes")))
+async def test_proposals_are_the_models_own(
+    strategy: Any, data: st.DataObject, model: toys.ToyModel, way: dict[str, Any]
+) -> None:
+    prompt, text, questions = data.draw(inquiries() | along(model))
     expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
@@ -231,14 +300,15 @@ async def test_an_answer_that_repeats_what_it_started_with() -> None:
 
 
 async def test_messages_that_cannot_be_continued() -> None:
-    _, provider = fake({"Q": [" a", " b"]}, {"api": "chat"})
-    assert (await draft(provider, limit=1))[0].data == b" a"
-    with pytest.raises(
-        UnsupportedError, match=r"cannot continue an answer that was started, .* Give api=\"completions"
-    ):
-        await draft(provider, text=b" a")
-    with pytest.raises(UnsupportedError, match="cannot continue an answer"):
-        await provider.propose("Q", b" a", [Question(2, (b" b",))], usage=Usage())
+    server, provider = fake({"Q": [" a", " b"]}, {"api": "chat"})
+    words = r"the chat route of toy an answer that was started is not continued, .* Use a model with /v1/completions"
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.describe()
+    with pytest.raises(UnsupportedError, match=words):
+        await draft(provider, limit=1)
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.propose("Q", b"", [Question(0, (b" b",))], usage=Usage())
+    assert not server.bodies
 
 
 async def test_no_such_route() -> None:
@@ -248,11 +318,15 @@ async def test_no_such_route() -> None:
 
 
 async def test_arguments() -> None:
-    with pytest.raises(ValueError, match=r"no dialect 'gpt'; there are 'openai', 'llama\.cpp'"):
+    with pytest.raises(ValueError, match=r"no dialect 'gpt'; there are .*'llama\.cpp'.*'openai'"):
         OpenAICompatible(URL, dialect="gpt")
+    with pytest.raises(ValueError, match=r"no dialect 'Together'; did you mean 'together'\?"):
+        OpenAICompatible(URL, dialect="Together")
+    with pytest.raises(ValueError, match=r"no api='responses'; it is 'completions', which gives the model raw text"):
+        OpenAICompatible(URL, api="responses")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ValueError, match="strategy='list' needs api='completions'"):
         OpenAICompatible(URL, api="chat", strategy="list")
-    with pytest.raises(ValueError, match="strategy is 'echo', 'list', 'singles' or None"):
+    with pytest.raises(ValueError, match="no strategy 'both'; there are 'echo', 'list', 'singles' and 'continuation'"):
         OpenAICompatible(URL, strategy="both")  # type: ignore[arg-type]  # on purpose
     provider = OpenAICompatible(URL, api_key="sk-secret", model="m", dialect="vllm")
     assert b"sk-secret" not in pickle.dumps(provider)
@@ -266,7 +340,7 @@ async def test_arguments() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_every_dialect_drafts_and_proposes(name: str) -> None:
-    server, provider = fake({"Q": [" a", " b", " c"]}, {"dialect": name})
+    server, provider = fake({"Q": [" a", " b", " c"]}, {"dialect": name, "model": "toy"})
     assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
     found = await provider.propose("Q", b" a b", [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
     assert [one.tokens[0].data for one in found] == [b" a", b" c"]
@@ -374,6 +448,54 @@ async def test_echo_is_used_only_where_it_is_proved(echo: Any, beginning: bool) 
     assert [token.prob is None for token in scored] == [not beginning, False, False, False][: len(scored)]
 
 
+@pytest.mark.parametrize(("read", "proved"), [(0.01, True), (0.0, False)])
+async def test_echo_is_proved_where_that_is_expected_to_pay(read: float, proved: bool) -> None:
+    """A list reads the prompt for each place, an echo once."""
+    server, now = writer(beginning=True), 0.0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal now
+        response = server.handle(request)
+        if request.url.path == "/v1/completions":
+            now += 0.05 + read * response.json()["usage"]["prompt_tokens"]
+        return response
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider: Any = OpenAICompatible(URL, http_client=client, dialect=TOY, tokenizer=Local(server.model))
+    provider._chooser = Chooser(clock=lambda: now)
+    text = b" a ab a 1 b a"
+    questions = [Question(at, (b" a",)) for at in (0, 2, 5, 7, 9, 11)]
+    usages = [Usage() for _ in range(9)]
+    for length, usage in zip((30, 3000, 300), usages[:3], strict=True):
+        await provider.propose("a" * length, text, questions, usage=usage)
+    assert not any(body.get("echo") for body in server.bodies)
+    for usage in usages[3:]:
+        await provider.propose("a" * 300, text, questions, usage=usage)
+    assert any(body.get("echo") for body in server.bodies) is proved
+    assert ("echo" in usages[-1].strategies) is proved
+    assert all(sum(usage.strategies.values()) == 6 for usage in usages)
+
+
+async def test_echo_that_is_not_right_is_left_for_the_list() -> None:
+    server, now = writer(echo="scaled", beginning=True), 0.0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal now
+        response = server.handle(request)
+        now += 1e-6 * len(request.content)
+        return response
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider: Any = OpenAICompatible(URL, http_client=client, dialect=TOY, tokenizer=Local(server.model))
+    provider._chooser = Chooser(clock=lambda: now)
+    questions = [Question(at, (b" a",)) for at in (0, 2, 5, 7, 9, 11)]
+    for _ in range(12):
+        usage = Usage()
+        await provider.propose("a" * 3000, b" a ab a 1 b a", questions, usage=usage)
+        assert "echo" not in usage.strategies
+    assert sum(bool(body.get("echo")) for body in server.bodies) == 1  # it was proved wrong, once
+
+
 async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:
     server = writer(beginning=True)
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo")
@@ -458,7 +580,7 @@ async def test_a_server_that_lists_no_models() -> None:
         await provider.describe()
     assert (await OpenAICompatible(URL, model="m", http_client=server.client()).describe()).model == "m"
     silent = OpenAICompatible(URL, dialect=Dialect("x", models=None), http_client=server.client())
-    with pytest.raises(ModelChoiceError, match="none was named; the server has told of none"):
+    with pytest.raises(ModelChoiceError, match="no model was named; the server has told of none"):
         await silent.describe()
 
 
@@ -495,6 +617,7 @@ async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
 
 
 LONG = "a b " * 600
+CUTS = replace(DIALECTS["openai"], truncates=True, longer="Start it with more.")
 
 
 @pytest.mark.parametrize("cut", [None, 500])
@@ -502,14 +625,14 @@ LONG = "a b " * 600
 async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: bool) -> None:
     server, _ = fake({LONG: [" a"]}, cut=cut)
     tokenizer = Local(server.model) if local else None
-    provider = OpenAICompatible(URL, http_client=server.client(), dialect="ollama", tokenizer=tokenizer)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=CUTS, tokenizer=tokenizer)
     if cut is None:
         for _ in range(2):
             await draft(provider, prompt=LONG)
         assert len(server.bodies) == 1 + 2 + 2  # the tokenizer is proved and the prompt counted, or sent twice
         return
     words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
-    with pytest.raises(ContextLengthError, match=rf"{words}.*OLLAMA_CONTEXT_LENGTH"):
+    with pytest.raises(ContextLengthError, match=rf"{words}.*Start it with more"):
         await draft(provider, prompt=LONG)
     with pytest.raises(ContextLengthError, match=words):
         await provider.propose(LONG, b"", [Question(0, (b"x",))], usage=Usage())
@@ -517,7 +640,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
 
 
 async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
-    server, provider = fake({"Q": [" a"]}, {"dialect": "ollama"})
+    server, provider = fake({"Q": [" a"]}, {"dialect": CUTS})
     await draft(provider)
     assert [body["prompt"] for body in server.bodies] == ["a", "Q"]
     _, other = fake({"Q": [" a"]}, {"dialect": "fireworks"})
@@ -623,7 +746,8 @@ async def test_a_content_filter() -> None:
     assert await draft(provider) == [Token(b"a", 1.0), Token(b"b", 1.0), DraftEnd("filter")]
 
 
-async def test_a_stream_without_an_end() -> None:
+async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
     server, _ = fake({"Q": ["a", "b", "c"]})
 
     def cut(request: httpx.Request) -> httpx.Response:
@@ -722,11 +846,11 @@ async def test_a_tokenizer_counts_a_prompt_once() -> None:
 # What is found out before the first use.
 
 
-@pytest.mark.parametrize("dialect", ["ollama", "openai"])
-async def test_a_template_around_the_prompt_is_refused(dialect: str) -> None:
-    server, provider = fake({"Q": [" a"]}, {"dialect": dialect}, template=("<|user|> ", " <|assistant|>"))
+async def test_a_template_around_the_prompt_is_refused() -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": "openai"}, template=("<|user|> ", " <|assistant|>"))
+    words = r"gpu:8000: the server puts a chat template .* Is it Ollama\? Then give engine='ollama'"
     for _ in range(2):
-        with pytest.raises(UnsupportedError, match=r"gpu:8000: the server puts a chat template .* llama\.cpp's server"):
+        with pytest.raises(UnsupportedError, match=words):
             await draft(provider)
     with pytest.raises(UnsupportedError, match="chat template around every prompt"):
         await provider.describe()
@@ -789,3 +913,43 @@ async def test_usage_of_a_stream_that_is_left_early() -> None:
     await draft(provider, prompt="Q a", usage=usage)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 4)
     assert json.dumps(server.bodies[-1])
+
+
+# Streams that break.
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), breaks(1))
+async def test_a_draft_that_broke_off_goes_on(
+    model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], faults: list[Break]
+) -> None:
+    server, whole = FakeOpenAI(toys.Plain(model), beginning=True, **way), Usage()
+    breaking, usage = Breaking(server.handle, *faults), Usage()
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        patch.setattr("cosd_providers.openai.adapter.check_started", nothing)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
+        expected = await draft(provider, prompt.decode(), limit=limit, usage=whole)
+        assume(readable(expected[:-1]) and simple(model))
+        provider = OpenAICompatible(URL, http_client=breaking.client(), dialect=TOY)
+        found = await draft(provider, prompt.decode(), limit=limit, usage=usage)
+    assert found == expected
+    assert usage.requests == whole.requests
+    assert usage.retries <= breaking.happened
+
+
+async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
+    server, _ = fake({"Q": [" a", " b", " c", " d"]})
+    breaking = Breaking(server.handle)
+    provider = OpenAICompatible(URL, http_client=breaking.client(), dialect=TOY)
+    await provider.describe()
+    server.requests.clear()
+    breaking.breaks = [Break("breaks", 700), *[Break("ends", 700)] * 2]
+    usage = Usage()
+    found = await draft(provider, limit=4, usage=usage)
+    assert [token.data for token in found[:-1]] == [b" a", b" b", b" c", b" d"]
+    prompts = [body["prompt"] for _, body in server.requests if body and body.get("stream")]
+    assert prompts[:2] == ["Q", "Q"]  # the same again, and then the text
+    assert prompts[2].startswith("Q a")
+    assert (usage.requests, usage.retries) == (1, breaking.happened)
+    assert breaking.happened == len(prompts) - 1

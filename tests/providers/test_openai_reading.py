@@ -81,6 +81,15 @@ def test_bytes_that_are_no_characters_are_never_shown() -> None:
     assert shown(spelt(event(raw, "stop"))) == [b"\xff", b"a", "end"]
 
 
+@pytest.mark.parametrize("lost", [1, 2, 5])
+@pytest.mark.parametrize("string", ["", "\ufffd"])
+def test_spaces_before_bytes_that_are_no_characters(lost: int, string: str) -> None:
+    tokens = [(" ", " "), (" ", " "), ("\ufffd" * lost, string), ("a", "a")]
+    expected = [b" ", b" ", "open", b"a"]
+    assert shown(spelt(event(tokens, "length"))) == expected
+    assert shown(spelt(*(event([token]) for token in tokens))) == expected
+
+
 def test_bytes_that_the_server_tells() -> None:
     content = [
         {"token": "\ufffd", "bytes": [0xE4, 0xB8], "logprob": 0.0},
@@ -93,6 +102,12 @@ def test_bytes_that_the_server_tells() -> None:
 
 def test_a_special_token_in_the_middle_has_no_bytes() -> None:
     assert shown(spelt(event([("", "<|x|>"), ("b", "b"), ("c", "c")], "length"))) == ["open", b"b", b"c"]
+
+
+def test_a_special_token_inside_a_character() -> None:
+    tokens = [("", ""), ("", "<|x|>"), ("", ""), ("一", "")]
+    assert shown(spelt(event(tokens, "length"))) == ["open", "open", "open", "一".encode()]
+    assert shown(spelt(*(event([token]) for token in tokens), event([], "length")))[-1] == "一".encode()
 
 
 def test_ends_are_learned() -> None:

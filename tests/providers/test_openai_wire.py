@@ -119,3 +119,41 @@ def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:
     assert "secret" not in str(caught.value)
     with pytest.raises(ResponseError, match="all of it"):
         parse(Answer, [], "http://gpu")
+
+
+def offset(tokens: list[str], offsets: list[int], text: str) -> list[tuple[bytes | None, list[str]]]:
+    """What each token's bytes are, and what is listed beside it, where a server tells offsets."""
+    tops = [{token: -0.1, "x": -3.0, "": -0.2} for token in tokens]
+    logprobs = {"tokens": tokens, "token_logprobs": [-0.1] * len(tokens), "top_logprobs": tops, "text_offset": offsets}
+    choice = Completion.model_validate({"text": text, "logprobs": logprobs})
+    return [(step.pick.data, [other.text for other in step.top]) for step in steps(choice)]
+
+
+def test_offsets_tell_what_a_token_without_a_string_completes() -> None:
+    found = offset(["a", "", "", " ", "b"], [9, 10, 10, 11, 12], "a\u6771 b")
+    assert [data for data, _ in found] == [b"a", None, "\u6771".encode(), b" ", None]
+    # Several tokens have no string: one that is listed without is still another one for all that is known.
+    assert [listed for _, listed in found][:3] == [["x", ""], ["", "x"], ["", "x"]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "offsets", "text"),
+    [
+        (["a", "", " "], [0, 1], "a\u6771 "),  # too few
+        (["a", "", "c"], [0, 2, 3], "a\u6771 c"),  # the first one does not stand there
+        (["a", "", "c"], [0, 2, 1], "a\u6771c"),
+        (["a", "", "c"], [0, 1, 9], "a\u6771c"),
+        (["a", "b", "c"], [0, 1, 2], "abc"),  # all have strings: nothing is in doubt
+    ],
+)
+def test_offsets_that_are_not_used(tokens: list[str], offsets: list[int], text: str) -> None:
+    found = offset(tokens, offsets, text)
+    assert [data for data, _ in found] == [None] * len(found)
+
+
+def test_a_string_before_a_token_without_one_may_not_be_all() -> None:
+    logprobs = {"tokens": ["a", " ", "", "", "b", "c"], "token_logprobs": [-0.1] * 6}
+    found = steps(Completion.model_validate({"text": "a \u6771bc", "logprobs": logprobs}))
+    assert [step.sure for step in found] == [True, False, True, True, True, False]
+    plain = {"tokens": ["a", "b"], "token_logprobs": [-0.1, -0.1]}
+    assert all(step.sure for step in steps(Completion.model_validate({"text": "ab", "logprobs": plain})))

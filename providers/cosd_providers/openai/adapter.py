@@ -5,10 +5,12 @@ Such a server takes text only, and each shows its tokens in its own way: `openai
 
 - A draft has no continuation: it goes on from its text. Within one draft that is avoided: where a character is not
   finished at the limit, the same text is asked again with more tokens.
-- Questions go as a list of prompts, as single prompts, or with `strategy="echo"`, where the server is proved to give
-  the probabilities of a prompt, in one request for all. An echo answers a question in mid-text only where the model's
-  own encoding of what stands before it is known to be the start of its encoding of the whole text: with a local
+- Questions go as a list of prompts, as single prompts, as a continuation, or by echo, where the server is proved to
+  give the probabilities of a prompt, in one request for all. An echo answers a question in mid-text only where the
+  model's own encoding of what stands before it is known to be the start of its encoding of the whole text: with a local
   tokenizer. Without one it answers at the end of the text alone, and the rest goes as prompts.
+- A server may tell no probabilities at all. That is found out once; it can then be asked only whether it agrees, by
+  words (`agreeing`).
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
   then has no known probability (None). That server's native adapter knows it.
 - Before the first use it is looked into, where it is in doubt, whether a prompt reaches the model as it is (`templates`
@@ -32,17 +34,31 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
-from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
+from cosd_providers.http.keys import with_key
+from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.once import Once
+from cosd_providers.openai.agreeing import Agreeing
 from cosd_providers.openai.asking import OWNED, Asking, Prefix
-from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.dialects import Dialect, dialect_of
 from cosd_providers.openai.drafting import Drafting
-from cosd_providers.openai.echo import Echo, Scored
-from cosd_providers.openai.learning import Known, check_raw, check_started, check_tokenizer, choose
-from cosd_providers.scoring import answer, boundaries, within
+from cosd_providers.openai.echo import Echo
+from cosd_providers.openai.examining import CompletionsWire, wire_of
+from cosd_providers.openai.learning import (
+    Known,
+    check_continued,
+    check_probs,
+    check_raw,
+    check_started,
+    check_tokenizer,
+    choose,
+)
+from cosd_providers.openai.proposing import Proposing, cannot_score
+from cosd_providers.openai.remembering import Kept, kept, taken_up
+from cosd_providers.scoring import answer, within
+from cosd_providers.strategies import Chooser, checked_strategy
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 
@@ -61,15 +77,17 @@ class OpenAICompatible(Adapter):
         extra_body: merged into every generation request.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
+        limits: as in `Transport`.
         dialect: what kind of server it is: a name of `dialects.DIALECTS`, or a `Dialect`.
         api: `"completions"` gives the model the prompt as it is; `"chat"` gives it as a user's message, and the
-            response so far as the start of the answer.
+            response so far as the start of the answer. By default what the dialect says.
         context: tokens that fit, prompt and answer together, where the server does not tell.
-        strategy: how questions are asked: `"list"` of prompts, `"singles"`, or `"echo"`. By default a list where the
-            server takes one, else singles. All give the same answers.
+        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least, first by a list where the
+            server takes one, else by singles. All give the same answers. `"echo"` and `"continuation"` answer more than
+            the end of the text, and the first place, only with a `tokenizer`, and are not chosen without one.
 
     Raises:
-        ValueError: the dialect is not known, or `extra_body` sets what the fusion itself decides.
+        ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
     """
 
     def __init__(
@@ -83,29 +101,34 @@ class OpenAICompatible(Adapter):
         extra_body: Mapping[str, object] | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
+        limits: Limits | None = None,
         dialect: str | Dialect = "openai",
-        api: Literal["completions", "chat"] = "completions",
+        api: Literal["completions", "chat"] | None = None,
         context: int | None = None,
-        strategy: Literal["echo", "list", "singles"] | None = None,
+        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
     ) -> None:
         self._dialect = dialect_of(dialect)
         owned = OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())}
         extra = checked_extra(extra_body, owned)
-        if strategy not in (None, "echo", "list", "singles") or api not in ("completions", "chat"):
-            raise ValueError("strategy is 'echo', 'list', 'singles' or None; api is 'completions' or 'chat'")
+        api = self._dialect.api if api is None else api
+        if api not in ("completions", "chat"):
+            words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
+            raise ValueError(f"there is no api={api!r}; it is {words}")
+        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
         if api == "chat" and strategy in ("echo", "list"):
             raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
         self._model = model
         self._api: Literal["completions", "chat"] = api
         self._context = context
-        self._strategy = strategy
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         base = url.strip().rstrip("/").removesuffix("/v1")
-        self._transport = Transport(base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
+        api_key, headers = with_key(self._dialect.key_header, api_key, headers)
+        self._transport = Transport(
+            base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
         self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra)
-        if strategy == "singles":
-            self._asking.lists = False
         self._echo = Echo(self._asking, self._dialect)
+        self._listing = self._dialect.models
         self._known: Once[Known] = Once()
         self._info: Once[ServerInfo] = Once()
 
@@ -134,6 +157,7 @@ class OpenAICompatible(Adapter):
                 end_prob=self._dialect.end_prob if self._api == "completions" else self._dialect.chat_end_prob,
                 tokenize=self._tokenizer is not None,
                 score=await self._scores(Usage()),
+                probs=known.probs,
             ),
         )
 
@@ -143,9 +167,11 @@ class OpenAICompatible(Adapter):
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
-        context = (await self._know()).context
+        known = await self._know()
+        if not known.probs:
+            raise self._no_probs()
         await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
-        drafting = Drafting(self._asking, prompt, text, usage, context)
+        drafting = Drafting(self._asking, prompt, text, usage, known.context)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item
@@ -153,37 +179,24 @@ class OpenAICompatible(Adapter):
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """All questions in one request where the server can, and one more for those that need it.
+        """All questions as the strategy says, and once more those that need it.
 
         See `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores.
         """
-        await self._know()
+        known = await self._know()
         whole = Prefix(prompt, sendable(text))
         await self._asking.check_whole(whole, usage)
-        scored: Scored | None = None
-        if self._strategy == "echo" or (questions is None and self._tokenizer is None):
-            if not await self._scores(usage):
-                raise self._cannot_score()
-            if whole.whole:
-                try:
-                    scored = await self._echo.score(whole, usage)
-                except ResponseError:  # of this text it does not hold what it should: the places are asked one by one
-                    if questions is None:
-                        raise
-        if questions is None:
-            own = [piece.data for piece in self._tokenizer.encode(whole.whole)] if self._tokenizer else []
-            if scored is not None:
-                own = [position.pick.token.data for position in scored.positions]
-            questions = boundaries(own, len(prompt.encode()))
-        chains = Chains(
-            self._asking,
-            prompt,
-            text,
-            usage,
-            scored if self._strategy == "echo" else None,
-            self._tokenizer,
-        )
-        return await answer(questions, chains.ask)
+        if not known.probs:
+            if questions is None or not all(question.word for question in questions):
+                raise self._no_probs()
+            found = await answer(questions, Agreeing(self._asking, prompt, text, usage).ask)
+            listed = len(questions) > 1 and self._asking.lists
+            usage.answered_by("list" if listed else "singles", len(questions))
+            return found
+        raw = self._api == "completions"
+        asking, tokenizer, chooser = self._asking, self._tokenizer, self._chooser
+        proposing = Proposing(asking, self._echo, tokenizer, chooser, raw=raw, prompt=prompt, text=text, usage=usage)
+        return await proposing.answer(questions)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request, where the server is proved to score; see `contract.Provider`.
@@ -192,7 +205,7 @@ class OpenAICompatible(Adapter):
         """
         await self._know()
         if not await self._scores(usage):
-            raise self._cannot_score()
+            raise cannot_score(self._transport.endpoint)
         whole = Prefix(prompt, sendable(text))
         await self._asking.check_whole(whole, usage)
         if not whole.text:
@@ -210,24 +223,49 @@ class OpenAICompatible(Adapter):
         """What has to be known before the first use; found out once, and counted nowhere."""
         return await self._known.get(self._learn)
 
+    async def examine(self) -> CompletionsWire:
+        """The server, to be asked freely."""
+        await self._know()
+        return wire_of(self._asking, self._dialect, self._transport, self._api)
+
+    async def learned(self) -> dict[str, Any]:
+        """What is known of the server, for `recall`."""
+        known = await self._know()
+        scores = self._api == "completions" and self._asking.probs
+        name = self._tokenizer.name if self._tokenizer else None
+        return await self._kept(await kept(self._asking, self._echo, known, name, scores=scores), known.model)
+
     async def _learn(self) -> Known:
+        name = self._tokenizer.name if self._tokenizer else None
+        if (one := await self._taken_up(Kept)) is not None:
+            known = taken_up(one, self._asking, self._echo)
+            if self._tokenizer is not None and name != one.tokenizer:
+                await check_tokenizer(self._asking, self._dialect, self._tokenizer)
+            return known
         known = await choose(self._transport, self._dialect, self._model)
         self._asking.model = known.model
+        if self._api == "chat":
+            check_continued(self._asking, self._dialect)
+        read = await check_probs(self._asking, self._dialect) if self._dialect.probs is None else None
         if self._api == "completions" and self._dialect.templates:
-            await check_raw(self._asking)
+            await check_raw(self._asking, read)
         if self._api == "completions" and self._tokenizer is not None:
             await check_tokenizer(self._asking, self._dialect, self._tokenizer)
-        if self._api == "chat" and self._dialect.continues is not None:
+        if self._api == "chat":
             await check_started(self._asking)
-        return known if self._context is None else Known(known.model, self._context)
+        context = known.context if self._context is None else self._context
+        return Known(known.model, context, self._asking.probs)
 
     async def _scores(self, usage: Usage) -> bool:
-        """Whether the server is proved to score."""
-        return self._api == "completions" and await self._echo.proved(usage)
+        """Whether the server is proved to tell the probabilities of a text's own tokens."""
+        return self._api == "completions" and self._asking.probs and await self._echo.tells(usage)
 
-    def _cannot_score(self) -> UnsupportedError:
-        words = "the server does not give the probabilities of a given text, or not the right ones (echo, logprobs)"
-        hint = "Use it without `score` and strategy='echo', and with a `tokenizer` where every boundary is asked."
+    def _no_probs(self) -> UnsupportedError:
+        words = "the server gives no probabilities with its tokens, although asked (logprobs)"
+        hint = (
+            "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
+            " verifier=AgreementVerifier(). Or is there another server for this model, such as vLLM or llama.cpp's?"
+        )
         return self._unsupported(words, hint)
 
     def _unsupported(self, words: str, hint: str) -> UnsupportedError:

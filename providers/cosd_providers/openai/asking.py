@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -21,6 +21,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.dialects import ENDS, Dialect
+from cosd_providers.openai.hidden import whole_characters
 from cosd_providers.openai.wire import Answer, Billed, Completion, bill
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
@@ -70,6 +71,7 @@ class Asking:
         ends: strings and ids of ends of sequence; one is added when it is first seen.
         model: the model's id.
         lists: whether one request may hold a list of prompts; None before it was tried.
+        probs: whether probabilities are asked for.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Asking:
         self.endpoint = transport.endpoint
         self.lists = dialect.lists if api == "completions" else False
         self.repeats = dialect.repeats
+        self.probs = dialect.probs is not False
         self._transport = transport
         self._dialect = dialect
         self._api = api
@@ -107,32 +110,41 @@ class Asking:
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=f"Give api={other!r}.")
         return path
 
-    def stream(
-        self, prefix: Prefix, limit: int, usage: Usage
-    ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
-        """An answer of at most `limit` raw tokens, as events."""
+    @asynccontextmanager
+    async def stream(
+        self, prefix: Prefix, limit: int, usage: Usage, attempt: int = 0
+    ) -> AsyncGenerator[AsyncIterator[Answer]]:
+        """An answer of at most `limit` raw tokens, as events; `attempt` as in `Transport.stream`."""
         options = self._dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
         body = {**self._body(prefix, limit), "stream": True, **more}
-        return self._transport.stream(self.path, body, usage=usage, keep_alive=self._dialect.keep_alive)
+        async with AsyncExitStack() as stack:
+            keep = self._dialect.keep_alive
+            stream = self._transport.stream(self.path, body, usage=usage, keep_alive=keep, attempt=attempt)
+            events = self._answers(await stack.enter_async_context(stream))
+            if not self._dialect.shows_parts:
+                whole = partial(self.one, prefix, limit, usage, check=False)
+                events = whole_characters(events, stack, whole, self.endpoint)
+            async with aclosing(events) as answers:
+                yield answers
 
     async def many(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
         """At most `limit` raw tokens after each prefix, in as few requests as the server can do with."""
         if self.lists is False or len(prefixes) < 2:
-            return await self._singles(prefixes, limit, usage)
+            return await self.singles(prefixes, limit, usage)
         answers: list[Completion] = []
         for at in range(0, len(prefixes), _LIST):
             asked = prefixes[at : at + _LIST]
             found = await self._list(asked, limit, usage) if len(asked) > 1 else None
             if found is None:
-                return [*answers, *await self._singles(prefixes[at:], limit, usage)]
+                return [*answers, *await self.singles(prefixes[at:], limit, usage)]
             answers += found
         return answers
 
     async def one(self, prefix: Prefix, limit: int, usage: Usage, *, check: bool = True, **fields: object) -> Answer:
         """At most `limit` raw tokens after a prefix; an error where less of it was read, unless that is found out."""
         body = {**self._body(prefix, limit), **fields}
-        answer = parse(Answer, await self._transport.post(self.path, body, usage=usage), self._transport.endpoint)
+        answer = self.read(await self._transport.post(self.path, body, usage=usage))
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self._transport.endpoint)
         bill(usage, answer.usage)
@@ -142,6 +154,14 @@ class Asking:
         if self.repeats and choice.message and choice.message.content:
             choice.message.content = choice.message.content.removeprefix(prefix.text)
         return answer
+
+    def read(self, data: object) -> Answer:
+        """What the server says, whole or in one event."""
+        return parse(Answer, data, self.endpoint)
+
+    async def _answers(self, events: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[Answer]:
+        async for event in events:
+            yield self.read(event)
 
     def count(self, prefix: Prefix) -> int | None:
         """How many tokens the server makes of it, without those of a chat template; None without a tokenizer."""
@@ -188,19 +208,17 @@ class Asking:
     def _body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """A request: greedy, with the most probable tokens."""
         dialect = self._dialect
-        common = {**self._extra, "model": self.model, **dialect.greedy, **dialect.whole}
+        common = {**dialect.extra, **self._extra, "model": self.model, **dialect.greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
         if self._api == "completions":
-            return {**common, "prompt": prefix.whole, "logprobs": min(TIES, dialect.most)}
+            shown: dict[str, object] = {"logprobs": min(TIES, dialect.most)}
+            return {**common, "prompt": prefix.whole, **(shown if self.probs else {})}
         messages: list[dict[str, object]] = [{"role": "user", "content": prefix.prompt}]
         if prefix.text:
-            if dialect.continues is None:
-                words = "this server cannot continue an answer that was started, over its chat route"
-                hint = 'Give api="completions", or the dialect of a server that can.'
-                raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
             messages.append({"role": "assistant", "content": prefix.text, **dialect.continued})
-            common |= dialect.continues
-        return {**common, "messages": messages, "logprobs": True, "top_logprobs": min(TIES, dialect.chat_most)}
+            common |= dialect.continues or {}
+        shown = {"logprobs": True, "top_logprobs": min(TIES, dialect.chat_most)}
+        return {**common, "messages": messages, **(shown if self.probs else {})}
 
     async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
         """The answers to a list of prompts; None where the server takes none."""
@@ -212,7 +230,7 @@ class Asking:
                 raise
             self.lists = False
             return None
-        answer = parse(Answer, found, self._transport.endpoint)
+        answer = self.read(found)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != [*range(len(prefixes))]:
             bill(usage, answer.usage)
@@ -242,7 +260,7 @@ class Asking:
         written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
         return Billed(prompt_tokens=read, completion_tokens=sum(written))
 
-    async def _singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+    async def singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
         """One request for each prefix, several at once."""
         answers = await concurrently([partial(self.one, prefix, limit, usage) for prefix in prefixes])
         return [choice for answer in answers for choice in answer.choices]

@@ -28,6 +28,10 @@ class Chains:
         usage: where requests are counted.
         scored: the whole text, scored, if chains may go along it.
         tokenizer: says where they may.
+        singly: whether each prompt has its own request.
+
+    Attributes:
+        from_text: how many chains went along the scored text.
     """
 
     def __init__(
@@ -38,6 +42,8 @@ class Chains:
         usage: Usage,
         scored: Scored | None = None,
         tokenizer: Tokenizer | None = None,
+        *,
+        singly: bool = False,
     ) -> None:
         self._asking = asking
         self._prompt = prompt
@@ -45,6 +51,8 @@ class Chains:
         self._usage = usage
         self._scored = scored
         self._tokenizer = tokenizer
+        self._singly = singly
+        self.from_text = 0
 
     async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
         """About as many positions as each chain wants; none where the server cannot go on."""
@@ -53,6 +61,7 @@ class Chains:
             positions = self._along(chain)
             if positions:  # the text's own tokens have id 0
                 found[at] = along(chain, [0] * len(positions), positions)
+                self.from_text += 1
         left = [at for at in range(len(chains)) if at not in found]
         asked = await self._prompts([chains[at] for at in left])
         found.update(zip(left, asked, strict=True))
@@ -65,7 +74,7 @@ class Chains:
             return []
         before, whole = self._prompt + sendable(self._text[:start]), self._prompt + sendable(self._text)
         if before == whole:
-            return [scored.after]
+            return [scored.after] if scored.after else []
         if self._tokenizer is None:
             return []
         pieces, first = self._tokenizer.encode(whole), self._tokenizer.encode(before)
@@ -93,13 +102,14 @@ class Chains:
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
         """The positions after each prefix; a few more where the first ones are not shown."""
-        choices = await self._asking.many(prefixes, wanted, self._usage)
+        ask = self._asking.singles if self._singly else self._asking.many
+        choices = await ask(prefixes, wanted, self._usage)
         found = [read(choice, self._asking.endpoint, self._asking.ends) for choice in choices]
         cut = [choice.finish_reason == "length" for choice in choices]
         short = [at for at, positions in enumerate(found) if cut[at] and len(positions) <= skipped[at]]
         if not short:
             return found
-        again = await self._asking.many([prefixes[at] for at in short], wanted + _MORE, self._usage)
+        again = await ask([prefixes[at] for at in short], wanted + _MORE, self._usage)
         for at, choice in zip(short, again, strict=True):
             found[at] = read(choice, self._asking.endpoint, self._asking.ends)
             if not found[at] and not prefixes[at].whole:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cosd_providers.contract import Usage
 from cosd_providers.errors import (
+    AuthenticationError,
     ContextLengthError,
     InvalidRequestError,
     ModelChoiceError,
@@ -16,11 +17,11 @@ from cosd_providers.errors import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.dialects import Dialect
-from cosd_providers.openai.wire import Listed, Models
+from cosd_providers.openai.wire import Listed, Models, steps
 from cosd_providers.parsing import parse
 from cosd_providers.tokenization import Tokenizer, count
 
-__all__ = ["Known", "check_raw", "check_started", "check_tokenizer", "choose"]
+__all__ = ["Known", "check_continued", "check_probs", "check_raw", "check_started", "check_tokenizer", "choose"]
 
 _NAMED = 8  # models that an error lists
 _STARTED = "4711 and 0815"  # of several tokens: no single one says it
@@ -34,10 +35,12 @@ class Known:
     Attributes:
         model: the id of the model that is asked.
         context: tokens that fit, prompt and answer together, where the server tells.
+        probs: whether it tells the probabilities of its tokens.
     """
 
     model: str
     context: int | None
+    probs: bool = True
 
 
 async def choose(transport: Transport, dialect: Dialect, model: str | None) -> Known:
@@ -51,7 +54,8 @@ async def choose(transport: Transport, dialect: Dialect, model: str | None) -> K
     if model is None and len(listed) == 1:
         [found] = listed
     if found is None and (model is None or (listed and dialect.all_listed)):
-        problem = f"no model {model!r}" if model else "several models, and none was named"
+        unnamed = "several models, and none was named" if listed else "no model was named"
+        problem = f"no model {model!r}" if model else unnamed
         names = ", ".join(repr(one.id) for one in listed[:_NAMED])
         more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
         words = f"{problem}; the server has {names + more or 'told of none'}"
@@ -71,20 +75,78 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
         return []
 
 
-async def check_raw(asking: Asking) -> None:
+def check_continued(asking: Asking, dialect: Dialect) -> None:
+    """Sees whether a message can be continued at all.
+
+    Raises:
+        UnsupportedError: it cannot.
+    """
+    if dialect.continues is None:
+        words = (
+            f"over the chat route of {dialect.engine} an answer that was started is not continued,"
+            " and a fusion goes on after each word that it replaces"
+        )
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=dialect.no_reply)
+
+
+async def check_probs(asking: Asking, dialect: Dialect) -> int | None:
+    """Asks for one token after a letter, with its probability; if none is told, none is asked for ever again.
+
+    Returns:
+        How many tokens were read of the letter, where that is told.
+
+    Raises:
+        UnsupportedError: the model is refused, for a reason that is known.
+    """
+    read: int | None = None
+    for text in ("a", dialect.known_text):
+        try:
+            answer = await asking.one(Prefix(text, ""), 1, Usage(), check=False)
+        except (InvalidRequestError, AuthenticationError) as error:
+            said = str(error).lower()
+            asking.probs = not any(part in said for part in dialect.no_probs)
+            if asking.probs:
+                _known_refusal(error, said, dialect)
+            return read
+        except (ContextLengthError, ResponseError):
+            return read  # whoever asks next is told
+        read = read or (answer.usage.prompt_tokens or None if answer.usage else None)
+        [choice] = answer.choices
+        if steps(choice) or (choice.logprobs and choice.logprobs.alone):
+            return read
+        if choice.written:
+            asking.probs = False
+            return read
+    return read
+
+
+def _known_refusal(error: InvalidRequestError | AuthenticationError, said: str, dialect: Dialect) -> None:
+    """Says in our words why a model is refused; a key that is refused is an error of its own."""
+    for refusal in dialect.refusals:
+        if refusal.says in said:
+            raise UnsupportedError(refusal.words, endpoint=error.endpoint, hint=refusal.hint) from error
+    if isinstance(error, AuthenticationError):
+        raise error
+
+
+async def check_raw(asking: Asking, read: int | None = None) -> None:
     """Asks for one token after a letter: if many tokens were read, a chat template stands around it.
 
     A server that tells no usage cannot be checked.
 
+    Args:
+        asking: requests to the server.
+        read: how many tokens were read of a letter, where that is known.
+
     Raises:
         UnsupportedError: no answer can be continued there, and nothing in the answers would tell.
     """
-    read = await _read(asking, Prefix("a", ""))
+    read = read or await _read(asking, Prefix("a", ""))
     if read is not None and read > _BARE:
         words = f"the server puts a chat template around every prompt: of one letter it has read {read} tokens"
         hint = (
-            "So it cannot go on with an answer. Ollama does that for chat models: serve the same model file with"
-            " llama.cpp's server for now, or use a model whose template is the bare prompt."
+            "So it cannot go on with an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
+            " Else use a model whose template is the bare prompt."
         )
         raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 

@@ -37,11 +37,13 @@ class Spelling:
     Attributes:
         count: how many tokens the server told of.
         listed: whether the server listed what is most probable at the position that came last.
+        told: how probable it said its own token there is.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
         self.count = 0
         self.listed = False
+        self.told: float | None = None
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
@@ -107,7 +109,8 @@ class Spelling:
             if not self._text or (coming and not over):
                 return None  # its text is still to come
             # Else it is a special token, which has a string and no text.
-        if ended or not self._text or self._text.endswith(_LOST) or any(_says(step.pick) for step in self._steps):
+        to_come = not over and any(_says(step.pick) for step in self._steps)
+        if ended or to_come or not self._text or self._text.endswith(_LOST):
             return None
         return self._before(len(self._steps))
 
@@ -234,10 +237,11 @@ class Spelling:
         """A step as scoring takes it; its own token first, the others with numbers where they have no ids."""
         pick = step.pick
         # Where its own bytes are fewer, the server has hidden the tokens before it, and how sure they were.
-        hides = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
-        token = Token(data, None if hides else pick.prob, end=end, name=pick.text or None if end else None)
-        first = Choice(0 if pick.id is None else pick.id, token, is_open)
-        self.listed = bool(step.top)
+        fewer = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
+        known = None if fewer or step.hides else pick.prob
+        token = Token(data, known, end=end, name=pick.text or None if end else None)
+        first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
+        self.listed, self.told = bool(step.top), pick.prob
         others = [other for other in step.top if not _same(other, pick)]
         return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
 

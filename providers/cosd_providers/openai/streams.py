@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cosd_providers.contract import Token, Usage
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.openai.reading import Spelling
 from cosd_providers.openai.wire import Answer, Billed, Completion, bill, steps
-from cosd_providers.parsing import parse
+from cosd_providers.parsing import check_own
 from cosd_providers.scoring import Draft, Position
 
 __all__ = ["Run", "read"]
@@ -67,9 +65,8 @@ class Run:
         told = self.billed.completion_tokens if self.billed else None
         return max(told or 0, self._spelling.count)
 
-    def feed(self, data: dict[str, Any]) -> list[Token]:
+    def feed(self, event: Answer) -> list[Token]:
         """Takes one event; gives the whole tokens that it completes."""
-        event = parse(Answer, data, self._endpoint)
         self.billed = event.usage or self.billed
         tokens: list[Token] = []
         for choice in event.choices:
@@ -123,6 +120,7 @@ def _check_greedy(position: Position, at: int, spelling: Spelling, endpoint: str
     own = position.pick.token.prob
     if position.pick.token.end and own is None:
         return
+    check_own(spelling.told, endpoint)
     if not spelling.listed and (own is None or own == 1.0) and at:
         words = "the server does not tell the probabilities of all its tokens, only of the first ones"
         hint = "If it decodes speculatively, start it without a draft model."

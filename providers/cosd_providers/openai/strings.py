@@ -36,8 +36,9 @@ def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
 def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end: bool = False) -> bool:
     """Whether tokens with these strings may have made `text`, or its beginning.
 
-    A token without a string leaves a character open, or is a space where strings are bare. One with U+FFFD completes a
-    character that others have left open, if anything follows the mark.
+    A token without a string leaves a character open, or is a space where strings are bare; any number of U+FFFD may
+    stand for bytes of such tokens that are no character. One with U+FFFD completes a character that others have left
+    open, if anything follows the mark.
 
     Args:
         strings: of the tokens; or their bytes, where they are known.
@@ -65,6 +66,8 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
             return False
         if follow(index + 1, at):  # no character is complete, or a token without text
             return True
+        if text.startswith(_LOST, at) and not core:  # for its bytes
+            return follow(index, at + len(_LOST))
         size = len(first_character(text[at:]).encode())
         return bare and not core and size > 1 and follow(index + 1, at + size)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.contract import Usage
-from cosd_providers.parsing import prob
+from cosd_providers.parsing import prob, unless_none
 
-__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "steps"]
+__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "rest_of", "steps"]
 
 _ID = re.compile(r"token_id:(\d+)")
 """How vLLM and others write a token where they are asked for ids."""
@@ -31,24 +32,15 @@ _STOPS = ("eos", "eos_token", "end_turn")
 Byte = Annotated[int, Field(ge=0, le=255)]
 
 
-def _unless_none(default: Any) -> BeforeValidator:
-    """Some servers write null for what they leave out."""
-
-    def told(value: Any) -> Any:
-        return default if value is None else value
-
-    return BeforeValidator(told)
-
-
 def _alone(value: Any) -> Any:
     return {"alone": True} if isinstance(value, int | float) else value
 
 
 def _reason(value: Any) -> Any:
-    return "stop" if value in _STOPS else value
+    return "stop" if value in _STOPS else value or None  # an empty one is none
 
 
-Number = Annotated[int, _unless_none(0)]
+Number = Annotated[int, unless_none(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +63,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token of an answer, and the most probable ones at its place, in no certain order."""
+    """One token of an answer, and the most probable ones at its place, in no certain order.
+
+    `hides` where the server has left out tokens before it, and given it their bytes: how sure those were is not known.
+    Not `sure` where it may have more bytes than its string: the first ones of a character that goes on in the next.
+    """
 
     pick: Candidate
     top: Sequence[Candidate] = ()
+    hides: bool = False
+    sure: bool = True
 
 
 class Named(BaseModel):
@@ -85,6 +83,7 @@ class Named(BaseModel):
     bytes: list[Byte] | None = None
     id: int | None = Field(None, validation_alias=AliasChoices("id", "token_id"))
     top_logprobs: list[Named] | None = None
+    hides: bool = False
 
 
 class Logprobs(BaseModel):
@@ -95,6 +94,7 @@ class Logprobs(BaseModel):
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float | None] | None] | None = None
+    text_offset: list[int | None] | None = None
 
 
 class Ranked(BaseModel):
@@ -114,7 +114,7 @@ class Completion(BaseModel):
     """One of the answers in a response: of either route, whole or as an event of a stream."""
 
     index: Number = 0
-    text: Annotated[str, _unless_none("")] = ""
+    text: Annotated[str, unless_none("")] = ""
     message: Message | None = Field(None, validation_alias=AliasChoices("message", "delta"))
     logprobs: Annotated[Logprobs | None, BeforeValidator(_alone)] = None
     finish_reason: Annotated[str | None, BeforeValidator(_reason)] = None
@@ -146,7 +146,7 @@ class Billed(BaseModel):
 class Answer(BaseModel):
     """A response of either route, or one event of its stream."""
 
-    choices: Annotated[list[Completion], _unless_none([])] = []
+    choices: Annotated[list[Completion], unless_none([])] = []
     usage: Billed | None = None
 
 
@@ -170,11 +170,22 @@ def steps(answer: Completion) -> list[Step]:
     logprobs = answer.logprobs
     if logprobs is None:
         return []
-    found = _chat(logprobs.content) if logprobs.content is not None else _legacy(logprobs)
+    found = _chat(logprobs.content) if logprobs.content is not None else _placed(_marked(_legacy(logprobs)), answer)
     ids = answer.token_ids or ()
     if len(ids) != len(found):
         return found
     return [Step(_with_id(step.pick, token_id), step.top) for step, token_id in zip(found, ids, strict=True)]
+
+
+def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
+    """An answer without its first tokens, which have these strings and this text; None where it begins otherwise."""
+    count, written, found = len(seen), answer.written, answer.logprobs or Logprobs()
+    if [step.pick.text for step in steps(answer)[:count]] != [*seen] or not written.startswith(text):
+        return None
+    lists = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset")
+    left = {name: values[count:] for name in lists if (values := getattr(found, name)) is not None}
+    update = {"text": written.removeprefix(text), "message": None, "logprobs": found.model_copy(update=left)}
+    return answer.model_copy(update={**update, "token_ids": None})
 
 
 def bill(usage: Usage, billed: Billed | None) -> None:
@@ -186,7 +197,7 @@ def bill(usage: Usage, billed: Billed | None) -> None:
 
 
 def _chat(content: Sequence[Named]) -> list[Step]:
-    return [Step(_named(entry), [_named(other) for other in entry.top_logprobs or ()]) for entry in content]
+    return [Step(_named(one), [_named(other) for other in one.top_logprobs or ()], one.hides) for one in content]
 
 
 def _named(entry: Named) -> Candidate:
@@ -206,6 +217,38 @@ def _legacy(logprobs: Logprobs) -> list[Step]:
         Step(_candidate(token, value), [_candidate(*item) for item in (top or {}).items()])
         for token, value, top in zip(tokens, values, tops, strict=False)
     ]
+
+
+def _placed(found: list[Step], answer: Completion) -> list[Step]:
+    """Where tokens have no string, all get the text that their offsets tell; none where the offsets are not right.
+
+    A token's offset is how many characters are whole before it: a character belongs to the token that completes it.
+    """
+    offsets, text = (answer.logprobs and answer.logprobs.text_offset) or [], answer.text
+    if len(offsets) != len(found) or not text or all(step.pick.text for step in found):
+        return found
+    places = [place - (offsets[0] or 0) for place in offsets if place is not None]
+    if len(places) != len(found) or places != sorted(places) or places[-1] > len(text):
+        return found
+    parts = [text[start:end] for start, end in pairwise(places)]
+    if any(step.pick.text not in ("", part) for step, part in zip(found, parts, strict=False)):
+        return found
+    return [*(_spelling(step, part) for step, part in zip(found, parts, strict=False)), found[-1]]
+
+
+def _spelling(step: Step, part: str) -> Step:
+    if not part:
+        return step
+    # Several tokens may have no string: what is listed without one is not this one for certain.
+    top = [other for other in step.top if other.text != step.pick.text] if step.pick.text else step.top
+    return replace(step, pick=replace(step.pick, data=part.encode()), top=top)
+
+
+def _marked(found: list[Step]) -> list[Step]:
+    """Where a token without a string follows, a string may be all that a server shows of a token that ends in parts."""
+    silent = [not step.pick.text and step.pick.data is None for step in found]
+    after = [*silent[1:], any(silent)]  # what follows the last one is not known
+    return [replace(step, sure=not (step.pick.text and one)) for step, one in zip(found, after, strict=False)]
 
 
 def _candidate(text: str, logprob: float | None) -> Candidate:

@@ -1,0 +1,81 @@
+"""The OpenAI-compatible adapter does what every adapter has to do, against llama-cpp-python, its echo included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from conformance import ENDLESS, Conformance, Subject
+from cosd_providers import OpenAICompatible, Token, Usage
+from llama_cpp_python.servers import LlamaCppPythonServer
+from plain import MODELS, PlainLlamaCppPython, Raw
+
+
+class TestOpenAICompatible(Conformance):
+    tolerance = 1e-2  # it is compiled for the machine that it runs on, and so computes in another order
+
+    @pytest.fixture(params=["singles", "echo", "continuation"])
+    def given(
+        self,
+        plain: Mapping[str, PlainLlamaCppPython],
+        served: Mapping[str, LlamaCppPythonServer],
+        request: pytest.FixtureRequest,
+    ) -> Callable[[str], Subject]:
+        self.served = served
+
+        def given(name: str) -> Subject:
+            options: Any = {"dialect": "llama-cpp-python", "strategy": request.param, "tokenizer": MODELS / name}
+            return Subject(partial(OpenAICompatible, plain[name].url, **options), plain[name])
+
+        return given
+
+    def close(self, subject: Subject, ours: Sequence[Token], theirs: Sequence[Raw], *, sure: bool = True) -> None:
+        """A token that ends within a character shows its whole ones alone: equal texts, and where both part, tokens.
+
+        The last model has such tokens: a space with the first bytes of an emoji.
+        """
+        if subject.plain.name != "reciter":
+            super().close(subject, ours, theirs, sure=sure)
+            return
+        mine, other = parts(ours), parts(theirs)
+        text, expected = (b"".join(token.data for token in tokens) for tokens in (ours, theirs))
+        assert text.startswith(expected) or expected.startswith(text)
+        for span in {*mine} & {*other}:
+            if mine[span] is not None and other[span] is not None:
+                assert mine[span] == pytest.approx(other[span], abs=self.tolerance)
+        assert {*mine} & {*other} or len(ours) < 3
+
+    @pytest.mark.parametrize("how", ["close", "cancel"])
+    async def test_the_server_sees_a_cancellation(self, subject: Callable[[str], Subject], how: str) -> None:
+        """It tells of it in its log, and nowhere else."""
+        server, seen = self.served["sums"], "Disconnected from client"
+        before = server.log(10**6).count(seen)
+        async with OpenAICompatible(server.url, dialect="llama-cpp-python") as provider:
+            await provider.describe()
+            for _ in range(5):  # a busy machine may let a small model finish before its server hears of it
+                draft: Any = subject("sums").make().generate(ENDLESS, b"", max_tokens=400, usage=Usage())
+                if how == "close":
+                    await anext(draft)
+                    await draft.aclose()
+                else:
+                    with anyio.CancelScope() as scope:
+                        async for _ in draft:
+                            scope.cancel()
+                with anyio.move_on_after(5):
+                    while server.log(10**6).count(seen) == before:  # noqa: ASYNC110
+                        await anyio.sleep(0.01)
+                    return
+        pytest.fail("the server wrote to the end, every time")
+
+
+def parts(tokens: Sequence[Token | Raw]) -> dict[tuple[int, int], float | None]:
+    """The probability of each token by where it stands."""
+    found, at = {}, 0
+    for token in tokens:
+        found[at, at + len(token.data)] = token.prob
+        at += len(token.data)
+    return found

@@ -1,0 +1,188 @@
+"""Servers that tell no probabilities: found out once, refused as drafts, and asked as assistants by words alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import toys
+from asked import draft
+from cosd_api import AgreementVerifier, Fusion, RuleVerifier
+from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
+from cosd_providers.contract import Token
+from cosd_providers.openai import Dialect, OpenAICompatible
+from cosd_providers.openai.agreeing import words
+from cosd_providers.openai.wire import Completion
+from cosd_providers.testing import ScriptedProvider, TextModel
+from fake_openai import FakeOpenAI
+
+URL = "http://gpu:8000"
+TOY = Dialect("toy", known_text="Q", sample="Q")
+ANSWER = [" The", " capi", "tal", " is", " Li", "ma", ".", " It", " is", " big"]
+
+
+def over(**options: Any) -> tuple[FakeOpenAI, OpenAICompatible]:
+    server = FakeOpenAI(TextModel({"Q": list(ANSWER)}), **options)
+    return server, OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
+
+
+def said(text: str, finish: str | None) -> list[bytes]:
+    answer = Completion(text=text, message=None, finish_reason=finish)
+    return [b"<end>" if one.pick.token.end else one.pick.token.data for one in words(answer)]
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "found"),
+    [
+        (" The capital is", "length", [b" The", b" capital"]),
+        (" The capital is ", "length", [b" The", b" capital", b" is"]),
+        (" The capital is", "stop", [b" The", b" capital", b" is", b"<end>"]),
+        (" is Lima.", "length", [b" is", b" Lima"]),
+        (" is Lima.\n\n", "stop", [b" is", b" Lima", b".", b"\n\n", b"<end>"]),
+        (" Lima", "length", []),
+        ("", "length", []),
+        ("", "stop", [b"<end>"]),
+        (" caf\u00e9 \ufffd", "length", [b" caf\xc3\xa9"]),
+        (" a_1, (b)", "content_filter", [b" a", b"_", b"1", b",", b" (", b"b"]),
+    ],
+)
+def test_words(text: str, finish: str | None, found: list[bytes]) -> None:
+    assert said(text, finish) == found
+
+
+@pytest.mark.parametrize("probs", ["ignored", "refused"])
+@pytest.mark.parametrize("lists", ["yes", "500"])
+async def test_an_assistant_that_tells_no_probabilities(probs: Any, lists: Any) -> None:
+    server, provider = over(probs=probs, lists=lists)
+    able = (await provider.describe()).capabilities
+    assert (able.probs, able.score, able.end_prob) == (False, False, False)
+    server.requests.clear()
+    text = b" The capital is Lima. It is"
+    asked = [
+        Question(0, (b" The", b" ca"), word=True),
+        Question(12, (b" was",), word=True),
+        Question(20, (b".",), True),
+    ]
+    found = await provider.propose("Q", text, asked, usage=Usage())
+    assert [one and [token.data for token in one.tokens] for one in found] == [
+        [b" The", b" capital"],
+        [b" is", b" Lima"],  # what comes after the word tells that it has ended
+        [b"."],
+    ]
+    assert {token.prob for one in found if one for token in one.tokens} == {None}
+    assert not any({"logprobs", "top_logprobs"} & {*body} for body in server.bodies)
+
+
+async def test_it_is_asked_again_until_a_word_is_whole() -> None:
+    server = FakeOpenAI(TextModel({"Q": [*"abcdefghijklmnopqrstuvwxyz", ".", "x"]}), probs="ignored")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
+    await provider.describe()
+    server.requests.clear()
+    [found] = await provider.propose("Q", b"", [Question(0, (b"a",), word=True)], usage=Usage())
+    assert found is not None
+    assert [token.data for token in found.tokens] == [b"abcdefghijklmnopqrstuvwxyz"]
+    assert [body["max_tokens"] for body in server.bodies] == [8, 16, 32]
+
+
+async def test_a_word_without_an_end_is_given_up() -> None:
+    server = FakeOpenAI(TextModel({"Q": ["a"] * 999}), probs="ignored")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
+    assert await provider.propose("Q", b"", [Question(0, (b"b",), word=True)], usage=Usage()) == [None]
+
+
+async def test_the_end_is_agreed_on() -> None:
+    _, provider = over(probs="ignored")
+    text = "".join(ANSWER).encode()
+    [found] = await provider.propose("Q", text, [Question(len(text), (b"",), word=True)], usage=Usage())
+    assert found is not None
+    assert found.tokens == (Token(b"", None, end=True),)
+
+
+@pytest.mark.parametrize("probs", ["ignored", "refused"])
+async def test_as_a_draft_it_is_refused(probs: Any) -> None:
+    server, provider = over(probs=probs)
+    words = r"gives no probabilities with its tokens, although asked \(logprobs\).* cannot draft.*AgreementVerifier"
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=words):
+            await draft(provider, "Q")
+    # A model that says nothing to a letter is asked something else; none of it is ever asked again.
+    assert [body["prompt"] for body in server.bodies] == (["a"] if probs == "refused" else ["a", "Q"])
+    with pytest.raises(UnsupportedError, match="no probabilities"):
+        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+    with pytest.raises(UnsupportedError, match="no probabilities"):
+        await provider.propose("Q", b"", None, usage=Usage())
+    with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
+        await provider.score("Q", b" The", usage=Usage())
+
+
+async def test_a_model_that_says_nothing_to_a_letter_is_asked_something_else() -> None:
+    server = FakeOpenAI(TextModel({"Q": ["a", "b"], "a": []}), end=False, probs="ignored")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
+    assert not (await provider.describe()).capabilities.probs
+    assert [body["prompt"] for body in server.bodies] == ["a", "Q"]
+
+
+async def test_a_key_that_is_refused_says_nothing_of_probabilities() -> None:
+    class Closed(FakeOpenAI):
+        def handle(self, request: Any) -> Any:
+            response = super().handle(request)
+            if request.url.path.endswith("completions"):
+                response.status_code = 401
+            return response
+
+    server = Closed(TextModel({"Q": list(ANSWER)}))
+    with pytest.raises(AuthenticationError):
+        await OpenAICompatible(URL, http_client=server.client(), dialect=TOY).describe()
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), st.integers(0, 6), st.booleans())
+async def test_words_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, text: bytes, at: int, ignored: bool
+) -> None:
+    """What is proposed is what the model would write there, as far as it is whole."""
+    start = len(text.decode()[:at].encode())
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=False)
+    written = await draft(expected, prompt.decode(), text[:start], limit=300)
+    whole = b"".join(token.data for token in written[:-1])
+    try:
+        whole.decode()
+    except UnicodeDecodeError:
+        assume(False)
+    server = FakeOpenAI(toys.Plain(model), beginning=True, probs="ignored" if ignored else "refused")
+    dialect = Dialect("toy", known_text="ab", sample="ab", probs=False)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    question = Question(start, (text[start:][:3],) if text[start:].isascii() else (b"a",), word=True)
+    [found] = await provider.propose(prompt.decode(), text, [question], usage=Usage())
+    if found is None:
+        assert not any(len(word.strip()) < 200 and word != whole.split()[-1] for word in whole.split()[:1])
+        return
+    ours = b"".join(token.data for token in found.tokens)
+    assert whole.startswith(ours)
+    assert found.tokens[-1].end <= (ours == whole)
+
+
+# A fusion with it.
+
+
+def drafting() -> ScriptedProvider:
+    """Unsure of a town that is wrong."""
+    return ScriptedProvider(TextModel({"Q": [" The", " capital", " is", (" Quito", 0.4), ".", " It", " is", " big"]}))
+
+
+async def test_a_fusion_by_agreement() -> None:
+    _, assistant = over(probs="ignored")
+    verifier = AgreementVerifier(alpha=0.5)
+    async with Fusion(draft=drafting(), assistant=assistant, verifier=verifier, unit="word") as fusion:
+        result = await fusion.generate("Q")
+    assert (result.text, result.replacements) == (" The capital is Lima", 1)  # this draft knows nothing that follows it
+
+
+async def test_a_fusion_that_needs_its_probabilities_is_refused_before_the_first_token() -> None:
+    server, assistant = over(probs="refused")
+    async with Fusion(draft=drafting(), assistant=assistant, verifier=RuleVerifier(), unit="word") as fusion:
+        with pytest.raises(UnsupportedError, match="AgreementVerifier"):
+            await fusion.generate("Q")
+    assert all(body["prompt"] in ("a", "Q") and body["max_tokens"] == 1 for body in server.bodies)
