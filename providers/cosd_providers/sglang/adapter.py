@@ -1,0 +1,208 @@
+"""SGLang, by its native `/generate`, and `/v1/tokenize` and `/v1/detokenize`.
+
+What the adapter relies on, as read in the server's source (0.5, November 2025 and later); no such server was at hand
+to run:
+
+- A prompt is a text or ids, or a list of either; a text gets the model's special tokens, ids get nothing. Here it is
+  always ids. Every token of prompt and answer comes with its id, so nothing is compared by its text.
+- `logprob_start_len` says from where on the tokens of a prompt get probabilities. The first of them has none: what it
+  takes was computed at the token before. All before that may come from the prefix cache: so one scored text, from the
+  first place that is asked on, costs little however long the prompt is.
+- The most probable tokens are listed in order, with ids, as many as are asked for. At temperature 0 the probabilities
+  are those of the raw softmax. Some versions gave 1 and 0 there: that is refused.
+- A stream repeats in each event all before it, unless the server was started with `--incremental-streaming-output`.
+- The end of sequence is a token of the answer. `finish_reason` is then `"stop"` and tells its id; but an answer that
+  has all the tokens that were asked for ended for its `"length"`, whatever its last token is. A special token that was
+  not seen to end an answer is forced once, to see. A plain token that ends a sequence by the model's configuration
+  alone is known only once it did.
+- A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
+- `--allow-auto-truncate` cuts a prompt in silence: that is seen by the number of tokens that were read.
+- What a request leaves out falls back to `--preferred-sampling-params`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import accumulate
+from typing import Any, Literal
+
+from cosd_providers.continuation import Continuation
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.errors import InvalidRequestError, UnsupportedError
+from cosd_providers.http.adapter import Adapter, checked_extra
+from cosd_providers.http.limits import Limits
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.once import Once
+from cosd_providers.scoring import answer, boundaries, within
+from cosd_providers.sglang.asking import Asking
+from cosd_providers.sglang.drafting import Drafting
+from cosd_providers.sglang.echo import Echo
+from cosd_providers.sglang.examining import SglangWire
+from cosd_providers.sglang.learning import learn
+from cosd_providers.sglang.proposing import Proposing
+from cosd_providers.sglang.strings import Strings
+from cosd_providers.sglang.wire import OWNED, Server
+from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
+from cosd_providers.text import sendable
+from cosd_providers.tokenization import load_tokenizer
+
+__all__ = ["Sglang"]
+
+
+class Sglang(Adapter):
+    """A model behind SGLang's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        model: a name of the model, or of an adapter (LoRA) on top of it; by default the model itself.
+        api_key: the server's `--api-key`.
+        headers: sent with every request.
+        tokenizer: the model's own, for servers that do not encode text for others; what `load_tokenizer` takes. It
+            also saves the questions what tokens say.
+        extra_body: merged into every generation request, e.g. `{"priority": 1}` or `{"cache_salt": "..."}`.
+        timeout: as in `Transport`.
+        http_client: as in `Transport`.
+        limits: as in `Transport`.
+        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
+            `"echo"` scores the text where more than one place of it is asked, and reads the server's cache.
+        add_special_tokens: whether a prompt gets the model's beginning of sequence. Turn it off for prompts that were
+            made by a chat template, which have it already.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tokenizer: object = None,
+        extra_body: Mapping[str, object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        http_client: HttpClient | None = None,
+        limits: Limits | None = None,
+        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
+        add_special_tokens: bool = True,
+    ) -> None:
+        extra = checked_extra(extra_body, OWNED)
+        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
+        self._model = model
+        self._add_special_tokens = add_special_tokens
+        self._transport = Transport(
+            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
+        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._asking = Asking(self._transport, extra, local, add_special_tokens)
+        self._server = Once[Server]()
+
+    async def describe(self) -> ServerInfo:
+        """Asks for version, models, encoding and template, and has one token written, once."""
+        return (await self._known()).info
+
+    async def generate(
+        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Streams a draft; see `contract.Provider`."""
+        server = await self._known()
+        if continuation is None:
+            [start] = await self._asking.prompts(server, [prompt + sendable(text)])
+        else:
+            start = list(continuation)
+        self._check_something(server, start)
+        drafting = Drafting(self._transport, self._asking, server, start, alone=not text, usage=usage)
+        async with aclosing(drafting.draft(max_tokens)) as items:
+            async for item in items:
+                yield item
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        server = await self._known()
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        asked, task, aside = questions, Task.of(prompt, text, questions), dict[Strategy, int]()
+        for question in asked:
+            self._check_something(server, prompt + sendable(text[: question.start]))
+        begin = partial(Proposing, self._asking, server, prompt, text, usage)
+
+        async def echo() -> list[Proposal | None]:
+            proposing = begin(echo=task.places > 1)
+            proposals = await answer(asked, proposing.ask)
+            aside["list"] = task.places - len(proposing.from_text)
+            return proposals
+
+        async def continuation() -> list[Proposal | None]:
+            proposing = begin()
+            await proposing.prepare(question.start for question in asked)
+            return await Continuation(text, asked, proposing.ask, proposing.encode).answer()
+
+        ways: Ways[list[Proposal | None]] = {
+            "echo": echo,
+            "list": lambda: answer(asked, begin().ask),
+            "singles": lambda: answer(asked, begin(singly=True).ask),
+            "continuation": continuation,
+        }
+        return await self._chooser.answer(task, ways, usage, aside=aside)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request; see `contract.Provider`.
+
+        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        """
+        server = await self._known()
+        whole, size = prompt + sendable(text), len(prompt.encode())
+        pieces = await self.tokenize(whole)
+        [ids] = await self._asking.prompts(server, [whole])
+        ends = list(accumulate(len(piece.data) for piece in pieces))
+        first = sum(end <= size for end in ends)  # the first token that ends behind the prompt
+        if first >= len(pieces):
+            return []
+        if self._asking.room(server, ids, 1) < 1:
+            raise self._asking.too_long(server, ids)
+        echo = Echo(self._asking, server, Strings(self._asking, server, usage), usage)
+        probs = [0.0] * first + await echo.probs(ids, len(ids) - len(pieces) + first)
+        return within((Token(piece.data, value) for piece, value in zip(pieces, probs, strict=True)), size)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, none added; how tokens share the bytes of a character is not told (`Strings`)."""
+        server = await self._known()
+        if self._asking.tokenizer is not None:
+            return self._asking.tokenizer.encode(text)
+        [ids] = await self._asking.encode(server.info.model, [text])
+        found = await Strings(self._asking, server, Usage()).spelt(ids)
+        joined = b"".join(found)
+        if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
+            at = next(at for at, data in enumerate(found) if data)
+            found[at], joined = found[at][1:], text.encode()
+        if joined != text.encode():
+            words = "what the server's tokens say does not join to the text"
+            hint = "Give the model's tokenizer as `tokenizer`."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+        return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
+
+    async def examine(self) -> SglangWire:
+        """The server, to be asked freely."""
+        return SglangWire(self._transport, self._asking, await self._known())
+
+    async def learned(self) -> dict[str, Any]:
+        """What is known of the server, for `recall`."""
+        known = await self._known()
+        return await self._kept(known, known.info.model)
+
+    async def _known(self) -> Server:
+        """What the server is; asked once."""
+        find = partial(learn, self._transport, self._asking, self._model)
+        return await self._server.get(partial(self._recollected, Server, find))
+
+    def _check_something(self, server: Server, prompt: str | list[int]) -> None:
+        """An error where the server has nothing to go on from."""
+        if not prompt and not (self._add_special_tokens and server.beginning):
+            words = "prompt and text are empty, and the model has no beginning-of-sequence token to go on from"
+            raise InvalidRequestError(words, endpoint=self._transport.endpoint)

@@ -1,0 +1,679 @@
+"""The SGLang adapter against a stand-in with toy models, which do all that is rare."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+from unittest.mock import ANY
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import toys
+from asked import close, draft, inquiries, near
+from breaking import Break, Breaking, breaks, waiting
+from cosd_providers import (
+    ContextLengthError,
+    DraftEnd,
+    InvalidRequestError,
+    ModelChoiceError,
+    Piece,
+    ProviderError,
+    Question,
+    ResponseError,
+    ServerError,
+    Token,
+    UnsupportedError,
+    Usage,
+    connect,
+)
+from cosd_providers.sglang import Sglang
+from cosd_providers.sglang.reading import Events, scored
+from cosd_providers.sglang.wire import Answer
+from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from stand_in_sglang import StandInSglang
+
+URL = "http://gpu:30000"
+Strategy = Literal["echo", "list", "singles", "continuation"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
+
+
+class Plain(toys.Plain):
+    """A toy model that says nothing silent, as a special token is, inside a character: no real one does."""
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        probs = self.toy.next(ids)
+        if not toys.is_incomplete(self.toy.vocabulary.decode(ids)):
+            return probs
+        heard = [
+            prob if data or n in self.end_ids else 0.0
+            for n, (prob, data) in enumerate(zip(probs, self.tokens, strict=True))
+        ]
+        return heard if any(heard) else probs
+
+
+class Local:
+    """A model's tokenizer on this machine."""
+
+    name = "local"
+    beginning = 0
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
+
+    def token(self, id: int) -> bytes | None:
+        return self.model.tokens[id] or None if id < len(self.model.tokens) else None
+
+
+def stand_in(model: Model, *, begins: bool = True, **options: Any) -> StandInSglang:
+    """In front of a model; the beginning of sequence has the id after the model's own."""
+    specials = {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
+    beginning = len(model.tokens) if begins else None
+    return StandInSglang(model, beginning=beginning, **{"specials": specials, **options})
+
+
+def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[StandInSglang, Sglang]:
+    server = stand_in(TextModel({"~": [" a", " \u00e9"], **scripts}), **{"begins": False, **options})
+    return server, Sglang(URL, http_client=server.client())
+
+
+def valid(tokens: Sequence[Token]) -> bool:
+    """Whether the bytes are text: what is none, this server cannot show."""
+    try:
+        codecs.utf_8_decode(b"".join(token.data for token in tokens), "strict", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def asked(server: StandInSglang) -> list[dict[str, Any]]:
+    return [body for path, body in server.requests if path == "/generate"]
+
+
+# Against toy models: whatever they do, the adapter gives what the model itself would.
+
+
+@given(
+    toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.integers(1, 3), st.booleans(), st.booleans()
+)
+async def test_drafts_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, limit: int, per_event: int, incremental: bool, local: bool
+) -> None:
+    plain = Plain(model)
+    server = stand_in(plain, context=300, per_event=per_event, incremental=incremental, old=local)
+    provider = Sglang(URL, http_client=server.client(), tokenizer=Local(plain) if local else None)
+    expected = ScriptedProvider(plain)
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    longer = await draft(expected, prompt.decode(), limit=2 * limit + 4)
+    ours = await draft(provider, prompt.decode(), limit=limit)
+    assert all(b"\xef\xbf\xbd" not in token.data for token in ours[:-1])
+    if not local and not valid(longer[:-1]):
+        return
+    if ours[-1].reason == "context":
+        close(ours[:-1], theirs[: len(ours) - 1])
+        return
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1].reason == theirs[-1].reason
+    if ours[-1].continuation is not None:
+        text = b"".join(token.data for token in ours[:-1])
+        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
+        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1][: len(more) - 1])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(model=toys.models(may_hide_end=False), inquiry=inquiries(), local=st.booleans(), whole=st.booleans())
+async def test_proposals_are_the_models_own(
+    strategy: Strategy, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]], local: bool, whole: bool
+) -> None:
+    prompt, text, questions = inquiry
+    plain = Plain(model)
+    server = stand_in(plain, whole=whole)
+    tokenizer = Local(plain) if local else None
+    provider = Sglang(URL, http_client=server.client(), strategy=strategy, tokenizer=tokenizer)
+    expected = ScriptedProvider(plain)
+    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
+    for one, other in zip(ours, theirs, strict=True):
+        assert one is None or all(b"\xef\xbf\xbd" not in token.data for token in one.tokens)
+        if other is not None and (local or valid(other.tokens)):
+            assert one is not None
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), st.booleans())
+async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes, local: bool) -> None:
+    plain = Plain(model)
+    server = stand_in(plain)
+    provider = Sglang(URL, http_client=server.client(), tokenizer=Local(plain) if local else None)
+    ours = await provider.score(prompt.decode(), text, usage=Usage())
+    close(ours, await ScriptedProvider(plain).score(prompt.decode(), text, usage=Usage()))
+    assert b"".join(token.data for token in ours) == text
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
+async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
+    plain = Plain(model)
+    provider = Sglang(URL, http_client=stand_in(plain).client())
+    ours = await provider.propose(prompt.decode(), text, None, usage=Usage())
+    theirs = await ScriptedProvider(plain).propose(prompt.decode(), text, None, usage=Usage())
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        if other is not None and valid(other.tokens):
+            assert one is not None
+            assert one.start == other.start
+            close(one.tokens, other.tokens)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.booleans())
+async def test_tokens_of_a_text_are_the_models_own(model: toys.ToyModel, text: bytes, space: bool) -> None:
+    plain = Plain(model)
+    pieces = await Sglang(URL, http_client=stand_in(plain, space=space).client()).tokenize(text.decode())
+    shown = b" " + text if space and text else text
+    assert [piece.id for piece in pieces] == list(plain.encode(shown))
+    assert b"".join(piece.data for piece in pieces) == text
+
+
+# What goes over the wire.
+
+
+async def test_what_it_is() -> None:
+    server, provider = fake({}, context=99, template=("<|user|>", "<|end|>\n<|assistant|>\n"))
+    info = await provider.describe()
+    assert (info.engine, info.model, info.build) == ("sglang", "toy", "0.5.6")
+    assert (info.endpoint, info.context, info.longest_prompt) == (URL, 99, 92)
+    assert info.answer_cue == "<|end|>\n<|assistant|>\n"
+    assert all(getattr(info.capabilities, name) for name in ("token_ids", "end_prob", "tokenize", "score", "probs"))
+    count = len(server.requests)
+    assert await provider.describe() is info
+    assert len(server.requests) == count
+    assert (await fake({})[1].describe()).answer_cue is None
+
+
+async def test_it_is_found_by_its_models() -> None:
+    server, _ = fake({"Q": ["a"]})
+    assert await draft(connect(URL, http_client=server.client()), limit=1) == [Token(b"a", 1.0), ANY]
+    assert "/generate" in [path for path, _ in server.requests]
+
+
+async def test_what_a_draft_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    await draft(provider, limit=1)
+    path, body = server.requests[-1]
+    assert path == "/generate"
+    assert body["input_ids"] == server.model.encode(b"Q")
+    assert (body["return_logprob"], body["logprob_start_len"], body["stream"]) == (True, -1, True)
+    sampling = body["sampling_params"]
+    assert (sampling["max_new_tokens"], sampling["temperature"], sampling["top_p"], sampling["top_k"]) == (1, 0, 1, -1)
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p", "min_new_tokens")
+    assert [sampling[name] for name in penalties] == [1.0, 0.0, 0.0, 0.0, 0]
+    assert (sampling["n"], sampling["ignore_eos"], sampling["stop"], sampling["stop_token_ids"]) == (1, False, [], [])
+
+
+async def test_what_the_server_prefers_does_not_matter() -> None:
+    preferred = {"temperature": 0.7, "stop": ["a"], "repetition_penalty": 1.3}
+    _, provider = fake({"Q": [" a", (" b", 0.4)]}, preferred=preferred)
+    assert await draft(provider, limit=2) == [Token(b" a", 1.0), Token(b" b", near(0.4)), DraftEnd("limit", ANY)]
+
+
+async def test_a_draft_goes_on_from_its_ids() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4), " c"]}, begins=True)
+    *_, end = await draft(provider, limit=2)
+    assert end.reason == "limit"
+    server.requests.clear()
+    assert await draft(provider, text=b" a b", continuation=pickle.loads(pickle.dumps(end.continuation))) == [
+        Token(b" c", 1.0),
+        Token(b"", 1.0, end=True, name=ANY),
+        DraftEnd("end"),
+    ]
+    encode = server.model.encode
+    assert asked(server)[0]["input_ids"] == [server.beginning, *encode(b"Q"), *encode(b" a"), *encode(b" b")]
+    assert "/v1/tokenize" not in [path for path, _ in server.requests]
+
+
+async def test_a_draft_is_billed_as_it_goes() -> None:
+    _, provider = fake({"Q": [" a", " b", " c"]})
+    usage = Usage()
+    await draft(provider, usage=usage)
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 1, 4)
+    stream = provider.generate("Q", b"", max_tokens=9, usage=usage)
+    await anext(stream)
+    await stream.aclose()
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 2, 5)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_a_long_draft_is_asked_in_parts(incremental: bool) -> None:
+    server, provider = fake({"Q": [" a"] * 600}, incremental=incremental)
+    ours = await draft(provider, limit=520)
+    assert (len(ours), ours[-1].reason) == (521, "limit")
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)[1:]] == [256, 256, 8]
+
+
+async def test_plain_words_need_no_question_what_they_say() -> None:
+    server, provider = fake({"Q": [" the", " cat", "s", " sat"]})
+    await provider.describe()
+    server.requests.clear()
+    assert b"".join(one.data for one in (await draft(provider, limit=4))[:-1]) == b" the cats sat"
+    assert [path for path, _ in server.requests] == ["/v1/tokenize", "/generate"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_how_questions_are_asked(strategy: Strategy) -> None:
+    server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q": [" a", " b", " c", *" defghi"]}), begins=False)
+    provider = Sglang(URL, http_client=server.client(), strategy=strategy)
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
+    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
+    q, a, b, c = (server.model.encode(part)[0] for part in (b"Q", b" a", b" b", b" c"))
+    expected = {
+        "echo": [[q, a, b, c]],
+        "list": [[[q], [q, a], [q, a, b]]],
+        "singles": [[q], [q, a], [q, a, b]],
+        "continuation": [[q]],
+    }
+    sent = asked(server)
+    assert [body["input_ids"] for body in sent] == expected[strategy]
+    assert [body["logprob_start_len"] for body in sent] == ([0] if strategy == "echo" else [-1] * len(sent))
+    assert {body["top_logprobs_num"] for body in sent} == {5}
+    assert (usage.requests, usage.prompt_tokens) == (len(sent), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert usage.strategies == {strategy: 3}
+    assert [path for path, _ in server.requests].count("/v1/tokenize") <= 2
+
+
+async def test_a_text_is_scored_from_the_first_place_on() -> None:
+    server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q" * 40: [" a", " b", " c"]}))
+    provider = Sglang(URL, http_client=server.client(), strategy="echo")
+    questions = [Question(2, (b" b",)), Question(4, (b" c",)), Question(6, (b"",))]
+    proposals = await provider.propose("Q" * 40, b" a b c", questions, usage=Usage())
+    assert [one and (one.tokens[0].data, one.tokens[0].end) for one in proposals] == [
+        (b" b", False),
+        (b" c", False),
+        (b"", True),
+    ]
+    [body] = [body for body in asked(server) if len(body.get("input_ids", ())) == 44]
+    assert body["logprob_start_len"] == 41  # one token before the first place: the beginning, 40 letters, and " a"
+
+
+async def test_extra_body() -> None:
+    server, _ = fake({"Q": ["a"]})
+    provider = Sglang(URL, extra_body={"priority": 3}, http_client=server.client())
+    await draft(provider, limit=1)
+    assert server.requests[-1][1]["priority"] == 3
+    with pytest.raises(ValueError, match=r"extra_body cannot set sampling_params, stream: decoding is greedy"):
+        Sglang(URL, extra_body={"sampling_params": {"temperature": 1}, "stream": False})
+    with pytest.raises(ValueError, match=r"no strategy 'filter'; there are 'echo', 'list', 'singles' and 'continuat"):
+        Sglang(URL, strategy="filter")  # type: ignore[arg-type]  # what a user may do
+
+
+async def test_without_special_tokens() -> None:
+    server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q": [" a", " b"]}))
+    provider = Sglang(URL, add_special_tokens=False, http_client=server.client())
+    *_, end = await draft(provider, limit=1)
+    assert end.continuation == (*server.model.encode(b"Q"), *server.model.encode(b" a"))
+    assert [token.prob for token in await provider.score("Q", b" a b", usage=Usage())] == [1.0, 1.0]
+    with pytest.raises(InvalidRequestError, match="no beginning-of-sequence"):
+        await draft(provider, prompt="")
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({})
+    for ask in (
+        lambda: draft(provider, prompt=""),
+        lambda: provider.propose("", b"", [Question(0, (b"a",))], usage=Usage()),
+    ):
+        with pytest.raises(InvalidRequestError, match="the model has no beginning-of-sequence token to go on from"):
+            await ask()
+    assert await provider.score("", b"", usage=Usage()) == []
+    assert (await provider.score("", b"ab", usage=Usage()))[0].prob is None
+
+
+async def test_an_adapter_on_top_of_the_model() -> None:
+    lora = {"id": "poet", "root": "/poet", "parent": "toy", "owned_by": "sglang"}
+    server, provider = fake({"Q": ["a"]}, models=[lora])
+    assert (await provider.describe()).model == "toy"
+    poet = Sglang(URL, model="poet", http_client=server.client())
+    await draft(poet, limit=1)
+    assert ((await poet.describe()).model, server.requests[-1][1]["lora_path"]) == ("poet", "poet")
+    assert (await poet.describe()).context == 4096
+    with pytest.raises(ModelChoiceError, match=r"no model 'x'; the server has 'toy', 'poet'\. Give one as `model`\."):
+        await Sglang(URL, model="x", http_client=server.client()).describe()
+
+
+async def test_what_was_learned_is_enough_for_another() -> None:
+    server, provider = fake({"Q": [" a", "😀", ""]})
+    ours = await draft(provider)
+    learned = json.loads(json.dumps(await provider.learned()))
+    other = Sglang(URL, http_client=server.client())
+    other.recall(learned, URL)
+    server.requests.clear()
+    assert await draft(other) == ours
+    assert {path for path, _ in server.requests} == {"/v1/models", "/v1/tokenize", "/generate"}
+
+
+# Ties.
+
+
+def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel:
+    """Says, after one token, all of `tokens` with equal probability; what it says then depends on that one."""
+    after = second or {}
+    vocabulary = [b"", b"Q", *tokens, *after.values()]
+    vocabulary += [bytes([n]) for n in range(256) if n != ord("Q")]
+
+    def following(ids: Sequence[int]) -> list[float]:
+        probs = [0.0] * len(vocabulary)
+        if len(ids) == 1:
+            for n in range(2, 2 + len(tokens)):
+                probs[n] = 1 / len(tokens)
+        else:
+            said = after.get(vocabulary[ids[-1]])
+            probs[vocabulary.index(said) if said else 0] = 1.0
+        return probs
+
+    return TableModel(vocabulary, following, end_ids=(0,))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("count", [2, 5, 9])
+async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Strategy, count: int) -> None:
+    others = [b"n%d" % n for n in range(count - 2)]
+    tokens = [b"no", *others[:2], b"ye", *others[2:]]
+    server = stand_in(tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}), begins=False)
+    provider = Sglang(URL, http_client=server.client(), strategy=strategy)
+    questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
+    proposals = await provider.propose("Q", b"x", questions, usage=Usage())
+    assert [one and [token.data for token in one.tokens] for one in proposals] == [[b"ye", b"s!"], [b"no", b"pe"]]
+
+
+async def test_the_end_may_be_one_of_equals() -> None:
+    model = tied(b"no")
+    plain = model.next
+    model.next = lambda ids: [0.5, 0.0, 0.5] + [0.0] * (len(model.tokens) - 3) if len(ids) == 1 else plain(ids)
+    model.tokens = [model.tokens[2], model.tokens[1], model.tokens[0], *model.tokens[3:]]
+    model.end_ids = (2,)
+    provider = Sglang(URL, http_client=stand_in(model, begins=False).client())
+    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"",))], usage=Usage())
+    assert proposal is not None
+    assert [(token.end, token.prob, token.name) for token in proposal.tokens] == [(True, near(0.5), "</s>")]
+
+
+# Ends and limits.
+
+
+async def test_the_end_is_a_token_with_its_probability() -> None:
+    _, provider = fake({"Q": [" a", ("", 0.7)]})
+    first = await draft(provider)
+    assert first == [Token(b" a", 1.0), Token(b"", near(0.7), end=True, name=ANY), DraftEnd("end")]
+
+
+async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
+    """The server then says that the answer ended for its length."""
+    server, provider = fake({"Q": [" a", ("", 0.7)]})
+    assert (await draft(provider, text=b" a", limit=1)) == [
+        Token(b"", near(0.7), end=True, name="</s>"),
+        DraftEnd("end"),
+    ]
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 1, 2]  # it was forced, once
+    [proposal] = await provider.propose("Q", b" a", [Question(2, (b"x",))], usage=Usage())
+    assert proposal is not None
+    assert proposal.tokens == (Token(b"", near(0.7), end=True, name="</s>"),)
+    assert len(asked(server)) == 4
+
+
+async def test_the_context_is_full() -> None:
+    server, provider = fake({"Q": [" a"] * 99}, context=30)
+    assert await draft(provider, limit=99) == [*[Token(b" a", 1.0)] * 27, DraftEnd("context")]
+    assert len(asked(server)) == 2  # one to learn, and one that the server has cut
+    assert await draft(provider, text=b" a" * 23) == [DraftEnd("context")]
+    assert await draft(provider, text=b" a", continuation=(1,) * 24) == [DraftEnd("context")]
+    with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):
+        await draft(provider, prompt="Q" * 31)
+    with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):
+        await provider.propose("Q" * 31, b"", [Question(0, (b"a",))], usage=Usage())
+    assert all(len(body.get("input_ids", ())) < 24 for body in asked(server))
+
+
+async def test_a_text_that_the_server_has_cut() -> None:
+    server, provider = fake({"Q": [" a"] * 99}, context=30, truncates=True)
+    await provider.describe()
+    server.context = 20
+    for ask in (
+        lambda: draft(provider, prompt="Q" + " a" * 18),
+        lambda: provider.propose("Q", b" a" * 18, [Question(36, (b"a",))], usage=Usage()),
+    ):
+        with pytest.raises(ContextLengthError, match=r"cut the text: it read 13 of 19 tokens.*--allow-auto-truncate"):
+            await ask()
+    assert await draft(provider, text=b" a" * 18) == [DraftEnd("context")]
+
+
+async def test_a_server_that_does_not_tell_how_much_it_takes() -> None:
+    server, _ = fake({"Q": [" a"] * 99}, context=30)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("server_info"):
+            return httpx.Response(403, json={"error": "admins only"})
+        return server.handle(request)
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    info = await provider.describe()
+    assert (info.build, info.longest_prompt) == (None, None)
+    assert await draft(provider, text=b" a" * 26) == [DraftEnd("context")]
+    for ask in (
+        lambda: draft(provider, prompt="Q" + " a" * 26),
+        lambda: provider.propose("Q", b" a" * 26, [Question(52, (b"a",))], usage=Usage()),
+    ):
+        with pytest.raises(ContextLengthError, match=r"Input length \(27 tokens\) exceeds the maximum allowed length"):
+            await ask()
+
+
+# Streams that break.
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans(), breaks(3))
+async def test_a_stream_that_breaks_is_gone_on_with(
+    model: toys.ToyModel, prompt: bytes, limit: int, incremental: bool, faults: list[Break]
+) -> None:
+    plain = Plain(model)
+    server = stand_in(plain, context=300, incremental=incremental)
+    whole = await draft(Sglang(URL, http_client=server.client()), prompt.decode(), limit=limit)
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        breaking = Breaking(server.handle, *faults)
+        assert await draft(Sglang(URL, http_client=breaking.client()), prompt.decode(), limit=limit) == whole
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"certain": True}, UnsupportedError, "is 1 for its own token and 0 for all others.*SGLANG_RETURN_ORIGINAL_LO"),
+        ({"bias": {5: 9.0}}, UnsupportedError, "does not take the most probable token, although asked for greedy"),
+        (
+            {"old": True},
+            UnsupportedError,
+            r"does not encode text for others \(/v1/tokenize\).*give the model's own tok",
+        ),
+        ({"finish": {"type": "stop", "matched": "###"}}, UnsupportedError, "stops at a text of its own"),
+        ({"finish": {"type": "stop", "matched": "NaN happened"}}, ResponseError, r"not finite \(NaN\)"),
+    ],
+)
+async def test_a_server_that_cannot_be_used_is_refused_before_the_first_token(
+    options: dict[str, Any], kind: type[ProviderError], words: str
+) -> None:
+    _, provider = fake({"Q": [" a"]}, **options)
+    with pytest.raises(kind, match=words) as caught:
+        await provider.describe()
+    assert caught.value.endpoint == URL
+
+
+async def test_another_server() -> None:
+    async def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(404, json={"detail": "Not Found"})
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    with pytest.raises(UnsupportedError, match=r"does not look like SGLang.*`sglang serve`, without /v1"):
+        await provider.describe()
+
+
+async def test_another_tokenizer() -> None:
+    server, _ = fake({})
+    other = Local(TextModel({"~": [" ", "a \u00e9"]}))
+    with pytest.raises(UnsupportedError, match="the tokenizer that was given encodes text differently"):
+        await Sglang(URL, tokenizer=other, http_client=server.client()).describe()
+
+
+@pytest.mark.parametrize("strategy", ["echo", None])
+async def test_entries_of_a_prompt_that_stand_elsewhere_are_never_believed(strategy: Any) -> None:
+    server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q": [" a", " b", " c"]}))
+    provider = Sglang(URL, http_client=server.client(), strategy=strategy)
+    await provider.describe()
+    server.shifted = 1
+    questions = [Question(0, (b" a",)), Question(2, (b" b",))]
+    with pytest.raises(UnsupportedError, match=r"do not belong to its tokens\. Use strategy='list'\."):
+        await provider.propose("Q", b" a b c", questions, usage=Usage())
+    with pytest.raises(UnsupportedError, match="do not belong to its tokens"):
+        await provider.score("Q", b" a b c", usage=Usage())
+
+
+@pytest.mark.parametrize(
+    ("entry", "top", "right"),
+    [
+        ([-0.5, 7, ""], [[-0.5, 7, ""], [-1.5, 8, ""]], True),
+        ([-1.5, 7, ""], [[-0.5, 8, ""], [-1.5, 7, ""]], True),
+        ([-9.0, 7, ""], [[-0.5, 8, ""], [-1.5, 9, ""]], True),
+        ([None, 7, ""], [[-0.5, 8, ""], [-1.5, 9, ""]], True),  # as good as impossible
+        ([-0.5, 6, ""], [[-0.5, 6, ""], [-1.5, 8, ""]], False),  # another token
+        ([-0.7, 7, ""], [[-0.5, 7, ""], [-1.5, 8, ""]], False),  # listed with another probability
+        ([-0.7, 7, ""], [[-0.5, 8, ""], [-1.5, 9, ""]], False),  # more probable than what is listed
+        ([None, 7, ""], [[-0.5, 7, ""], [-1.5, 9, ""]], False),
+        ([-0.5, 7, ""], None, False),
+    ],
+)
+def test_an_entry_has_to_belong_to_its_token(entry: list[Any], top: Any, right: bool) -> None:
+    meta = {"prompt_tokens": 2, "completion_tokens": 1}
+    scores = {"input_token_logprobs": [[None, 5, ""], entry], "input_top_logprobs": [None, top]}
+    answer = Answer.model_validate({"text": "", "meta_info": {**meta, **scores}})
+    if right:
+        assert len(scored(answer, [5, 7], 1, URL)) == 1
+    else:
+        with pytest.raises(UnsupportedError, match="do not belong to its tokens"):
+            scored(answer, [5, 7], 1, URL)
+
+
+def test_a_text_without_entries() -> None:
+    answer = Answer.model_validate({"text": "", "meta_info": {"prompt_tokens": 2, "completion_tokens": 1}})
+    with pytest.raises(UnsupportedError, match=r"does not give the probabilities of a text.*Use strategy='list'\."):
+        scored(answer, [5, 7], 1, URL)
+
+
+def test_an_event_that_is_sent_twice_counts_once() -> None:
+    """Events that hold what is new alone, of which one comes again."""
+    events = Events(URL, 1)
+    one, two = (
+        Answer.model_validate(
+            {
+                "text": text,
+                "meta_info": {
+                    "prompt_tokens": 1,
+                    "completion_tokens": count,
+                    "output_token_logprobs": [[-0.5, token_id, text]],
+                    "output_top_logprobs": [[[-0.5, token_id, text], [-2.0, 9, ""]]],
+                },
+            }
+        )
+        for count, token_id, text in ((1, 5, "a"), (2, 6, "b"))
+    )
+    found = [events.feed(event) for event in (one, one, two, two)]
+    assert [([step.id for step in steps], text) for steps, text in found] == [
+        ([5], "a"),
+        ([], ""),
+        ([6], "b"),
+        ([], ""),
+    ]
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def _meta(**changes: Any) -> Change:
+    return lambda answer: {**answer, "meta_info": {**answer["meta_info"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (_meta(output_token_logprobs=None), UnsupportedError, r"no probabilities with its tokens.*\(return_logprob\)"),
+        (
+            _meta(output_token_logprobs=[[None, 5, "x"]], output_top_logprobs=[[[-1, 5, "x"]]]),
+            ResponseError,
+            "no usable",
+        ),
+        (_meta(completion_tokens=3), UnsupportedError, "for some of its tokens only.*--speculative-algorithm"),
+        (_meta(output_token_logprobs=[[0.5, 5, "x"]], output_top_logprobs=[[[0.5, 5, ""]]]), ResponseError, "above 0"),
+        (_meta(finish_reason={"type": "abort", "message": "out of it", "status_code": 500}), ServerError, "out of it"),
+        (_meta(finish_reason={"type": "abort"}), ResponseError, "broke the answer off: no reason was told"),
+        (
+            _meta(finish_reason={"type": "abort", "message": "exceeds the maximum allowed length", "status_code": 400}),
+            ContextLengthError,
+            "maximum allowed length",
+        ),
+        (lambda answer: {"text": "x"}, ResponseError, "not as expected: meta_info"),
+        (lambda answer: [answer, answer], ResponseError, "1 prompts were asked, 2 answered"),
+    ],
+)
+async def test_an_answer_that_cannot_be_right(change: Change, kind: type[ProviderError], words: str) -> None:
+    server, _ = fake({"Q": [" a"]})
+    spoil = False
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if not spoil or request.url.path != "/generate":
+            return response
+        return httpx.Response(200, json=change(response.json()))
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    await provider.describe()
+    await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    spoil = True
+    with pytest.MonkeyPatch.context() as patch:
+        waiting(patch)
+        with pytest.raises(kind, match=words):
+            await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+
+
+def _lines(*events: dict[str, Any]) -> Iterator[str]:
+    for event in events:
+        yield f"data: {json.dumps(event)}\n\n"
+
+
+async def test_errors_within_a_stream() -> None:
+    server, _ = fake({"Q": [" a"]})
+    event = {"error": {"message": "the request was aborted", "type": "invalid_request_error", "code": 400}}
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if b'"stream":true' in request.content:
+            return httpx.Response(200, text="".join(_lines(event)), headers={"content-type": "text/event-stream"})
+        return server.handle(request)
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    with pytest.raises(InvalidRequestError, match="the request was aborted"):
+        await draft(provider)
+
+
+async def test_copies_hold_no_text() -> None:
+    _, provider = fake({"Q": [" a"]})
+    await draft(provider, prompt="a secret prompt", limit=1)
+    assert b"secret" not in pickle.dumps(Sglang(URL)) + pickle.dumps(provider._asking.__getstate__()["_ids"])
