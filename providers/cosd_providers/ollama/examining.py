@@ -1,0 +1,57 @@
+"""What Ollama is asked by the probe: freely, and without the adapter's own checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from cosd_providers.contract import Usage
+from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.http.transport import Transport
+from cosd_providers.ollama.asking import DIALECT, Generating
+from cosd_providers.openai.asking import Prefix
+from cosd_providers.openai.examining import CompletionsWire
+from cosd_providers.openai.wire import Answer, bill
+from cosd_providers.scoring import TIES
+
+__all__ = ["OllamaWire"]
+
+
+class OllamaWire(CompletionsWire):
+    """An Ollama, asked freely: see `findings.Wire`.
+
+    Args:
+        transport: the server.
+        asking: makes requests, and reads what is answered.
+    """
+
+    def __init__(self, transport: Transport, asking: Generating) -> None:
+        def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
+            return {**asking.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
+
+        super().__init__(transport, asking.path, body, asking.ends, asking.model, chat=None, models=DIALECT.models)
+        self._asking = asking
+
+    async def ask(
+        self, prompts: Sequence[Prompt], usage: Usage, *, limit: int = 1, top: int = TIES, temperature: float = 0.0
+    ) -> list[Said]:
+        """One text."""
+        if len(prompts) != 1 or not isinstance(prompts[0], str):
+            raise unseen(self._transport.endpoint, "/api/generate takes one text at a time")
+        return await super().ask(prompts, usage, limit=limit, top=top, temperature=temperature)
+
+    async def score(self, text: str, usage: Usage) -> Scoring:  # noqa: ARG002
+        """No field asks for that."""
+        raise unseen(self._transport.endpoint, "/api/generate tells nothing of the tokens of a prompt")
+
+    async def recite(self, text: str, prompt: str, usage: Usage) -> Said:  # noqa: ARG002
+        """No field makes it do that."""
+        raise unseen(self._transport.endpoint, "/api/generate cannot be made to write a given text")
+
+    async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
+        """What stands beside the options elsewhere is one of them."""
+        sent: dict[str, Any] = {**body}
+        options = {**cast("Mapping[str, object]", sent["options"]), "temperature": sent.pop("temperature")}
+        answer = self._asking.read(await self._transport.post(self._path, {**sent, "options": options}, usage=usage))
+        bill(usage, answer.usage)
+        return answer
