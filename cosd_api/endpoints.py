@@ -16,12 +16,7 @@ from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, UnsupportedError
-
-TEST_TEXT = (
-    "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
-    "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
-)
-"""What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
+from cosd_providers.findings import encoding
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
@@ -62,6 +57,7 @@ class Endpoints:
         draft: URL or provider.
         assistant: one or several of them.
         unit: what they are judged by; None finds out whether they have the same tokenizer.
+        needs_q: whether the verifier looks at the assistants' probabilities.
 
     Raises:
         SettingError: one of them is neither.
@@ -73,7 +69,9 @@ class Endpoints:
         assistant: str | Provider | Sequence[str | Provider],
         *,
         unit: Unit | None = None,
+        needs_q: bool = True,
     ) -> None:
+        self.needs_q = needs_q
         self.unit: Unit | None = unit
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant
@@ -107,6 +105,7 @@ class Endpoints:
 
         Raises:
             FusionClosedError: they are not open.
+            UnsupportedError: one of them does not tell the probabilities that the verifier looks at.
             ProviderError: one of them failed.
         """
         if self._stack is None:
@@ -124,11 +123,30 @@ class Endpoints:
         warnings = tuple(
             f"{name} does not tell the probability of its end of sequence: no answer's end is ever contested by it"
             for name, info in named
-            if not info.capabilities.end_prob
+            if info.capabilities.probs and not info.capabilities.end_prob
         )
+        self._check_probs(named)
         unit = self.unit if self.unit is not None else await _common_unit(providers, infos)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Learned(draft, tuple(assistants), unit, warnings, cues)
+
+    def _check_probs(self, named: Sequence[tuple[str, ServerInfo]]) -> None:
+        """Refuses a model that does not tell what is compared."""
+        for name, info in named:
+            if info.capabilities.probs:
+                continue
+            words = f"the {name} does not tell the probabilities of its tokens"
+            if name == "draft":
+                words += ", and without them nobody knows where it is unsure"
+                hint = "It can be an assistant, with verifier=AgreementVerifier(): let the other model draft."
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+            if self.needs_q:
+                words += ", which the verifier compares"
+                hint = "verifier=AgreementVerifier(alpha=0.5) goes by whether the two differ where the draft is unsure."
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+            if self.unit == "token":
+                words += ', and can be asked in unit="word" only'
+                raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
 
     async def check_length(self, prompt: str) -> None:
         """Sees whether every model has room for the prompt and a token behind it, as far as that can be known.
@@ -154,16 +172,11 @@ class Endpoints:
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:
-    """`"token"` if all models encode the test text alike, else, or if one cannot tell, `"word"`."""
-    if not all(info.capabilities.tokenize for info in infos):
+    """`"token"` if all models encode the test text alike and tell probabilities; else, or if in doubt, `"word"`."""
+    if not all(info.capabilities.tokenize and info.capabilities.probs for info in infos):
         return "word"
-    try:
-        first, *others = [await provider.tokenize(TEST_TEXT) for provider in providers]
-    except UnsupportedError:
-        return "word"
-    if any(other != first for other in others):
-        return "word"
-    return "token"
+    first, *others = [await encoding(provider, info) for provider, info in zip(providers, infos, strict=True)]
+    return "token" if first is not None and all(other == first for other in others) else "word"
 
 
 def _provider(role: str, given: object) -> Provider:

@@ -12,6 +12,7 @@ import typer
 from cosd_api.cli.demo import demo
 from cosd_api.cli.fuse import fuse
 from cosd_api.cli.guard import start_logging
+from cosd_api.cli.probe import run_probe
 from cosd_api.cli.servers import servers
 from cosd_api.version import __version__
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(fuse)
 app.command()(demo)
+app.command("probe")(run_probe)
 app.command()(servers)
 
 

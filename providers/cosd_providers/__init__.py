@@ -19,6 +19,7 @@ from cosd_providers.contract import (
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
+    BudgetTimeoutError,
     ConnectError,
     ContextLengthError,
     InvalidRequestError,
@@ -31,8 +32,12 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.http.limits import Limits
 from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.ollama import Ollama
 from cosd_providers.openai import Dialect, OpenAICompatible
+from cosd_providers.probe import Card, probe
+from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi
 from cosd_providers.tokenization import Tokenizer, load_tokenizer
 from cosd_providers.vllm import Vllm
@@ -40,14 +45,18 @@ from cosd_providers.vllm import Vllm
 __all__ = [
     "AuthenticationError",
     "BudgetError",
+    "BudgetTimeoutError",
     "Capabilities",
+    "Card",
     "ConnectError",
     "ContextLengthError",
     "Dialect",
     "DraftEnd",
     "InvalidRequestError",
+    "Limits",
     "LlamaCpp",
     "ModelChoiceError",
+    "Ollama",
     "OpenAICompatible",
     "Piece",
     "Proposal",
@@ -59,6 +68,7 @@ __all__ = [
     "ResponseError",
     "ServerError",
     "ServerInfo",
+    "Sglang",
     "StatusError",
     "Tgi",
     "Token",
@@ -68,6 +78,7 @@ __all__ = [
     "Vllm",
     "connect",
     "load_tokenizer",
+    "probe",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -8,22 +8,28 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.http.keys import sets_authorization
+from cosd_providers.findings import Memory
+from cosd_providers.http.adapter import Adapter
+from cosd_providers.http.keys import only_keys
+from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.ollama import Ollama
 from cosd_providers.openai import OpenAICompatible
-from cosd_providers.openai.dialects import DIALECTS
+from cosd_providers.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.recognition import Recognized
+from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi
 from cosd_providers.tokenization import Tokenizer, load_tokenizer
 from cosd_providers.vllm import Vllm
 
-__all__ = ["connect"]
+__all__ = ["ADAPTERS", "connect"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """What people leave at the end of a server's URL."""
@@ -31,7 +37,13 @@ _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """What people give who forget the scheme."""
 
-_ADAPTERS: Mapping[str, Callable[..., Provider]] = {"llama.cpp": LlamaCpp, "tgi": Tgi, "vllm": Vllm}
+ADAPTERS: Mapping[str, Callable[..., Provider]] = {
+    "llama.cpp": LlamaCpp,
+    "ollama": Ollama,
+    "sglang": Sglang,
+    "tgi": Tgi,
+    "vllm": Vllm,
+}
 """The engines that have an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
 
 _LONG = 60  # characters; what is longer is more likely a key
@@ -48,19 +60,21 @@ def connect(
     extra_body: Mapping[str, object] | None = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     http_client: HttpClient | None = None,
+    limits: Limits | None = None,
+    card: Memory | str | PathLike[str] | None = None,
     **options: Any,
 ) -> Provider:
     """Makes a provider for the server at `url`; asks it nothing yet.
 
     Args:
         url: where the server is, e.g. `"http://gpu1:8080"`; a trailing `/v1` does no harm.
-        engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"openai"` for any OpenAI-compatible
-            one, or the name of one of its dialects (`cosd_providers.openai.dialects`). By default the server is
-            asked, when first used.
+        engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"ollama"`, `"openai"` for any
+            OpenAI-compatible one, or the name of one of its dialects (`cosd_providers.openai.dialects`). By default a
+            hosted service is known by its host, and any other server is asked, when first used.
         model: which of its models; needed where it has several.
         api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
             or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.
-            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` sets `Authorization`. An empty one means no key.
+            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` hold one. An empty one means no key.
         headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
         tokenizer: for servers that encode no text for us: a Hugging Face folder or `tokenizer.json`,
             `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenization`). Nothing
@@ -69,18 +83,29 @@ def connect(
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
         http_client: an `httpx.AsyncClient` with proxies, certificates and limits of your own; never closed.
+        limits: how many requests and tokens this server is sent at most; what is beyond waits its turn.
+        card: what `probe` has found out of this server, or the file that it was saved in: nothing is found out again,
+            but whether the same model is still served.
         options: what only the adapter of this engine takes, e.g. `strategy` or `api`; see its class.
 
     Raises:
         ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
-            decides.
+            decides, or the card is of another server, or none.
+        OSError: the card's file cannot be read.
         UnsupportedError: the `tokenizer` cannot be used.
         TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named.
     """
+    kept = Memory.load(card) if isinstance(card, str | PathLike) else card
+    if kept is not None:
+        engine, model, options = _as_kept(kept, engine, model, options)
     parts = _checked(url)
     path = _ROUTES.sub("", parts.path).rstrip("/")
+    service = dialect_at(parts.hostname or "")
+    if service is not None:
+        path = path or service.base
+        engine = engine or service.engine
     endpoint = f"{parts.scheme}://{parts.netloc}{path}"
-    if api_key is None and not sets_authorization(headers):
+    if api_key is None and not only_keys(headers or {}):
         api_key = _key_from_environment(parts)
     if engine is None and options:
         name = next(iter(options))
@@ -89,11 +114,27 @@ def connect(
         raise TypeError(f"unknown argument {name!r}; {advice}")
     if tokenizer is not None:
         tokenizer = load_tokenizer(tokenizer)
-    adapter = _Adapter(endpoint, model, api_key, headers, tokenizer, extra_body, timeout, http_client, options)
+    adapter = _Adapter(endpoint, model, api_key, headers, tokenizer, extra_body, timeout, http_client, limits, options)
     if engine is not None:
-        return adapter(engine)
+        provider = adapter(engine)
+        if kept is not None and kept.learned is not None and isinstance(provider, Adapter):
+            provider.recall(kept.learned, kept.endpoint)
+        return provider
     transport = Transport(endpoint, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
     return Recognized(transport, adapter, model)
+
+
+def _as_kept(
+    kept: Memory, engine: str | None, model: str | None, options: Mapping[str, Any]
+) -> tuple[str, str | None, dict[str, Any]]:
+    """Engine, model and options as a card has them."""
+    if kept.engine is None or kept.learned is None:
+        raise ValueError("the card has nothing to connect with: the probe could not use this server")
+    for name, given, theirs in (("engine", engine, kept.engine), ("model", model, kept.model)):
+        if given is not None and given != theirs:
+            raise ValueError(f"the card is of the {name} {theirs!r}, not {given!r}: probe again")
+    own = {**kept.options, **options}
+    return kept.engine, own.pop("model", model), own
 
 
 @dataclass
@@ -108,6 +149,7 @@ class _Adapter:
     extra_body: Mapping[str, object] | None
     timeout: Timeout
     http_client: HttpClient | None
+    limits: Limits | None
     options: Mapping[str, Any]
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -115,17 +157,19 @@ class _Adapter:
 
     def __call__(self, engine: str) -> Provider:
         more = dict(self.options)
-        if engine in DIALECTS and engine not in _ADAPTERS:
+        if engine in DIALECTS and engine not in ADAPTERS:
             more = {"dialect": engine, **more}
-        elif engine not in _ADAPTERS:
-            known = ", ".join(sorted({*_ADAPTERS, *DIALECTS}))
-            raise ValueError(f"there is no engine {engine!r}; known are {known}")
+        elif engine not in ADAPTERS:
+            known = sorted({*ADAPTERS, *DIALECTS})
+            near = difflib.get_close_matches(engine, known, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f"there is no engine {engine!r}; {advice}")
         if self.tokenizer is not None:
             if engine == "llama.cpp":
                 words = "llama.cpp's server encodes text itself; leave out the tokenizer"
                 raise UnsupportedError(words, endpoint=self.endpoint)
             more["tokenizer"] = self.tokenizer
-        return _ADAPTERS.get(engine, OpenAICompatible)(
+        return ADAPTERS.get(engine, OpenAICompatible)(
             self.endpoint,
             model=self.model,
             api_key=self.api_key,
@@ -133,6 +177,7 @@ class _Adapter:
             extra_body=self.extra_body,
             timeout=self.timeout,
             http_client=self.http_client,
+            limits=self.limits,
             **more,
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
 from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.ollama import Ollama
 from cosd_providers.openai import OpenAICompatible
 from cosd_providers.tgi import Tgi
 from cosd_providers.vllm import Vllm
@@ -71,15 +72,17 @@ def test_refused_urls(url: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "kind"),
-    [("llama.cpp", LlamaCpp), ("vllm", Vllm), ("tgi", Tgi), ("openai", OpenAICompatible), ("ollama", OpenAICompatible)],
+    [("llama.cpp", LlamaCpp), ("vllm", Vllm), ("tgi", Tgi), ("openai", OpenAICompatible), ("ollama", Ollama)],
 )
 def test_engines_by_name(engine: str, kind: type[Provider]) -> None:
     assert type(connect("http://gpu1", engine=engine)) is kind
 
 
 def test_an_engine_that_nobody_knows() -> None:
-    with pytest.raises(ValueError, match=r"there is no engine 'vlm'; known are .*llama.cpp, .*openai, .*tgi, vllm"):
+    with pytest.raises(ValueError, match=r"there is no engine 'vlm'; did you mean 'vllm'\?"):
         connect("http://gpu1", engine="vlm")
+    with pytest.raises(ValueError, match=r"no engine 'x'; known are azure, .*llama.cpp, .*openai, .*tgi, .*vllm"):
+        connect("http://gpu1", engine="x")
 
 
 def test_options_of_one_engine() -> None:

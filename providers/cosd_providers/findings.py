@@ -1,0 +1,220 @@
+"""What an adapter finds out about its server, in words that the probe understands: one way to ask any wire.
+
+An adapter asks for what a fusion needs and checks what comes. A `Wire` asks freely, without those checks, so that the
+probe can ask questions whose answers are known and see what a server makes of them. `Memory` is what is kept of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from cosd_providers.contract import Piece, Provider, ServerInfo, Usage
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.scoring import TIES, Position
+
+__all__ = [
+    "REPLY_WAYS",
+    "TEST_TEXT",
+    "Memory",
+    "Prompt",
+    "Said",
+    "Scoring",
+    "Wire",
+    "agree",
+    "encoding",
+    "listed",
+    "near",
+    "unseen",
+]
+
+TEST_TEXT = (
+    "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
+    "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
+)
+"""What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
+
+SCHEMA = 1
+"""The version of a card's form."""
+
+_RELATIVE, _ABSOLUTE = 0.2, 1e-2  # a logit of 16 bits above 16 is one of every eighth: a probability, one of 13 %
+_COMPARED = 3  # tokens of each distribution
+
+REPLY_WAYS = ("", "continue_final_message", "prefix")
+"""How a reply is said to be started: by the last message alone, or with the field of this name."""
+
+Prompt = str | list[int]
+"""A text, or the ids of one: behind ids an adapter puts what the server puts before a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a server answered.
+
+    Attributes:
+        text: the answer's text.
+        positions: its tokens with the most probable ones at each place, as far as they were told.
+        read: tokens of the prompt; None where that is not told.
+        cached: of them, those from the server's cache; None where that is not told.
+        written: tokens of the answer; None where that is not told.
+        ended: whether the model ended, by what the server says.
+    """
+
+    text: str
+    positions: Sequence[Position] = ()
+    read: int | None = None
+    cached: int | None = None
+    written: int | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a server says of the tokens of a given text, unchecked.
+
+    Attributes:
+        way: how it was asked, e.g. `"echo"`.
+        own: a position for each token of the text; `prob` None where nothing was told of it.
+        specials: tokens before the text that were told, too.
+        after: what follows the text, where that came with it.
+    """
+
+    way: str
+    own: Sequence[Position]
+    specials: int = 0
+    after: Position | None = None
+
+
+class Wire(Protocol):
+    """A server, asked freely. What it cannot be asked raises `UnsupportedError`, in words; other errors go through."""
+
+    async def settings(self) -> dict[str, int]:
+        """What the server tells of how it was started, such as its `"slots"`."""
+        ...
+
+    async def models(self) -> list[str]:
+        """The names of the models that are served."""
+        ...
+
+    async def ask(
+        self, prompts: Sequence[Prompt], usage: Usage, *, limit: int = 1, top: int = TIES, temperature: float = 0.0
+    ) -> list[Said]:
+        """Several prompts in one request, each gone on from by `limit` tokens; as many answers as came."""
+        ...
+
+    async def score(self, text: str, usage: Usage) -> Scoring:
+        """The distributions at the tokens of a text."""
+        ...
+
+    async def recite(self, text: str, prompt: str, usage: Usage) -> Said:
+        """An answer that the server is made to write, and to end then."""
+        ...
+
+    async def reply(self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = "") -> Said:
+        """The reply to a user's message; where it is `started`, asked by one of `REPLY_WAYS`, and perhaps repeated."""
+        ...
+
+
+class Memory(BaseModel):
+    """What is kept of a server, so that it need not be asked again. It holds no key, no header and no prompt.
+
+    Attributes:
+        schema_version: of this form.
+        endpoint: the server's URL.
+        engine: what `connect` is told it is; None for a provider of the user's own.
+        options: what else `connect` is told.
+        model: the model's id.
+        learned: what the adapter knows; None where it could not find out.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    endpoint: str
+    engine: str | None
+    options: dict[str, str] = {}
+    model: str
+    learned: dict[str, Any] | None = None
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Reads what `save` has written.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it holds no card, or one of another version.
+        """
+        try:
+            data = from_json(Path(path).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is no card of a probe: it is not JSON") from error
+        version = data.get("schema_version") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        if version not in (None, SCHEMA):
+            raise ValueError(f"{path} is a card of version {version}, and version {SCHEMA} is read: probe again")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{path} is no card of a probe: {where}: {first['msg']}") from None
+
+
+def near(one: float, other: float, *, relative: float = _RELATIVE, absolute: float = _ABSOLUTE) -> bool:
+    """Whether two probabilities are the same but for a server's noise."""
+    return abs(one - other) <= max(relative * other, absolute)
+
+
+def agree(one: Position, other: Position, *, relative: float = _RELATIVE, absolute: float = _ABSOLUTE) -> bool:
+    """Whether two positions show the same distribution, as far as both tell it, but for a server's noise.
+
+    Args:
+        one: a position; where its own token alone is told, that is compared.
+        other: as generated.
+        relative: of a probability, by which it may differ.
+        absolute: by which it may differ where it is small.
+    """
+    here = listed(one)
+    there = sorted(listed(other).items(), key=lambda item: -item[1])
+    if not here or not there:
+        return False
+    narrow = not one.top  # its own token alone is told
+    if narrow:
+        [(key, prob)] = here.items()
+        return key in dict(there) and near(dict(there)[key], prob, relative=relative, absolute=absolute)
+    for key, prob in there[:_COMPARED]:
+        if key not in here:
+            if prob > absolute and len(here) >= _COMPARED:
+                return False
+        elif not near(here[key], prob, relative=relative, absolute=absolute):
+            return False
+    return there[0][0] in here
+
+
+def listed(position: Position) -> dict[tuple[bytes, bool], float]:
+    """The probabilities that are told, by what the tokens say."""
+    return {
+        (choice.token.data, choice.token.end): choice.token.prob
+        for choice in (position.pick, *position.top)
+        if choice.token.prob is not None and not choice.open
+    }
+
+
+async def encoding(provider: Provider, info: ServerInfo) -> list[Piece] | None:
+    """The test text as the model encodes it; None where that cannot be known."""
+    if not info.capabilities.tokenize:
+        return None
+    try:
+        return await provider.tokenize(TEST_TEXT)
+    except UnsupportedError:
+        return None
+
+
+def unseen(endpoint: str, words: str) -> UnsupportedError:
+    """What a server cannot be asked."""
+    return UnsupportedError(words, endpoint=endpoint)

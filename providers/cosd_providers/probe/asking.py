@@ -1,0 +1,105 @@
+"""The probe's notebook: what it asks, what that took, and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cosd_providers.contract import Provider, ServerInfo, Token, Usage
+from cosd_providers.errors import (
+    AuthenticationError,
+    BudgetError,
+    ConnectError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from cosd_providers.findings import Prompt, Said, Scoring, Wire
+from cosd_providers.probe.lines import Line, Value
+from cosd_providers.scoring import TIES
+
+__all__ = ["DRAFTED", "SENTENCE", "Inquiry", "reason"]
+
+SENTENCE = "The capital of France is Paris, and the capital of Spain is Madrid."
+"""A text in which a model is sure at some places and unsure at others."""
+
+DRAFTED = 16
+"""Tokens of the short draft that much is compared with."""
+
+_OURS = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
+"""Failures that say nothing of what the server can do."""
+
+
+@dataclass
+class Inquiry:
+    """One provider under examination.
+
+    Attributes:
+        provider: what is asked by the contract.
+        info: what it says of itself.
+        wire: its server, asked freely; None for a provider that has none.
+        prompt: what the short draft goes on from.
+        usage: what all of it has cost.
+        lines: what was found.
+        first: what the server said after `SENTENCE` less its last words, at temperature 0.
+        draft: a short draft.
+        scored: how a given text is scored in one request, where that was asked.
+        fastest: seconds of the fastest request for one token.
+        settings: what the server tells of how it was started.
+    """
+
+    provider: Provider
+    info: ServerInfo
+    wire: Wire | None
+    prompt: str
+    usage: Usage = field(default_factory=Usage)
+    lines: list[Line] = field(default_factory=list[Line])
+    first: Said | None = None
+    draft: list[Token] = field(default_factory=list[Token])
+    scored: Scoring | None = None
+    fastest: float | None = None
+    settings: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def note(self, name: str, value: Value, asked: str, seen: str) -> None:
+        """Writes down what was found; a later word on the same line replaces the earlier."""
+        line = Line(name=name, value=value, asked=asked, seen=seen)
+        at = next((n for n, other in enumerate(self.lines) if other.name == name), None)
+        if at is None:
+            self.lines.append(line)
+        else:
+            self.lines[at] = line
+
+    def value(self, name: str) -> Value:
+        """What a line says; None where it is unknown, or not there."""
+        return next((line.value for line in self.lines if line.name == name), None)
+
+    async def ask(
+        self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
+    ) -> list[Said]:
+        """One request to the wire, timed."""
+        assert self.wire is not None
+        began = time.monotonic()
+        said = await self.wire.ask(prompts, self.usage, limit=limit, top=top, temperature=temperature)
+        took = time.monotonic() - began
+        if limit == 1 and len(prompts) == 1:
+            self.fastest = min(took, took if self.fastest is None else self.fastest)
+        return said
+
+    async def examine(self, name: str, asked: str, question: Callable[[Inquiry], Awaitable[None]]) -> None:
+        """Asks one question; what the server cannot be asked becomes the line's reason.
+
+        Raises:
+            ProviderError: the server cannot be reached, or does not let us in.
+        """
+        try:
+            await question(self)
+        except _OURS:
+            raise
+        except ProviderError as error:
+            self.note(name, None, asked, reason(error))
+
+
+def reason(error: ProviderError) -> str:
+    """An error in words, without its endpoint and hint."""
+    return str(error.args[0])

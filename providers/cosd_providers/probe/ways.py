@@ -1,0 +1,118 @@
+"""By which strategies a server may be asked as an assistant: each is tried here, and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from cosd_providers.contract import Proposal, Provider, Token, Usage
+from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.probe.asking import Inquiry, reason
+from cosd_providers.probe.generic import judged, places, same_prob
+from cosd_providers.probe.lines import Way
+from cosd_providers.probe.words import EXAMPLE
+from cosd_providers.strategies import Chooser, Strategy
+
+__all__ = ["offered", "ways"]
+
+_COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
+    "echo": ("1", "C", (1, 1)),
+    "list": ("1", "K x C", (1, EXAMPLE[1])),
+    "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
+    "filter": ("1 + o", "(1 + o) x C", (1, 1)),
+    "continuation": ("1 + d", "(1 + d) x C", (1, 1)),
+}
+"""Requests and billed tokens of the prompts in words, and both of the example: requests, and times the context."""
+
+
+def offered(provider: Provider) -> list[Strategy]:
+    """The strategies that an adapter takes; none for a provider of another kind."""
+    if getattr(provider, "_chooser", None) is None:
+        return []
+    hint: Any = get_type_hints(type(provider).__init__).get("strategy")
+    literals = [hint] if get_origin(hint) is Literal else [one for one in get_args(hint) if get_origin(one) is Literal]
+    return [name for literal in literals for name in get_args(literal)]
+
+
+async def ways(inquiry: Inquiry) -> list[Way]:
+    """Each strategy with what came of it, the proved ones first. The first that is proved is the others' measure."""
+    if not inquiry.draft:
+        return []
+    found: list[Way] = []
+    if not offered(inquiry.provider):
+        seen = "what it is asked by"
+        return [_priced(inquiry, name, Usage(), proved=True, seen=seen) for name in _own(inquiry)]
+    model: list[Proposal | None] | None = None
+    for name in offered(inquiry.provider):
+        usage = Usage()
+        try:
+            said = await _asked(inquiry, name, usage)
+            proved, seen = await _judged(inquiry, name, said, model, usage)
+            model, wrong = said if model is None and proved else model, not proved
+        except (UnsupportedError, InvalidRequestError, ResponseError) as error:
+            proved, wrong, seen = False, False, reason(error)
+        inquiry.usage.requests += usage.requests
+        inquiry.usage.bill(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        found.append(_priced(inquiry, name, usage, proved=proved, wrong=wrong, seen=seen))
+    return sorted(found, key=lambda way: not way.proved)
+
+
+def _own(inquiry: Inquiry) -> list[str]:
+    """The strategies that have answered a provider's questions, where it takes no other."""
+    return [name for name in inquiry.usage.strategies if name in _COSTS and inquiry.value("propose")]
+
+
+async def _asked(inquiry: Inquiry, name: Strategy, usage: Usage) -> list[Proposal | None]:
+    """What is proposed at places of the draft, by one strategy alone."""
+    provider: Any = copy(inquiry.provider)
+    provider._chooser = Chooser(name)
+    text = b"".join(token.data for token in inquiry.draft)
+    questions = [question for _, question in places(inquiry.draft)]
+    found: list[Proposal | None] = await provider.propose(inquiry.prompt, text, questions, usage=usage)
+    return found
+
+
+async def _judged(
+    inquiry: Inquiry,
+    name: str,
+    said: Sequence[Proposal | None],
+    first: Sequence[Proposal | None] | None,
+    usage: Usage,
+) -> tuple[bool, str]:
+    """Whether it says what the draft says, and all that the first proved one said."""
+    right, words = await judged(inquiry, said)
+    if right and first is not None:
+        same = [_same(one, other) for one, other in zip(said, first, strict=True)]
+        right = all(same)
+        words += f", and to the others' answers at {sum(same)}"
+    own = usage.strategies.get(name, len(said)) if usage.strategies else len(said)
+    return right, words + (f"; {own} of them answered by itself" if own < len(said) else "")
+
+
+def _same(one: Proposal | None, other: Proposal | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return _equal(one, other.tokens)
+
+
+def _equal(one: Proposal, tokens: Sequence[Token]) -> bool:
+    return len(one.tokens) >= len(tokens) and all(
+        (left.data, left.end) == (right.data, right.end) and same_prob(left.prob, right.prob)
+        for left, right in zip(one.tokens, tokens, strict=False)
+    )
+
+
+def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
+    requests, tokens, (trips, contexts) = _COSTS[name]
+    told = inquiry.value("cache") is not None and usage.prompt_tokens
+    return Way(
+        name=name,
+        proved=proved,
+        wrong=wrong,
+        seen=seen,
+        requests=requests,
+        tokens=tokens,
+        cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if told else None,
+        example=(EXAMPLE[0] * trips, EXAMPLE[0] * contexts * EXAMPLE[2]),
+    )

@@ -1,0 +1,161 @@
+"""`cosd probe`: what it prints, what it saves, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from commands import cosd
+from cosd_api.demo.servers import Pair
+from cosd_providers import Card, ConnectError
+from cosd_providers.probe.lines import Line
+from probed import printed, shape
+
+GOOD = Card(
+    endpoint="http://good",
+    engine="vllm",
+    model="m",
+    lines=(Line(name="lists", value=True, asked="two prompts", seen="both"),),
+    can_draft=True,
+    can_assist=True,
+    encoding="e",
+)
+CARDS: Mapping[str, Card | Exception] = {
+    "http://good": GOOD,
+    "http://same": GOOD.model_copy(update={"endpoint": "http://same"}),
+    "http://other": GOOD.model_copy(update={"endpoint": "http://other", "encoding": "f"}),
+    "http://silent": GOOD.model_copy(update={"endpoint": "http://silent", "encoding": None, "can_assist": False}),
+    "http://bad": GOOD.model_copy(
+        update={"endpoint": "http://bad", "can_draft": False, "can_assist": False, "draft_lacks": ("no \x1b[31m",)}
+    ),
+    "http://away": ConnectError("no connection", endpoint="http://away"),
+    "http://odd": ValueError("the URL is odd"),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is probed, in order: URLs, models and prompts."""
+    calls: list[Any] = []
+
+    async def stand_in(url: str, *, prompt: str, model: str | None) -> Card:
+        calls.append((url, model, prompt))
+        found = CARDS[url]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("cosd_api.cli.probe.probe", stand_in)
+    return calls
+
+
+def run(*names: str, options: Sequence[str] = ()) -> Result:
+    return cosd("probe", *(f"http://{name}" for name in names), *options)
+
+
+@pytest.mark.usefixtures("asked")
+def test_one_server() -> None:
+    result = run("good")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{GOOD}\n"
+    assert "\nas a draft         yes\nas an assistant    yes\n" in result.stdout
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("good", "same"), 'one tokenizer, so that a fusion judges token by token (unit="token").'),
+        (("good", "other"), 'different tokenizers, so that a fusion judges word by word (unit="word").'),
+        (("good", "silent"), 'not all of them show their tokenizer: a fusion judges word by word (unit="word").'),
+    ],
+)
+def test_two_servers_and_what_a_fusion_judges_by(names: tuple[str, str], words: str) -> None:
+    result = run(*names)
+    assert result.exit_code == 0
+    assert " ".join(result.stdout.rpartition("Together: ")[2].split()) == words
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_server_that_cannot_be_used() -> None:
+    result = run("good", "bad")
+    assert result.exit_code == 1
+    assert "as a draft         no \\x1b[31m\n" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_server_that_is_away_keeps_no_other_from_being_probed() -> None:
+    result = run("away", "good")
+    assert result.exit_code == 1
+    assert result.stderr == "cosd: http://away: no connection\n"
+    assert result.stdout == f"{GOOD}\n"
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(("names", "unit"), [(("good",), None), (("good", "same"), "token"), (("away",), None)])
+def test_json(names: tuple[str, ...], unit: str | None) -> None:
+    result = run(*names, options=["--json"])
+    document = json.loads(result.stdout)
+    cards = [card for name in names if isinstance(card := CARDS[f"http://{name}"], Card)]
+    assert [Card.model_validate(card) for card in document["cards"]] == cards
+    assert document["unit"] == unit
+    assert result.exit_code == (0 if cards else 1)
+
+
+def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    options = ["--model", "one", "--model", "two", "--prompt", "P", "--save", files[0], "--save", files[1]]
+    assert run("good", "same", options=options).exit_code == 0
+    assert asked == [("http://good", "one", "P"), ("http://same", "two", "P")]
+    assert [Card.load(path).endpoint for path in files] == ["http://good", "http://same"]
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing argument"),
+        (("odd",), "the URL is odd"),
+        (("good", "same", "--model", "m"), "1 given for 2 URLs: give one for each"),
+        (("good", "--save", "no/such/folder"), "no/such/folder: No such file or directory"),
+        (("good", "same", "--save", "f"), "1 given for 2 URLs: give one for each"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    at = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    result = cosd("probe", *(f"http://{name}" for name in arguments[:at]), *arguments[at:])
+    assert result.exit_code == 2
+    assert words in re.sub(r"\s+│?\s*", " ", result.stderr)
+
+
+@pytest.mark.live
+def test_on_live_servers_it_prints_what_the_readme_says(pair: Pair) -> None:
+    result = cosd("probe", pair.facts)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert shape(result.stdout) == shape(printed("llama.cpp"))
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.live
+def test_on_live_servers_of_two_models(pair: Pair) -> None:
+    result = cosd("probe", pair.sums, pair.facts, "--json")
+    document = json.loads(result.stdout)
+    assert [card["model"] for card in document["cards"]] == ["sums", "facts"]
+    assert document["unit"] == "word"
+    assert result.exit_code == 0
+
+
+@pytest.mark.live
+def test_a_server_that_is_not_there() -> None:
+    result = cosd("probe", "http://127.0.0.1:9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("cosd: http://127.0.0.1:9: no connection")
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,668 @@
+"""The probe: each defect that it is to catch, on a server that has it, and what it makes of servers without any."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cosd_api import Fusion
+from cosd_providers import (
+    Card,
+    ConnectError,
+    ModelChoiceError,
+    Piece,
+    Proposal,
+    Token,
+    UnsupportedError,
+    Usage,
+    connect,
+    probe,
+)
+from cosd_providers.findings import Memory
+from cosd_providers.probe import unit_of
+from cosd_providers.testing import Model, ScriptedProvider
+from fake_llama_cpp import FakeLlamaCpp
+from fake_openai import FakeOpenAI, Shown
+from fake_vllm import FakeVllm
+from stand_in_ollama import StandInOllama
+from stand_in_sglang import StandInSglang
+from stand_in_tgi import StandInTgi
+
+WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten", ",", " and")
+SHAPES = ((9, 4, 2, 1), (7, 5, 3, 1), (6, 5, 4, 1), (10, 3, 2, 1), (8, 5, 2, 1))
+PROMPT = "Q: What is the capital of France?\nA:"
+
+
+@dataclass(frozen=True)
+class Talker:
+    """A model that writes some words, unsure of each, over a vocabulary that has every byte; " ten" is its last."""
+
+    seed: int = 0
+
+    @cached_property
+    def tokens(self) -> Sequence[bytes]:
+        return (*(bytes([n]) for n in range(256)), *(word.encode() for word in WORDS), b"")
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return {len(self.tokens) - 1}
+
+    def encode(self, text: bytes) -> list[int]:
+        ids = []
+        while text:
+            n = next((256 + n for n, word in enumerate(WORDS) if text.startswith(word.encode())), text[0])
+            ids.append(n)
+            text = text[len(self.tokens[n]) :]
+        return ids
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        key = tuple(ids[-3:])
+        if key not in self._known:
+            self._known[key] = self._distribution(key)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, ...], Sequence[float]]:
+        return {}
+
+    def _distribution(self, ids: tuple[int, ...]) -> Sequence[float]:
+        rng = random.Random(repr((self.seed, ids)))
+        probs = [0.0] * len(self.tokens)
+        shape = rng.choice(SHAPES)
+        for n, sixteenths in zip(rng.sample(range(256, len(self.tokens)), 4), shape, strict=True):
+            probs[n] = sixteenths / 16
+        if ids and self.tokens[ids[-1]] == b" ten":
+            end = max(range(len(probs)), key=probs.__getitem__)
+            probs[end], probs[-1] = probs[-1], probs[end]
+        return probs
+
+
+@dataclass(frozen=True)
+class Powered:
+    """A model as it is at another temperature; at 0 it is sure of everything."""
+
+    model: Model
+    temperature: float
+
+    @property
+    def tokens(self) -> Any:
+        return self.model.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return self.model.end_ids
+
+    def encode(self, text: bytes) -> list[int]:
+        return self.model.encode(text)
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        probs = self.model.next(ids)
+        if not self.temperature:
+            best = max(range(len(probs)), key=lambda n: (probs[n], -n))
+            return [float(n == best) for n in range(len(probs))]
+        powers = [prob ** (1 / self.temperature) for prob in probs]
+        return [power / sum(powers) for power in powers]
+
+
+@dataclass(frozen=True)
+class Reciting:
+    """A model that can only write one text, and then end: its own numbers, and the text's tokens."""
+
+    model: Model
+    text: bytes
+
+    @property
+    def tokens(self) -> Any:
+        return self.model.tokens
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        return self.model.end_ids
+
+    def encode(self, text: bytes) -> list[int]:
+        return self.model.encode(text)
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        data = b"".join(self.model.tokens[n] for n in ids)
+        done = next(n for n in range(len(self.text), -1, -1) if data.endswith(self.text[:n]))
+        rest = self.model.encode(self.text[done:])
+        probs = [0.0] * len(self.model.tokens)
+        probs[rest[0] if rest else min(self.end_ids)] = 1.0
+        return probs
+
+
+def forced(body: Any) -> str | None:
+    """The one text that a grammar allows."""
+    grammar = body.get("grammar") if isinstance(body, dict) else None
+    return json.loads(grammar.partition("::=")[2]) if grammar else None
+
+
+class Server(FakeOpenAI):
+    """The fake with grammars and ids, and with the faults that only the probe looks for."""
+
+    scales: bool = False
+    degenerate: bool = False
+    writes: bool = True
+    reads_ids: bool = True
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content) if request.content else {}
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and isinstance(prompt[0], int):
+            given = b"".join(self.model.tokens[n] for n in prompt).decode() if self.reads_ids else str(prompt)
+            return self.handle(httpx.Request(request.method, request.url, json={**body, "prompt": given}))
+        plain, text = self.model, forced(body)
+        if text is not None and self.writes:
+            self.model = Reciting(plain, text.encode())
+        elif self.scales and body.get("temperature"):
+            self.model = Powered(plain, body["temperature"])
+        elif self.degenerate:
+            self.model = Powered(plain, body.get("temperature") or 0)
+        try:
+            return super().handle(request)
+        finally:
+            self.model = plain
+
+
+class Beginning(Server):
+    """What is scored gets a token before it that a prompt does not get."""
+
+    def _echoed(self, ids: Sequence[int], count: int) -> list[Shown]:
+        return super()._echoed([258, *ids], count)[1:]
+
+
+async def examined(fake: Any, engine: str | None = "openai", **options: Any) -> Card:
+    async with fake.client() as client:
+        return await probe("http://gpu1:8080", engine=engine, http_client=client, **options)
+
+
+def values(card: Card) -> dict[str, Any]:
+    return {line.name: line.value for line in card.lines}
+
+
+GOOD = {
+    "models": ("toy",),
+    "logprobs": True,
+    "probabilities": "raw",
+    "scoring": "echo",
+    "lists": True,
+    "ids": True,
+    "end": True,
+    "bytes": True,
+    "whole": True,
+    "draft": "text",
+    "score": True,
+    "propose": True,
+}
+
+
+async def test_a_server_without_faults() -> None:
+    card = await examined(Server(Talker()))
+    found = values(card)
+    assert {name: found[name] for name in GOOD} == GOOD
+    assert found["depth"] > 90
+    assert found["context"] is None
+    assert found["tokenizer"] is False
+    assert found["cache"] is None and "does not tell; it took" in card["cache"].seen
+    assert card.can_draft and card.can_assist
+    assert card.draft_lacks == card.assistant_lacks == ()
+    assert all(line.asked and line.seen for line in card.lines)
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+@pytest.mark.parametrize("opened", ["empty", "lost", "bytes", "hidden"])
+async def test_no_way_of_showing_tokens_is_a_fault(shape: Any, opened: Any) -> None:
+    found = values(await examined(Server(Talker(), shape=shape, opened=opened)))
+    names = ("logprobs", "probabilities", "scoring", "lists", "bytes", "end", "draft", "propose")
+    assert {name: found[name] for name in names} == {name: GOOD[name] for name in names}
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_faults_of_scoring_are_seen_whatever_the_model(seed: int) -> None:
+    told = {}
+    for echo in ("yes", "ignored", "shifted", "scaled", "refused"):
+        told[echo] = (await examined(Server(Talker(seed), echo=echo)))["scoring"]
+    told["beginning"] = (await examined(Beginning(Talker(seed))))["scoring"]
+    assert {name: line.value for name, line in told.items()} == {
+        "yes": "echo",
+        "ignored": False,
+        "shifted": "echo, moved by +1",
+        "scaled": False,
+        "refused": False,
+        "beginning": False,
+    }
+    assert "ignored: the answer does not begin with the text's own tokens" in told["ignored"].seen
+    assert "equal to what is generated at 3 of 3 places, moved by +1" in told["shifted"].seen
+    assert "not believed: equal to what is generated at no more than" in told["scaled"].seen
+    assert "refused: 400: echo is not supported together with logprobs" in told["refused"].seen
+    assert "not believed" in told["beginning"].seen
+
+
+async def test_where_all_places_are_alike_no_scoring_is_proved() -> None:
+    """One shifted by a place would look the same."""
+
+    class Alike(Talker):
+        def _distribution(self, ids: tuple[int, ...]) -> Sequence[float]:
+            return super()._distribution(())
+
+    line = (await examined(Server(Alike())))["scoring"]
+    assert line.value is False
+    assert "not believed: too few places could be compared" in line.seen
+
+
+async def test_a_strategy_that_is_answered_wrongly_is_not_used() -> None:
+    class Crossed(Server):
+        """Answers the prompts of a list in the wrong order."""
+
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle(request)
+            if not request.content or not isinstance(json.loads(request.content).get("prompt"), list):
+                return answer
+            body = json.loads(answer.content)
+            for choice in body["choices"]:
+                choice["index"] = len(body["choices"]) - 1 - choice["index"]
+            return httpx.Response(answer.status_code, json=body)
+
+    fake = Crossed(Talker(1))
+    card = await examined(Crossed(Talker(1)))
+    assert card["lists"].value is False
+    assert card["propose"].value is False
+    found = {way.name: (way.proved, way.wrong) for way in card.ways}
+    right, wrong = (True, False), (False, True)  # without a tokenizer an echo leaves most places to lists
+    assert found == {"list": wrong, "echo": wrong, "singles": right, "continuation": right}
+    assert card.can_assist
+    assert card.options["strategy"] == card.strategies[0] != "list"
+    assert "it says something else" in card.advice[0]
+    async with fake.client() as client:
+        again = await probe(connect("http://gpu1:8080", card=card, http_client=client))
+    assert again["propose"].value is True
+
+
+async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
+    card = await examined(Server(Talker(), beginning=True))
+    assert card["scoring"].value == "echo"
+    assert card.can_assist
+
+
+@pytest.mark.parametrize(
+    ("faults", "line", "value", "words"),
+    [
+        ({"lists": "500"}, "lists", False, "assertion failed"),
+        ({"lists": "first"}, "lists", False, "answered in part: 1 of 2"),
+        ({"listed": None, "lists": "yes"}, "models", None, "does not list its models"),
+        ({"reads_ids": False}, "ids", False, "12 tokens were read"),
+        ({"end": False}, "end", False, "its probability is not told"),
+        ({"changes": {"logprobs": None}}, "logprobs", False, "an answer without probabilities"),
+        ({"cut": 40}, "whole", False, "40 tokens, and 40"),
+        ({"cut": 250}, "whole", False, "and 250"),
+    ],
+)
+async def test_faults_of_the_wire(faults: Any, line: str, value: Any, words: str) -> None:
+    server = Server(Talker())
+    for name, fault in faults.items():
+        setattr(server, name, fault)
+    card = await examined(server, model="toy")
+    assert card[line].value is value
+    assert words in card[line].seen
+
+
+async def test_a_cut_prompt_makes_it_unusable() -> None:
+    card = await examined(Server(Talker(), cut=40))
+    assert not card.can_draft
+    assert not card.can_assist
+    assert "it does not read all of a prompt, and does not say so" in card.draft_lacks
+
+
+async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() -> None:
+    card = await examined(Server(Talker(), changes={"logprobs": None}))
+    assert not card.can_draft
+    assert card.can_assist
+    assert card.by_agreement
+    assert "as an assistant    by agreement alone" in str(card)
+    assert "no probabilities" in card.draft_lacks[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "usable", "words"),
+    [
+        ("scales", "scaled", True, "to the power of 1 at temperature 0 and 2 at 0.5"),
+        ("degenerate", "degenerate", False, "at temperature 0 the one token has probability 1"),
+    ],
+)
+async def test_probabilities_that_are_not_the_models_own(fault: str, value: str, usable: bool, words: str) -> None:
+    server = Server(Talker())
+    setattr(server, fault, True)
+    card = await examined(server)
+    assert card["probabilities"].value == value
+    assert words in card["probabilities"].seen
+    assert card.can_draft is usable
+    assert card.can_assist is usable
+
+
+async def test_a_server_that_cannot_be_made_to_write_a_text() -> None:
+    server = Server(Talker())
+    server.writes = False
+    card = await examined(server)
+    assert card["bytes"].value is None
+    assert card["bytes"].seen == "no field makes the server write a given text"
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+async def test_a_reply_that_was_started_is_continued(repeats: bool) -> None:
+    card = await examined(Server(Talker(1), chat_repeats=repeats))
+    assert card["prefill"].value == "the last message alone"
+
+
+async def test_a_reply_that_was_started_is_taken_for_a_turn() -> None:
+    class Turns(Server):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            body = json.loads(request.content) if request.content else {}
+            for message in body.get("messages", ()):
+                message["content"] += "<end>"
+            return super().handle(httpx.Request(request.method, request.url, json=body or None))
+
+    card = await examined(Turns(Talker(1)))
+    assert card["prefill"].value is False
+    assert card["prefill"].seen.count("it goes on otherwise") == 3
+
+
+# llama.cpp's and vLLM's own routes.
+
+
+class LlamaCpp(FakeLlamaCpp):
+    """The fake with grammars."""
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        plain, text = self.model, forced(json.loads(request.content) if request.content else {})
+        self.model = plain if text is None else Reciting(plain, text.encode())
+        try:
+            return super().handle(request)
+        finally:
+            self.model = plain
+
+    def _joined(self, run: list[dict[str, Any]]) -> dict[str, Any]:
+        answer = super()._joined(run)
+        data = b"".join(self.model.tokens[n] for n in run[-1]["all"])
+        return {**answer, "content": data.decode("utf-8", "replace")}
+
+
+@pytest.mark.parametrize("beginning", [False, True])
+async def test_llama_cpp(beginning: bool) -> None:
+    fake = LlamaCpp(Talker(), beginning=beginning)
+    card = await examined(fake, None)
+    found = values(card)
+    expected = {**GOOD, "scoring": "place by place", "draft": "ids"}
+    assert {name: found[name] for name in expected} == expected
+    assert found["context"] == 4096
+    assert found["cache"] is False
+    assert card.engine == "llama.cpp"
+    assert {*card.strategies} == {"list", "singles", "continuation"}
+    assert found["prefill"] is False and "404" in card["prefill"].seen
+    sent = [body for path, body in fake.requests if path.endswith(("/completion", "/completions"))]
+    assert card.spent.requests == len(sent)
+
+
+async def test_a_server_that_its_adapter_refuses() -> None:
+    fake = LlamaCpp(Talker())
+    fake.slots = [{"id": 0, "speculative": True}]
+    card = await examined(fake, None)
+    assert not card.can_draft
+    assert not card.can_assist
+    assert card.learned is None
+    assert "decodes speculatively" in str(card)
+    assert "Start it without a draft model (--model-draft, --spec-type)." in card.advice
+    with pytest.raises(ValueError, match="the card has nothing to connect with"):
+        connect("http://gpu1:8080", card=card)
+
+
+async def test_vllm() -> None:
+    card = await examined(FakeVllm(Talker()), "vllm")
+    found = values(card)
+    assert found["scoring"] == "prompt_logprobs"
+    assert found["draft"] == "ids"
+    assert {*card.strategies} >= {"echo", "list", "singles"}
+    echo = next(way for way in card.ways if way.name == "echo")
+    assert echo.example == (100, 400_000)
+    assert any("--enable-prompt-tokens-details" in words for words in card.advice)
+
+
+# Any provider, by the contract alone.
+
+
+@dataclass
+class Lying(ScriptedProvider):
+    """A provider that is wrong in one way."""
+
+    fault: str = ""
+
+    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> list[Proposal | None]:
+        found = await super().propose(prompt, text, questions, usage=usage)
+        if self.fault != "propose":
+            return found
+        return [
+            one and replace(one, tokens=tuple(replace(token, prob=(token.prob or 0) / 2) for token in one.tokens))
+            for one in found
+        ]
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        found = await super().score(prompt, text, usage=usage)
+        if self.fault != "score":
+            return found
+        return [Token(one.data, other.prob) for one, other in zip(found, [*found[1:], found[0]], strict=True)]
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        if self.fault == "resumed" and options.get("continuation"):
+            options["continuation"] = [*options["continuation"][:-1], 0]
+        async for item in super().generate(*args, **options):
+            yield item
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        return [Piece(n, bytes([byte])) for n, byte in enumerate(text.encode()[self.fault == "tokenizer" :])]
+
+
+async def test_a_provider_of_ones_own() -> None:
+    provider = ScriptedProvider(Talker())
+    card = await probe(provider)
+    found = values(card)
+    assert (found["draft"], found["score"], found["propose"], found["tokenizer"]) == ("ids", True, True, "endpoint")
+    assert found["scoring"] == "place by place"
+    assert found["lists"] is None
+    assert "shows what the contract does" in card["lists"].seen
+    assert card.can_draft
+    assert card.can_assist
+    assert card.engine is None
+    assert provider.open_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "line", "words"),
+    [
+        ("propose", "propose", "equal at 0 of"),
+        ("score", "score", "equal at"),
+        ("resumed", "draft", "differs from token"),
+        ("tokenizer", "tokenizer", "whose bytes are not the text"),
+    ],
+)
+async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> None:
+    card = await probe(Lying(Talker(), fault=fault))
+    assert card[line].value is False
+    assert words in card[line].seen
+    assert card.can_assist is (fault != "propose")
+    assert card.can_draft is (fault != "resumed")
+    right = await probe(Lying(Talker()))
+    assert right[line].value not in (False, None)
+
+
+# Cards.
+
+
+async def test_a_card_goes_through_a_file(tmp_path: Path) -> None:
+    card = await examined(Server(Talker()))
+    card.save(tmp_path / "card.json")
+    assert Card.load(tmp_path / "card.json") == card
+    assert Memory.load(str(tmp_path / "card.json")).learned == card.learned
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no json", "is no card of a probe: it is not JSON"),
+        ("[1]", "is no card of a probe: "),
+        ('{"schema_version": 1}', "is no card of a probe: endpoint: Field required"),
+        ('{"schema_version": 2}', "is a card of version 2, and version 1 is read: probe again"),
+    ],
+)
+def test_files_that_are_no_cards(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    path.write_text(text)
+    for load in (Card.load, lambda path: connect("http://gpu1", card=path)):
+        with pytest.raises(ValueError, match=words):
+            load(path)
+    with pytest.raises(OSError, match="No such file"):
+        connect("http://gpu1", card=tmp_path / "none.json")
+
+
+FAKES: Mapping[str, Callable[[], Any]] = {
+    "openai": lambda: Server(Talker()),
+    "llama.cpp": lambda: LlamaCpp(Talker()),
+    "vllm": lambda: FakeVllm(Talker()),
+    "sglang": lambda: StandInSglang(Talker()),
+    "ollama": lambda: StandInOllama(Talker()),
+    "tgi": lambda: StandInTgi(Talker(), prefill=True),
+}
+
+
+@pytest.mark.parametrize("engine", FAKES)
+async def test_each_card_has_all_lines(engine: str) -> None:
+    card = await examined(FAKES[engine](), engine)
+    expected = [line.name for line in (await examined(Server(Talker()))).lines]
+    assert [line.name for line in card.lines] == expected
+    assert all(line.asked and line.seen for line in card.lines)
+    assert card.can_draft and card.can_assist
+    assert card.strategies
+    assert max(map(len, str(card).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("engine", FAKES)
+async def test_with_a_card_nothing_is_found_out_again(engine: str) -> None:
+    fake: Any = FAKES[engine]()
+    card = await examined(fake, engine)
+    card = Card.model_validate_json(card.model_dump_json())
+    async with fake.client() as client:
+        known = connect("http://gpu1:8080", card=card, http_client=client)
+        anew = connect("http://gpu1:8080", engine=engine, http_client=client)
+        fake.requests.clear()
+        async with known:
+            described = await known.describe()
+            asked = [path for path, _ in fake.requests]
+            own = await drafted(known)
+        fake.requests.clear()
+        async with anew:
+            assert described == await anew.describe()
+            assert own == await drafted(anew)
+    assert asked == ["/info" if engine == "tgi" else "/v1/models"]
+
+
+async def drafted(provider: Any) -> list[Any]:
+    tokens = [item async for item in provider.generate(PROMPT, b"", max_tokens=8, usage=Usage())]
+    return [(token.data, token.prob) for token in tokens if isinstance(token, Token)]
+
+
+@pytest.mark.parametrize("engine", ["openai", "llama.cpp", "vllm"])
+async def test_with_a_card_of_another_model(engine: str) -> None:
+    fake: Any = FAKES[engine]()
+    card = await examined(fake, engine)
+    serve(fake, "other")
+    async with fake.client() as client:
+        provider = connect("http://gpu1:8080", card=card, http_client=client)
+        with pytest.raises(
+            ModelChoiceError, match=r"the card is of the model .toy.; the server has it no longer\. Probe"
+        ):
+            await provider.describe()
+        serve(fake, "toy")
+        assert (await provider.describe()).model == "toy"
+
+
+def serve(fake: Any, name: str) -> None:
+    if isinstance(fake, FakeOpenAI):
+        fake.listed = [{"id": name}]
+    else:
+        fake.models = [{"id": name, "root": "/toy", "parent": None}] if isinstance(fake, FakeVllm) else [name]
+
+
+async def test_a_model_of_the_same_name_that_is_another_one() -> None:
+    fake = Server(Talker(), listed=[{"id": "toy", "max_model_len": 100}])
+    card = await examined(fake)
+    fake.listed = [{"id": "toy", "max_model_len": 200}]
+    async with fake.client() as client:
+        with pytest.raises(ModelChoiceError, match="another one of that name"):
+            await connect("http://gpu1:8080", card=card, http_client=client).describe()
+
+
+async def test_cards_and_what_else_is_given() -> None:
+    card = await examined(Server(Talker()), dialect="sglang", model="toy")
+    assert repr(connect("http://gpu1:8080/v1", card=card)) == (
+        "OpenAICompatible('http://gpu1:8080', model='toy', dialect='sglang')"
+    )
+    for options, words in (
+        ({"engine": "vllm"}, "the card is of the engine 'openai', not 'vllm': probe again"),
+        ({"model": "other"}, "the card is of the model 'toy', not 'other': probe again"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            connect("http://gpu1:8080", card=card, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the card is of http://gpu1:8080, not of http://gpu2:8080: probe this one"):
+        connect("http://gpu2:8080", card=card)
+    broken = card.model_copy(update={"learned": {"known": {}, "served": {}}})
+    with pytest.raises(UnsupportedError, match=r"does not hold what this kind of server is known by\. Probe again"):
+        await connect("http://gpu1:8080", card=broken).describe()
+
+
+async def test_no_card_holds_a_secret() -> None:
+    fake = Server(Talker())
+    async with fake.client() as client:
+        headers = {"X-Tenant": "sk-header"}
+        options = {"engine": "openai", "http_client": client, "headers": headers, "extra_body": {"user": "sk-body"}}
+        card = await probe("http://gpu1", api_key="sk-key", prompt="sk-prompt", **options)
+    text = card.model_dump_json() + str(card) + repr(card)
+    assert "sk-" not in text
+    assert "sk-body" in json.dumps(fake.bodies)
+
+
+async def test_two_cards_tell_what_a_fusion_judges_by() -> None:
+    one, other = await examined(LlamaCpp(Talker()), None), await examined(LlamaCpp(Talker(1)), None)
+    third = await examined(Server(Talker()))
+    assert unit_of([one, other]) == "token"
+    assert unit_of([one, third]) == "word"
+    assert unit_of([third, third]) == "word"
+    fakes = LlamaCpp(Talker()), LlamaCpp(Talker(1))
+    async with fakes[0].client() as first, fakes[1].client() as second:
+        pair = [connect("http://gpu1:8080", card=card, http_client=c) for card, c in ((one, first), (other, second))]
+        async with Fusion(draft=pair[0], assistant=pair[1]) as fusion:
+            assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
+
+
+async def test_words_fit_a_terminal() -> None:
+    for card in (await examined(LlamaCpp(Talker()), None), await examined(Server(Talker(), cut=40))):
+        assert max(map(len, str(card).splitlines())) <= 80
+
+
+async def test_it_is_said_where_nobody_answers() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        with pytest.raises(ConnectError):
+            await probe("http://gpu1", engine="openai", http_client=client)
+
+
+async def test_options_are_for_a_url() -> None:
+    with pytest.raises(TypeError, match="'model' is for a URL; a provider has it already"):
+        await probe(ScriptedProvider(Talker()), model="toy")
