@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError
+from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync
 from cosd_api.result import (
     CustomVerifier,
@@ -22,20 +23,25 @@ from cosd_api.result import (
     TokenDecision,
 )
 from cosd_api.stream import FusionStream
-from cosd_api.verification import RuleVerifier, TreeVerifier, Verifier
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
-from cosd_providers import connect
+from cosd_providers import Card, connect, probe
 
 __all__ = [
+    "AgreementVerifier",
+    "Card",
     "CustomVerifier",
     "Endpoint",
+    "EndpointEstimate",
     "EndpointUsage",
+    "Estimate",
     "FusedToken",
     "Fusion",
     "FusionClosedError",
     "FusionError",
     "FusionResult",
     "FusionStream",
+    "Range",
     "RuleVerifier",
     "SettingError",
     "Settings",
@@ -47,6 +53,7 @@ __all__ = [
     "connect",
     "fuse",
     "fuse_sync",
+    "probe",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -11,6 +11,7 @@ themselves have cut at that point.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def judge(
     unit: Unit,
     first: int = 0,
     assistant: int = 0,
+    needs_q: bool = True,
 ) -> Judgement:
     """Walks a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
 
@@ -113,6 +115,8 @@ def judge(
         unit: `"token"` compares one token with one; `"word"` walks both by bytes.
         first: where the walk starts.
         assistant: its index, for the decisions.
+        needs_q: whether `fires` looks at `q`. Where it does, an unknown `q` never replaces; where it does not, an
+            unknown `q` is handed to it as NaN.
     """
     decisions: list[Decision] = []
     i = first  # draft tokens tokens[begin..i] and the assistant's proposal[a_begin..a] are what stands since boundary b
@@ -127,7 +131,8 @@ def judge(
         if agreed is None:
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = _least(tokens[begin:i]), _least(proposal[a_begin:a])
-        fired = not agreed and p is not None and q is not None and fires(p, q)
+        judged = not agreed and p is not None and not (q is None and needs_q)
+        fired = judged and p is not None and fires(p, math.nan if q is None else q)
         text = b"".join(token.data for token in proposal[a_begin:a])
         decisions.append(Decision(assistant, begin, i, text, p, q, agreed, fired))
         if fired:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
+from cosd_api.estimate import Estimate, Past, estimate
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
     Asking,
+    Bounds,
+    OnAssistantError,
+    OnBudget,
     Plan,
-    check_asking,
+    check_choice,
     check_count,
     check_prompt,
-    check_stop,
     check_unit,
     check_verifier,
     refuse,
 )
 from cosd_api.stream import FusionStream, settled
 from cosd_api.sync import synchronous
-from cosd_api.verification import RuleVerifier, Verifier
+from cosd_api.verification import RuleVerifier, Verifier, needs_q
 from cosd_providers.contract import Provider
+from cosd_providers.errors import ProviderError
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -40,7 +44,8 @@ class Fusion:
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them: every assistant judges every unit, and of those that would replace
             it the surest does.
-        verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper.
+        verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
+            that does not tell the probabilities of its tokens.
         unit: what is judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with different
             tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
         draft_length: the paper's fixed rounds of K draft tokens, each followed by its verification. By default one
@@ -48,6 +53,12 @@ class Fusion:
         max_ahead: at most so many tokens are drafted beyond what is verified. By default there is no bound.
         ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about
             every unit, for those who want to see what it says everywhere. The text is the same.
+        on_assistant_error: what happens where an answer waits for an assistant that has failed for good: `"raise"`
+            ends it with the error, whose `partial` is the result so far. `"draft"` goes on without that assistant: it
+            is asked nothing more in this answer, what it might have changed has `token.verified` False, and a warning
+            says since where and why. Nothing that it said about later places counts, and the draft begins anew there:
+            the answer depends on where it failed, and not on when. An assistant that fails when it is first asked
+            what it is, before any answer, is an error either way.
 
     Raises:
         SettingError: a setting that a fusion cannot take, with the reason.
@@ -64,16 +75,22 @@ class Fusion:
         draft_length: int | None = None,
         max_ahead: int | None = None,
         ask: Asking = "contestable",
+        on_assistant_error: OnAssistantError = "raise",
         **refused: Any,
     ) -> None:
         refuse(refused, Fusion.__init__)
+        check_choice("ask", ask, Asking)
+        check_choice("on_assistant_error", on_assistant_error, OnAssistantError)
         self._plan = Plan(
             verifier=check_verifier(verifier if verifier is not None else RuleVerifier()),
             draft_length=None if draft_length is None else check_count("draft_length", draft_length),
             max_ahead=None if max_ahead is None else check_count("max_ahead", max_ahead),
-            ask=check_asking(ask),
+            ask=ask,
+            on_assistant_error=on_assistant_error,
         )
-        self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit))
+        asks_q = needs_q(self._plan.verifier)
+        self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q)
+        self._past = Past()
 
     async def __aenter__(self) -> Self:
         await self._endpoints.__aenter__()
@@ -92,6 +109,10 @@ class Fusion:
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        max_requests: int | None = None,
+        max_billed_tokens: int | None = None,
+        on_budget: OnBudget = "raise",
         **refused: Any,
     ) -> FusionStream:
         """The answer as it becomes final, token by token::
@@ -107,13 +128,21 @@ class Fusion:
             prompt: text that both models go on from.
             max_tokens: of the answer, its end of sequence included.
             stop: strings; the answer ends before the first one.
+            timeout: seconds for the whole answer.
+            max_requests: generation requests to all endpoints together, those sent again included.
+            max_billed_tokens: tokens read and written by all endpoints together, as they bill them; see
+                `cosd_api.budget.Budget` for what is not billed yet.
+            on_budget: what one of these three does when it is reached: `"raise"` raises `BudgetError`; `"end"` ends the
+                answer with what is verified (`finish_reason="budget"`, and `stop_reason` says which). Time that is over
+                before the servers have said what they are is raised either way.
 
         Raises:
             SettingError: e.g. `temperature`: the draft is greedy by definition.
+            ProviderError: while reading; its `partial` is the result so far, None where nothing was begun.
         """
         refuse(refused, Fusion.stream)
-        limit = check_count("max_tokens", max_tokens)
-        return FusionStream(self._endpoints, self._plan, check_prompt(prompt), limit, check_stop(stop))
+        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
+        return FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past)
 
     async def generate(
         self,
@@ -121,48 +150,109 @@ class Fusion:
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - so it is called everywhere
+        max_requests: int | None = None,
+        max_billed_tokens: int | None = None,
+        on_budget: OnBudget = "raise",
         **refused: Any,
     ) -> FusionResult:
         """The whole answer at once. Arguments and errors are those of `stream`."""
-        async with self.stream(prompt, max_tokens=max_tokens, stop=stop, **refused) as stream:
+        refuse(refused, Fusion.generate)
+        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
+        return await self._generate(prompt, bounds)
+
+    async def _generate(self, prompt: str, bounds: Bounds) -> FusionResult:
+        async with FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past) as stream:
             async for _ in stream:
                 pass
         return stream.result
 
+    @overload
+    def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        concurrency: int = 8,
+        on_error: Literal["raise"] = "raise",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        max_requests: int | None = None,
+        max_billed_tokens: int | None = None,
+        on_budget: OnBudget = "raise",
+        **refused: Any,
+    ) -> AsyncGenerator[FusionResult, None]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        concurrency: int = 8,
+        on_error: Literal["return"],
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        max_requests: int | None = None,
+        max_billed_tokens: int | None = None,
+        on_budget: OnBudget = "raise",
+        **refused: Any,
+    ) -> AsyncGenerator[FusionResult | ProviderError, None]: ...
     async def map(
         self,
         prompts: Iterable[str],
         *,
         concurrency: int = 8,
+        on_error: Literal["raise", "return"] = "raise",
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        max_requests: int | None = None,
+        max_billed_tokens: int | None = None,
+        on_budget: OnBudget = "raise",
         **refused: Any,
-    ) -> AsyncGenerator[FusionResult, None]:
+    ) -> AsyncGenerator[FusionResult | ProviderError, None]:
         """The answers to many prompts, in their order, at most `concurrency` under way at once.
 
-        `prompts` is read as it is needed. Leaving the loop cancels what is under way. The first error ends it.
-        Arguments and errors are otherwise those of `stream`.
+        `prompts` is read as it is needed. Leaving the loop cancels what is under way. The first error ends it; with
+        `on_error="return"` a `ProviderError` stands in the place of its answer instead (its `partial` is what there is
+        of it). Limits are each answer's own. Arguments and errors are otherwise those of `stream`.
         """
         refuse(refused, Fusion.map)
         if isinstance(prompts, str):
             raise SettingError("map takes several prompts; for one, use generate or stream")
         check_count("concurrency", concurrency)
+        check_choice("on_error", on_error, Literal["raise", "return"])
+        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
         waiting = iter(prompts)
         # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
         tasks: list[asyncio.Task[FusionResult]] = []
         try:
             while True:
                 for prompt in islice(waiting, concurrency - len(tasks)):
-                    work = self.generate(prompt, max_tokens=max_tokens, stop=stop)
+                    work = self._generate(prompt, bounds)
                     tasks.append(asyncio.create_task(work))  # noqa: TID251
                 if not tasks:
                     return
-                yield await tasks[0]
+                await asyncio.wait(tasks[:1])
+                error = tasks[0].exception()
+                if isinstance(error, ProviderError) and on_error == "return":
+                    yield error
+                else:
+                    yield tasks[0].result()
                 tasks.pop(0)
         finally:
             for task in tasks:
                 task.cancel()
             await settled(tasks)
+
+    async def estimate(self, prompt: str, *, max_tokens: int = DEFAULT_MAX_TOKENS) -> Estimate:
+        """What an answer to `prompt` may cost, at each endpoint: see `Estimate`.
+
+        Nothing is generated: the servers are asked what they are, and how many tokens the prompt has, where they tell.
+        """
+        return await estimate(
+            self._endpoints, self._plan, self._past, check_prompt(prompt), check_count("max_tokens", max_tokens)
+        )
 
 
 async def fuse(
@@ -177,6 +267,11 @@ async def fuse(
     draft_length: int | None = None,
     max_ahead: int | None = None,
     ask: Asking = "contestable",
+    on_assistant_error: OnAssistantError = "raise",
+    timeout: float | None = None,  # noqa: ASYNC109
+    max_requests: int | None = None,
+    max_billed_tokens: int | None = None,
+    on_budget: OnBudget = "raise",
     **refused: Any,
 ) -> FusionResult:
     """One fused answer; opens and closes a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
@@ -189,8 +284,17 @@ async def fuse(
         draft_length=draft_length,
         max_ahead=max_ahead,
         ask=ask,
+        on_assistant_error=on_assistant_error,
     ) as fusion:
-        return await fusion.generate(prompt, max_tokens=max_tokens, stop=stop)
+        return await fusion.generate(
+            prompt,
+            max_tokens=max_tokens,
+            stop=stop,
+            timeout=timeout,
+            max_requests=max_requests,
+            max_billed_tokens=max_billed_tokens,
+            on_budget=on_budget,
+        )
 
 
 fuse_sync = synchronous(fuse, "fuse_sync")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from copy import copy
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.alignment import Decision, Unit
 from cosd_api.decoding.commands import FinishReason, Placed
-from cosd_api.verification import RuleVerifier, TreeVerifier, Verifier
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier, needs_q
 from cosd_api.version import __version__
 from cosd_providers.contract import ServerInfo, Usage
 from cosd_providers.text import readable
@@ -53,6 +55,8 @@ class FusedToken(_Model):
             that of the surest.
         replaced: on the first token of a replacement, the draft's text in whose place it stands.
         asked: whether an assistant was asked about it. One that could not change the answer is not.
+        verified: whether every assistant was heard that could have changed it. Only an answer that went on without one
+            that had failed (`on_assistant_error="draft"`) has others.
         reason: the decision in words; None where nobody was asked.
         decisions: what each assistant that was asked said there. Empty where it could not answer, where its token
             reaches beyond the unit (it is judged with the next), and where no answer could matter any more.
@@ -65,6 +69,7 @@ class FusedToken(_Model):
     assistant_prob: float | None = None
     replaced: str | None = None
     asked: bool = False
+    verified: bool = True
     reason: str | None = None
     decisions: tuple[TokenDecision, ...] = ()
 
@@ -84,18 +89,25 @@ class FusedToken(_Model):
             assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
             replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
             asked=placed.asked,
-            reason=deciding.reason if deciding else "kept: nothing to judge" if placed.asked else None,
+            verified=placed.verified,
+            reason=deciding.reason if deciding else _no_decision(placed),
             decisions=decisions,
         )
+
+
+def _no_decision(placed: Placed) -> str | None:
+    if not placed.verified:
+        return "kept: an assistant that had failed could not be heard"
+    return "kept: nothing to judge" if placed.asked else None
 
 
 def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> TokenDecision:
     if decision.agreed:
         reason = "both agree"
-    elif decision.p is None or decision.q is None:
+    elif decision.p is None or (decision.q is None and needs_q(verifier)):
         reason = "kept: a probability is not known"
     else:
-        reason = verifier.words(decision.p, decision.q)
+        reason = verifier.words(decision.p, math.nan if decision.q is None else decision.q)
     return TokenDecision(
         assistant=names[decision.assistant],
         text=readable(decision.text),
@@ -117,6 +129,7 @@ class EndpointUsage(_Model):
         cached_tokens: prompt tokens that came from the server's cache.
         first_token_seconds: from the first request to its first token or answer.
         busy_seconds: time during which at least one request was under way.
+        strategies: how many places an assistant answered in which way, e.g. `{"list": 12}`.
     """
 
     requests: int = 0
@@ -126,11 +139,17 @@ class EndpointUsage(_Model):
     cached_tokens: int = 0
     first_token_seconds: float | None = None
     busy_seconds: float = 0.0
+    strategies: dict[str, int] = Field(default_factory=dict[str, int])
+
+    @property
+    def billed_tokens(self) -> int:
+        """Tokens read and written."""
+        return self.prompt_tokens + self.completion_tokens
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
         """The public form of a ledger."""
-        return cls(**{name: getattr(usage, name) for name in cls.model_fields})
+        return cls.model_validate({name: copy(getattr(usage, name)) for name in cls.model_fields})
 
 
 class Endpoint(_Model):
@@ -157,9 +176,12 @@ class CustomVerifier(_Model):
     description: str
 
 
-def describe_verifier(verifier: Verifier) -> RuleVerifier | TreeVerifier | CustomVerifier:
+KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier
+
+
+def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
     """The verifier as a result can hold it."""
-    if type(verifier) is RuleVerifier or type(verifier) is TreeVerifier:  # a subclass may decide otherwise
+    if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
 
@@ -167,13 +189,18 @@ def describe_verifier(verifier: Verifier) -> RuleVerifier | TreeVerifier | Custo
 class Settings(_Model):
     """How the answer was made: with the prompt and the same endpoints, enough to repeat it."""
 
-    verifier: Annotated[RuleVerifier | TreeVerifier | CustomVerifier, Field(discriminator="kind")]
+    verifier: Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")]
     unit: Unit
     max_tokens: int
     stop: tuple[str, ...] = ()
     draft_length: int | None = None
     max_ahead: int | None = None
     ask: Literal["contestable", "all"] = "contestable"
+    on_assistant_error: Literal["raise", "draft"] = "raise"
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+    on_budget: Literal["raise", "end"] = "raise"
 
 
 class Timings(_Model):
@@ -190,14 +217,17 @@ class FusionResult(_Model):
     Attributes:
         schema_version: of this form; see the changelog.
         text: the answer.
-        finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"` or `"budget"`.
-        stop_reason: which: the end token, the stop string, `"max_tokens"`, `"context"`, ...
+        finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (a limit
+            of the caller's own), or `"error"` (only in what an error holds as its `partial`).
+        stop_reason: which: the end token, the stop string, `"max_tokens"`, `"context"`, `"max_requests"`, the error's
+            name, ...
         tokens: the answer, token by token; their texts together are `text`, but for a character of which two models
             wrote a part each.
         acceptance_rate: draft tokens kept / (kept + replaced), tokens that nobody needed to ask about counting as
             kept: the paper's proportion of draft tokens that were not replaced. 1.0 for an empty answer.
         replacements: how often an assistant's word was taken.
-        iterations: drafting rounds that the text took: one, plus the replacements after which drafting went on.
+        iterations: drafting rounds that the text took: one, plus the replacements (and losses of an assistant) after
+            which drafting went on.
         kept_tokens: draft tokens in the answer.
         replaced_tokens: draft tokens in whose place an assistant's word stands.
         drafted_tokens: tokens that the draft wrote in all, those thrown away included. Depends on timing.

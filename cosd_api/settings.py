@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
@@ -15,6 +17,10 @@ from cosd_providers.contract import Provider
 
 Asking = Literal["contestable", "all"]
 """What assistants are asked about: what could change the text, or everything."""
+OnBudget = Literal["raise", "end"]
+"""What a limit of one answer does: raise `BudgetError`, or end the answer with what is verified."""
+OnAssistantError = Literal["raise", "draft"]
+"""What an assistant that failed for good does: end the answer, or leave the rest of it to the others and the draft."""
 
 _GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
@@ -40,6 +46,44 @@ class Plan:
     draft_length: int | None
     max_ahead: int | None
     ask: Asking
+    on_assistant_error: OnAssistantError
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What bounds one answer. See `Fusion.stream`."""
+
+    max_tokens: int
+    stop: tuple[str, ...]
+    timeout: float | None
+    max_requests: int | None
+    max_billed_tokens: int | None
+    on_budget: OnBudget
+
+    @classmethod
+    def checked(
+        cls,
+        max_tokens: int,
+        stop: str | Sequence[str] | None,
+        timeout: float | None,
+        max_requests: int | None,
+        max_billed_tokens: int | None,
+        on_budget: OnBudget,
+    ) -> Self:
+        """The bounds as given.
+
+        Raises:
+            SettingError: one of them cannot be one.
+        """
+        check_choice("on_budget", on_budget, OnBudget)
+        return cls(
+            check_count("max_tokens", max_tokens),
+            check_stop(stop),
+            None if timeout is None else check_seconds("timeout", timeout),
+            None if max_requests is None else check_count("max_requests", max_requests),
+            None if max_billed_tokens is None else check_count("max_billed_tokens", max_billed_tokens),
+            on_budget,
+        )
 
 
 def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -72,7 +116,8 @@ def check_verifier(verifier: Verifier) -> Verifier:
     """
     if isinstance(verifier, type) or not isinstance(verifier, Verifier):
         raise SettingError(
-            f"verifier must be a RuleVerifier, a TreeVerifier or an object with their methods, not {verifier!r}"
+            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with their methods, "
+            f"not {verifier!r}"
         )
     return verifier
 
@@ -88,15 +133,26 @@ def check_unit(unit: Unit | None) -> Unit | None:
     return unit
 
 
-def check_asking(ask: Asking) -> Asking:
-    """What assistants are asked about.
+def check_choice(name: str, given: str, choices: object) -> None:
+    """Sees whether a setting is one of the words of a `Literal`.
 
     Raises:
-        SettingError: it is not one of the two.
+        SettingError: it is not.
     """
-    if ask not in ("contestable", "all"):
-        raise SettingError(f'ask must be "contestable" or "all", not {ask!r}')
-    return ask
+    words = get_args(choices)
+    if given not in words:
+        raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
+
+
+def check_seconds(name: str, value: float) -> float:
+    """A time, above 0.
+
+    Raises:
+        SettingError: it is not a number above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise SettingError(f"{name} must be a number of seconds above 0, not {value!r}")
+    return float(value)
 
 
 def check_count(name: str, value: int) -> int:

@@ -9,14 +9,18 @@ from typing import Any, Self
 
 import anyio
 
-from cosd_api.decoding.commands import Placed
+from cosd_api import notes
+from cosd_api.budget import Budget, timed_out
+from cosd_api.decoding.commands import Finish, Placed
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.decoding.driver import Driver
 from cosd_api.endpoints import Endpoints, Learned
 from cosd_api.errors import FusionClosedError
+from cosd_api.estimate import Past
 from cosd_api.result import EndpointUsage, FusedToken, FusionResult, Settings, Timings, describe_verifier
-from cosd_api.settings import Plan
+from cosd_api.settings import Bounds, Plan
 from cosd_providers.contract import Usage
+from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.text import readable
 
 
@@ -26,12 +30,14 @@ class FusionStream:
     An async context manager and an async iterator over `FusedToken`. After the last token `result` is there.
     """
 
-    def __init__(self, endpoints: Endpoints, plan: Plan, prompt: str, max_tokens: int, stop: tuple[str, ...]) -> None:
+    def __init__(self, endpoints: Endpoints, plan: Plan, prompt: str, bounds: Bounds, past: Past) -> None:
         self._endpoints = endpoints
         self._plan = plan
         self._prompt = prompt
-        self._max_tokens = max_tokens
-        self._stop = stop
+        self._bounds = bounds
+        self._past = past
+        self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
+        self._work: tuple[Learned, Driver] | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
         self._all: list[FusedToken] = []
         self._task: asyncio.Task[None] | None = None
@@ -81,40 +87,69 @@ class FusionStream:
         return token
 
     async def _run(self) -> None:
-        endpoints, plan = self._endpoints, self._plan
+        timeout = self._bounds.timeout
+        error: ProviderError | None = None
+        with anyio.move_on_after(timeout) as time_limit:
+            try:
+                await self._fuse()
+            except ProviderError as failed:
+                error = failed
+        if timeout is not None and time_limit.cancelled_caught:
+            error = timed_out(timeout)
+        if self._work is None:  # it failed before anything was drafted
+            assert error is not None
+            raise error
+        learned, driver = self._work
+        if error is not None:
+            driver.decoder.stop_here(_finish(error))  # if it was not complete already
+        result = self._build(learned, driver)
+        raises = ("error", "budget") if self._bounds.on_budget == "raise" else ("error",)
+        if error is not None and result.finish_reason in raises:
+            error.partial = result
+            raise error
+        if result.finish_reason != "budget":
+            self._past.add(self._prompt, result)
+        self._result = result
+
+    async def _fuse(self) -> None:
+        endpoints, plan, bounds = self._endpoints, self._plan, self._bounds
         learned = await endpoints.learn()
         await endpoints.check_length(self._prompt)
         decoder = CoSD(
             plan.verifier,
             unit=learned.unit,
-            max_tokens=self._max_tokens,
+            max_tokens=bounds.max_tokens,
             assistants=len(endpoints.assistants),
-            stop=[stop.encode() for stop in self._stop],
+            stop=[stop.encode() for stop in bounds.stop],
             draft_length=plan.draft_length,
             max_ahead=plan.max_ahead,
             skip=plan.ask == "contestable",
+            survives=_is_an_assistants if plan.on_assistant_error == "draft" else lambda _: False,
         )
-        ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
-
-        def emit(tokens: Sequence[Placed]) -> None:
-            if self._first_token is None and tokens:
-                self._first_token = time.perf_counter() - self._began
-            for placed in tokens:
-                token = FusedToken.of(placed, endpoints.names, plan.verifier)
-                self._all.append(token)
-                self._tokens.put_nowait(token)
-
-        driver = Driver(decoder, self._prompt, endpoints.draft, endpoints.assistants, ledgers, emit)
+        limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
+        budget = Budget(self._ledgers, **limits)
+        driver = Driver(decoder, self._prompt, endpoints.draft, endpoints.assistants, self._ledgers, budget, self._emit)
+        self._work = learned, driver
         await driver.run()
-        self._result = self._build(learned, decoder, driver, ledgers)
 
-    def _build(self, learned: Learned, decoder: CoSD, driver: Driver, ledgers: Sequence[Usage]) -> FusionResult:
+    def _emit(self, tokens: Sequence[Placed]) -> None:
+        if self._first_token is None and tokens:
+            self._first_token = time.perf_counter() - self._began
+        for placed in tokens:
+            token = FusedToken.of(placed, self._endpoints.names, self._plan.verifier)
+            self._all.append(token)
+            self._tokens.put_nowait(token)
+
+    def _build(self, learned: Learned, driver: Driver) -> FusionResult:
+        decoder = driver.decoder
         assert decoder.finished is not None
         total = time.perf_counter() - self._began
         counts = decoder.counts
         judged = counts.kept + counts.replaced
-        plan = self._plan
-        names = ["draft", *self._endpoints.names]
+        names = self._endpoints.names
+        usage = {
+            name: EndpointUsage.of(ledger) for name, ledger in zip([notes.DRAFT, *names], self._ledgers, strict=True)
+        }
         return FusionResult(
             text=readable(bytes(decoder.response.text)),
             finish_reason=decoder.finished.finish_reason,
@@ -128,25 +163,51 @@ class FusionStream:
             drafted_tokens=driver.drafted_tokens,
             draft_requests=driver.draft_requests,
             assistant_requests=driver.assistant_requests,
-            usage={name: EndpointUsage.of(ledger) for name, ledger in zip(names, ledgers, strict=True)},
+            usage=usage,
             timings=Timings(
                 total=total,
                 first_token=self._first_token,
                 per_token=total / len(self._all) if self._all else None,
             ),
-            warnings=(*learned.warnings_for(self._prompt), *driver.warnings()),
+            warnings=(
+                *learned.warnings_for(self._prompt),
+                *driver.warnings(),
+                *notes.of_losses(decoder.lost, names, self._all),
+                *notes.of_cost(usage),
+            ),
             draft=learned.draft,
             assistants=learned.assistants,
-            settings=Settings(
-                verifier=describe_verifier(plan.verifier),
-                unit=learned.unit,
-                max_tokens=self._max_tokens,
-                stop=self._stop,
-                draft_length=plan.draft_length,
-                max_ahead=plan.max_ahead,
-                ask=plan.ask,
-            ),
+            settings=self._settings(learned),
         )
+
+    def _settings(self, learned: Learned) -> Settings:
+        plan, bounds = self._plan, self._bounds
+        return Settings(
+            verifier=describe_verifier(plan.verifier),
+            unit=learned.unit,
+            max_tokens=bounds.max_tokens,
+            stop=bounds.stop,
+            draft_length=plan.draft_length,
+            max_ahead=plan.max_ahead,
+            ask=plan.ask,
+            on_assistant_error=plan.on_assistant_error,
+            timeout=bounds.timeout,
+            max_requests=bounds.max_requests,
+            max_billed_tokens=bounds.max_billed_tokens,
+            on_budget=bounds.on_budget,
+        )
+
+
+def _finish(error: ProviderError) -> Finish:
+    """How an answer ends that an error has ended."""
+    if isinstance(error, BudgetError):
+        return Finish("budget", error.limit)
+    return Finish("error", type(error).__name__)
+
+
+def _is_an_assistants(error: Exception) -> bool:
+    """Whether an error is an assistant's own: a limit of the caller's is not, nor is a fault in the user's code."""
+    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:

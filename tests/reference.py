@@ -10,13 +10,14 @@ import codecs
 import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Literal
 
 from toys import Model
 
 Fires = Callable[[float, float], bool]
+Decides = Callable[[float, float | None], bool]
 LONGEST_UNIT = LONGEST_REPLACEMENT = 8
 UNSPACED = (
     *("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -36,11 +37,19 @@ class Tok:
 
 @dataclass(frozen=True)
 class Out:
-    """A token of the answer. `source` is -1 for the draft, else the index of the assistant."""
+    """A token of the answer. `source` is -1 for the draft, else the index of the assistant.
+
+    `verified`: whether every assistant was heard that could have changed it.
+    """
 
     data: bytes
     source: int
     end: bool = False
+    verified: bool = True
+
+
+class UnheardError(Exception):
+    """An assistant cannot be heard about a unit from one of its tokens on (their index)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Firing:
     kept: int
     replaced: int
     p: float
-    q: float
+    q: float | None
     tokens: tuple[Tok, ...]
 
 
@@ -177,20 +186,26 @@ def split(before: bytes, draft: Sequence[Tok], unit: Literal["token", "word"]) -
     return units
 
 
-def judge_token(model: Model, before: bytes, unit: Sequence[Tok], fires: Fires, index: int) -> Firing | None:
+def judge_token(
+    model: Model, before: bytes, unit: Sequence[Tok], fires: Decides, index: int, ask: Callable[[int], None]
+) -> Firing | None:
     """Algorithm 1: the draft's token against the assistant's one."""
     (ours,) = unit
+    ask(0)
     theirs = next(generate(model, before, unit, patience=3), None)
     if theirs is None or (ours.data, ours.end) == (theirs.data, theirs.end):
         return None
     p, q = ours.prob, theirs.prob
-    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and q is not None and fires(p, q) else None
+    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and fires(p, q) else None
 
 
-def judge_word(model: Model, before: bytes, unit: Sequence[Tok], fires: Fires, index: int) -> Firing | None:
+def judge_word(
+    model: Model, before: bytes, unit: Sequence[Tok], fires: Decides, index: int, ask: Callable[[int], None]
+) -> Firing | None:
     """Section 3: walk the unit and the assistant's chain by bytes, from `b` (in draft tokens) on."""
     b = 0
     while b < len(unit):
+        ask(b)
         chain = generate(model, before + text_of(unit[:b]), unit[b:], patience=3)
         span: list[Tok] = []  # the assistant's tokens since b
         while b < len(unit):
@@ -203,7 +218,7 @@ def judge_word(model: Model, before: bytes, unit: Sequence[Tok], fires: Fires, i
                 at = differing[0] if differing else len(theirs)
                 replaced = next(n for n, end in enumerate(ends, 1) if at < end)
                 p, q = (least(*(t.prob for t in tokens)) for tokens in (unit[b : b + replaced], span))
-                if differing and p is not None and q is not None and fires(p, q):
+                if differing and p is not None and fires(p, q):
                     return Firing(index, b, replaced, p, q, (*span, *rest_of_word(span, chain)))
                 b += replaced
                 break  # a new chain
@@ -212,6 +227,34 @@ def judge_word(model: Model, before: bytes, unit: Sequence[Tok], fires: Fires, i
             elif len(theirs) > len(ours):
                 return None  # the next unit judges the rest
     return None
+
+
+def verdict(
+    judge: Callable[..., Firing | None],
+    model: Model,
+    before: bytes,
+    unit: Sequence[Tok],
+    fires: Decides,
+    index: int,
+    fails_at: Callable[[int, int, Sequence[Tok]], bool],
+) -> Firing | int | None:
+    """What one assistant says of a unit; or the index of the token from which on it cannot be heard."""
+
+    def ask(b: int) -> None:
+        if fails_at(index, len(before) + len(text_of(unit[:b])), unit[b:]):
+            raise UnheardError(b)
+
+    try:
+        return judge(model, before, unit, fires, index, ask)
+    except UnheardError as error:
+        return int(error.args[0])
+
+
+def decided(verdicts: Sequence[Firing | int | None]) -> tuple[Firing | None, dict[int, int]]:
+    """Of those that fire the surest, the first of equals; and who was not heard and could have been surer."""
+    best = max((v for v in verdicts if isinstance(v, Firing)), key=lambda v: v.q or 0.0, default=None)
+    sure = best.assistant if best and best.q == 1 else len(verdicts)
+    return best, {k: v for k, v in enumerate(verdicts) if isinstance(v, int) and k < sure}
 
 
 def symbols(tokens: Sequence[Tok]) -> list[int]:
@@ -240,7 +283,7 @@ def finished(answer: Sequence[Out], stop: Sequence[bytes], max_tokens: int) -> F
         left, kept = found[0] + found[1], list[Out]()
         for token in answer:
             data, left = token.data[:left], max(0, left - len(token.data))
-            kept += [Out(data, token.source)] if data else []
+            kept += [Out(data, token.source, verified=token.verified)] if data else []
         return Fused(tuple(kept), "stop", found[2].decode())
     if answer and answer[-1].end:
         return Fused(tuple(answer), "stop", "end")
@@ -258,16 +301,31 @@ def fuse(
     stop: Sequence[bytes] = (),
     ids_kept: bool = True,
     round_length: int | None = None,
+    fails: Callable[[int, int, tuple[bytes, ...]], bool] = lambda *_: False,
+    contestable: Callable[[float], bool] = lambda _: True,
+    needs_q: bool = True,
 ) -> Fused:
     """Fuse one answer: draft to the end, replace the first thing that a verifier replaces, draft again.
 
     `ids_kept`: the draft goes on from its own ids until a replacement, whatever `round_length` is. Otherwise
     its text is encoded anew after every `round_length` of its tokens since the start or the last replacement.
+    `fails`: whether an assistant fails for good when it is asked, at a byte of the response, about some of the draft's
+    tokens; it is asked where one of them is `contestable`. From that unit on it is not asked any more.
+    `needs_q`: whether an assistant's unknown probability is a reason not to fire.
     """
     assert max_tokens > 0
     judge = judge_token if unit == "token" else judge_word
     answer: list[Out] = []
     firings: list[Firing] = []
+    gone: set[int] = set()
+
+    def fails_at(index: int, place: int, unit: Sequence[Tok]) -> bool:
+        asked = any(token.prob is not None and contestable(token.prob) for token in unit)
+        return asked and (index in gone or fails(index, place - len(prompt), tuple(token.data for token in unit)))
+
+    def decides(p: float, q: float | None) -> bool:
+        return (q is not None or not needs_q) and fires(p, math.nan if q is None else q)
+
     for iterations in count(1):
         text, plan = prompt + text_of(answer), list[Tok]()
         ahead = drafted(draft, text, None if ids_kept else round_length)
@@ -275,11 +333,21 @@ def fuse(
             plan.append(next(ahead))
         new, fired = [Out(t.data, -1, t.end) for t in plan], 0
         for part in split(text, plan, unit):
-            verdicts = [judge(model, text, part, fires, k) for k, model in enumerate(assistants)]
-            if any(verdicts):
-                best = max((v for v in verdicts if v), key=lambda v: v.q)  # the first of equals
-                new[fired + best.kept :] = [Out(t.data, best.assistant, t.end) for t in best.tokens]
+            verdicts = [verdict(judge, model, text, part, decides, k, fails_at) for k, model in enumerate(assistants)]
+            best, unheard = decided(verdicts)
+            since = min(unheard.values(), default=len(part))
+            for n in range(since, len(part)):
+                new[fired + n] = replace(new[fired + n], verified=False)
+            lost = set(unheard) - gone
+            gone |= lost
+            if best:
+                new[fired + best.kept :] = [
+                    Out(t.data, best.assistant, t.end, verified=since == len(part)) for t in best.tokens
+                ]
                 firings.append(best)
+            elif lost:
+                del new[fired + len(part) :]  # the draft begins anew behind the unit
+            if best or lost:
                 break
             text, fired = text + text_of(part), fired + len(part)
         for token in new:

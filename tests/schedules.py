@@ -103,10 +103,14 @@ class BrokenError(Exception):
 
 @dataclass
 class Limits:
-    """Where toy servers break: a draft that gets beyond so many bytes, a request that asks beyond so many."""
+    """Where toy servers break: a draft that gets beyond so many bytes, a request that asks beyond so many.
+
+    `fails`: whether an assistant breaks where it is asked, at a byte of the response, about some of the draft's tokens.
+    """
 
     draft: int | None = None
     ask: int | None = None
+    fails: Callable[[int, int, tuple[bytes, ...]], bool] = lambda *_: False
 
 
 @dataclass
@@ -173,6 +177,9 @@ class Run:
         assert response.over is None
         assert not any(unit.doomed and unit.waiting for unit in self.decoder._pending)
         assert command.text.endswith(b"".join(command.own))
+        assert all(one.source == DRAFT for one in response.tokens[len(response.tokens) - len(command.own) :])
+        if self.keeps_ids and command.continuation is None:
+            assert command.own == ()
         self.outcome.drafts.append(command)
         ids = command.continuation or encode(self.draft, self.prompt, command.text)
         self.streams[command.draft] = DraftStream(self.draft, command, ids, self.keeps_ids)
@@ -180,7 +187,7 @@ class Run:
     def check_ask(self, command: Ask) -> None:
         """Nothing is asked that cannot matter, given what is known."""
         decoder = self.decoder
-        _, asked = decoder._asks[command.ask]
+        _, asked = decoder._questions.under_way[command.ask]
         assert len(asked) == len(command.questions) > 0
         for (unit, verdict), question in zip(asked, command.questions, strict=True):
             rest = unit.tokens[verdict.at :]
@@ -195,11 +202,12 @@ class Run:
         """What holds between any two events."""
         decoder = self.decoder
         for assistant in range(decoder.assistants):
-            assert sum(of == assistant for of, _ in decoder._asks.values()) <= decoder.in_flight
+            asks = decoder._questions.under_way.values()
+            assert sum(of == assistant for of, _ in asks) <= decoder._questions.in_flight
         if not self.ended:
-            for _, asked in decoder._asks.values():
+            for _, asked in decoder._questions.under_way.values():
                 assert any(unit.waiting and unit in decoder._pending for unit, _ in asked)
-            assert not (decoder.response.stopped and decoder._draft is not None)
+            assert not (decoder.response.stopped and decoder._drafts.under_way is not None)
         ahead = sum(one.source == DRAFT for one in decoder.response.tokens[decoder.response.settled :])
         self.outcome.most_ahead = max(self.outcome.most_ahead, ahead)
 
@@ -230,8 +238,11 @@ class Run:
     def answer(self, number: int) -> None:
         """A request to an assistant is answered, or breaks as a whole."""
         ask = self.waiting.pop(number)
-        limit = self.limits.ask
-        if limit is not None and any(question.start > limit for question in ask.questions):
+        limit, fails = self.limits.ask, self.limits.fails
+        if any(
+            (limit is not None and question.start > limit) or fails(ask.assistant, question.start, question.tokens)
+            for question in ask.questions
+        ):
             self.obey(self.decoder.ask_failed(number, BrokenError("ask")))
             return
         model = self.assistants[ask.assistant]

@@ -127,3 +127,17 @@ def test_an_unknown_probability_never_fires() -> None:
     verdict = judge([Token(b" a", 0.1)], [Token(b"", None, end=True)], fires, unit="word")
     assert not verdict.decisions[0].fired
     assert verdict.replacement == ()
+
+
+@pytest.mark.parametrize(("p", "needs_q", "fired"), [(0.3, True, False), (0.3, False, True), (0.7, False, False)])
+def test_an_assistant_that_tells_no_probability(p: float, needs_q: bool, fired: bool) -> None:
+    unknown = [Token(b" Lima", None)]
+    judgement = judge(tokens((" Rome", p)), unknown, lambda p, _: p < 0.5, unit="word", needs_q=needs_q)
+    (decision,) = judgement.decisions
+    assert (decision.fired, decision.q, decision.agreed) == (fired, None, False)
+    assert judgement.replacement == (tuple(unknown) if fired else ())
+
+
+def test_a_draft_that_tells_no_probability_is_kept() -> None:
+    judgement = judge([Token(b" Rome", None)], tokens(" Lima"), lambda p, q: True, unit="word", needs_q=False)
+    assert judgement.replacement == ()

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 import reference
 import toys
 from cosd_api import (
+    AgreementVerifier,
     Fusion,
     FusionClosedError,
     FusionResult,
@@ -39,7 +40,15 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_api.settings import missing_members
-from cosd_providers import ContextLengthError, Piece, ResponseError, ServerError, ServerInfo, UnsupportedError
+from cosd_providers import (
+    BudgetError,
+    ContextLengthError,
+    Piece,
+    ResponseError,
+    ServerError,
+    ServerInfo,
+    UnsupportedError,
+)
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
@@ -835,3 +844,237 @@ async def test_an_error_says_which_endpoint_it_is_about() -> None:
 
     with pytest.raises(ResponseError, match=r"^odd-one: odd"):
         await fuse("Q:", draft=Odd(TextModel({}), name="odd-one"), assistant=assistant())
+
+
+# An assistant that fails for good.
+
+
+class FailsFrom(ScriptedProvider):
+    """Cannot be asked about anything from some byte of the answer on."""
+
+    place = 0
+
+    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+        proposals = await super().propose(prompt, text, questions, usage=usage)
+        if any(question.start >= self.place for question in questions):
+            raise ServerError("the server broke", endpoint="http://gpu2", status=500)
+        return proposals
+
+
+def fails_from(place: int, model: Any, **options: Any) -> FailsFrom:
+    made = FailsFrom(model, **options)
+    made.place = place
+    return made
+
+
+async def test_an_error_holds_what_is_verified() -> None:
+    error = ServerError("the server broke", endpoint="http://gpu2", status=500)
+    with pytest.raises(ServerError) as caught:
+        await fuse("Q:", draft=draft(), assistant=assistant(faults=[Fault(error)]))
+    partial = caught.value.partial
+    assert isinstance(partial, FusionResult)
+    assert (partial.text, partial.finish_reason, partial.stop_reason) == (" The capital is", "error", "ServerError")
+    assert partial.usage["assistant"].requests == 1
+    assert partial.kept_tokens == len(partial.tokens) == 4
+    assert FusionResult.model_validate_json(partial.model_dump_json()) == partial
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.partial, str(again), again.status) == (partial, str(error), 500)
+
+
+async def test_an_error_before_anything_was_begun_holds_nothing() -> None:
+    with pytest.raises(ContextLengthError) as caught:
+        await fuse("Q:", draft=draft(context=1), assistant=assistant())
+    assert caught.value.partial is None
+
+
+async def test_the_rest_is_the_drafts_where_the_assistant_failed() -> None:
+    script: dict[str, list[ScriptToken]] = DRAFT | {
+        "Q: The capital is Lima": [(".", 0.4), " Really", (" so", 0.2), "."]
+    }
+    asked = fails_from(20, TextModel(ASSISTANT))
+    options: dict[str, Any] = {"on_assistant_error": "draft"}
+    result = await fuse("Q:", draft=ScriptedProvider.from_texts(script), assistant=asked, **options)
+    assert result.text == " The capital is Lima. Really so."
+    assert (result.finish_reason, result.replacements, result.iterations) == ("stop", 1, 3)
+    unverified = [token.text for token in result.tokens if not token.verified]
+    assert unverified == [".", " so", "."]  # words, with what follows them: that could have been changed
+    assert [token.asked for token in result.tokens[-5:]] == [True, False, False, False, False]
+    assert result.tokens[-3].reason == "kept: an assistant that had failed could not be heard"
+    (warning,) = result.warnings
+    assert warning == (
+        "assistant failed and was not asked any more from token 7 on, where 3 tokens that it could have changed stand "
+        "unverified: http://gpu2: the server broke"
+    )
+    assert result.settings.on_assistant_error == "draft"
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+
+
+async def test_the_other_assistants_go_on() -> None:
+    gone = ScriptedProvider.from_texts({}, faults=[Fault(ServerError("gone", status=500), request=n) for n in range(9)])
+    result = await fuse("Q:", draft=draft(), assistant=[gone, assistant()], on_assistant_error="draft")
+    assert result.text == FUSED
+    lima = next(token for token in result.tokens if token.text == " Li")
+    assert (lima.source, lima.verified) == ("assistant 2", False)
+    assert [said.assistant for said in lima.decisions] == ["assistant 2"]
+    assert gone.requests == 1
+    (warning,) = result.warnings
+    assert warning.startswith("assistant 1 failed and was not asked any more from token 5 on, where 2 tokens")
+
+
+async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
+    asked = assistant(faults=[Fault(ServerError("gone", status=500))])
+    async with Fusion(draft=draft(), assistant=asked, on_assistant_error="draft") as fusion:
+        first, second = [await fusion.generate("Q:") for _ in range(2)]
+    assert (first.text, second.text) == (" The capital is Rome.", FUSED)
+    assert [all(token.verified for token in result.tokens) for result in (first, second)] == [False, True]
+
+
+@pytest.mark.parametrize("fault", ["budget", "mine"])
+async def test_what_is_not_an_assistants_fault_is_raised_all_the_same(fault: str) -> None:
+    class Broken(ScriptedProvider):
+        async def propose(self, *args: Any, **kwargs: Any) -> Any:
+            raise ZeroDivisionError("mine")
+
+    async with Fusion(
+        draft=draft(), assistant=Broken(TextModel({})) if fault == "mine" else assistant(), on_assistant_error="draft"
+    ) as fusion:
+        with pytest.raises(ZeroDivisionError if fault == "mine" else BudgetError) as caught:
+            await fusion.generate("Q:", max_requests=None if fault == "mine" else 1)
+    if isinstance(caught.value, BudgetError):
+        assert caught.value.partial.text == " The capital is"  # and nothing that was not verified
+
+
+@settings(max_examples=40)
+@given(
+    toys.model_sets(may_hide_end=False),
+    toys.thresholds(),
+    st.sampled_from(("token", "word")),
+    st.integers(1, 16),
+    st.lists(st.integers(0, 16), min_size=3, max_size=3),
+    st.integers(0, 2**16),
+)
+async def test_the_whole_way_without_assistants_that_fail(
+    models: Any, bounds: Any, unit: Any, limit: int, places: list[int], seed: int
+) -> None:
+    """Which token is verified does not depend on delays that nobody ordered."""
+    writer, asked = models
+    rng = random.Random(seed)
+    verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
+    result = await fuse(
+        "a b",
+        draft=ScriptedProvider(toys.Plain(writer), token_delay=rng.choice((0, 0.0005))),
+        assistant=[
+            fails_from(place, toys.Plain(model), request_delay=rng.choice((0, 0.001)))
+            for place, model in zip(places, asked, strict=False)
+        ],
+        verifier=verifier,
+        unit=unit,
+        max_tokens=limit,
+        on_assistant_error="draft",
+    )
+    wanted = reference.fuse(
+        b"a b",
+        writer,
+        asked,
+        verifier.fires,
+        unit=unit,
+        max_tokens=limit,
+        fails=lambda assistant, place, _: place >= places[assistant],
+        contestable=verifier.contestable,
+    )
+    assert result.text == wanted.text.decode("utf-8", "backslashreplace")
+    assert [token.verified for token in result.tokens] == [token.verified for token in wanted.tokens]
+
+
+# An assistant that tells no probabilities.
+
+
+async def test_an_assistant_without_probabilities_is_heard_by_agreement() -> None:
+    asked = assistant(probs=False)
+    result = await fuse("Q:", draft=draft(), assistant=asked, verifier=AgreementVerifier(alpha=0.4))
+    assert result.text == FUSED
+    lima = next(token for token in result.tokens if token.text == " Li")
+    assert (lima.source, lima.draft_prob, lima.assistant_prob, lima.reason) == ("assistant", 0.3, None, "0.3 < 0.4")
+    assert result.settings.verifier == AgreementVerifier(alpha=0.4)
+    assert result.settings.unit == "word"
+    assert result.warnings == ()
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+    kept = await fuse("Q:", draft=draft(), assistant=asked, verifier=AgreementVerifier(alpha=0.4), ask="all")
+    assert kept.text == FUSED
+    assert (await fuse("Q:", draft=draft(), assistant=draft(), verifier=AgreementVerifier())).settings.unit == "token"
+
+
+async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=draft(probs=False), verifier=AgreementVerifier())
+    assert result.settings.unit == "word"
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "hint"),
+    [
+        (
+            {"draft": draft(probs=False), "verifier": AgreementVerifier()},
+            "the draft does not tell the probabilities of its tokens, and without them nobody knows where it is unsure",
+            "It can be an assistant, with verifier=AgreementVerifier(): let the other model draft.",
+        ),
+        (
+            {"assistant": [assistant(), assistant(probs=False)]},
+            "the assistant 2 does not tell the probabilities of its tokens, which the verifier compares",
+            "verifier=AgreementVerifier(alpha=0.5) goes by whether the two differ where the draft is unsure.",
+        ),
+        (
+            {"assistant": assistant(probs=False), "verifier": AgreementVerifier(), "unit": "token"},
+            'the assistant does not tell the probabilities of its tokens, and can be asked in unit="word" only',
+            'Leave out unit="token".',
+        ),
+    ],
+)
+async def test_who_tells_no_probabilities_is_refused_before_the_first_token(
+    options: dict[str, Any], words: str, hint: str
+) -> None:
+    providers: dict[str, Any] = {"draft": draft(), "assistant": assistant()} | options
+    with pytest.raises(UnsupportedError) as caught:
+        await fuse("Q:", **providers)
+    assert str(caught.value) == f"scripted:: {words}. {hint}"
+    assert providers["draft"].requests == 0
+
+
+# What it cost.
+
+
+async def test_a_result_says_how_the_assistant_answered() -> None:
+    class Lists(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+            usage.answered_by("list", len(questions))
+            return await super().propose(prompt, text, questions, usage=usage)
+
+    result = await fuse("Q:", draft=draft(), assistant=Lists(TextModel(ASSISTANT)), ask="all")
+    assert result.usage["draft"].strategies == {}
+    places = result.usage["assistant"].strategies["list"]
+    assert places >= 6
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize(("times", "warned"), [(10, False), (11, True)])
+async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int, warned: bool) -> None:
+    class Dear(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+            proposals = await super().propose(prompt, text, questions, usage=usage)
+            usage.prompt_tokens = times * 30 - 1
+            usage.completion_tokens = 1
+            usage.cached_tokens = 7
+            return proposals
+
+    class Cheap(ScriptedProvider):
+        async def generate(self, *args: Any, usage: Any, **kwargs: Any) -> Any:
+            async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+                async for item in stream:
+                    usage.prompt_tokens, usage.completion_tokens = 20, 10
+                    yield item
+
+    result = await fuse("Q:", draft=Cheap(TextModel(DRAFT)), assistant=Dear(TextModel(ASSISTANT)))
+    assert bool(result.warnings) == warned
+    if warned:
+        assert result.warnings[0].startswith(
+            "asking has billed 330 tokens (7 of them from a cache), 11 times the draft's 30: every place"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +19,8 @@ from cosd_api.cli.guard import guarded, say
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
 from cosd_api.report.terminal import ASSISTANT, has_colour, summary, visible
 from cosd_api.result import FusedToken, FusionResult
-from cosd_api.settings import Asking
-from cosd_api.verification import RuleVerifier, TreeVerifier
+from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -55,6 +56,13 @@ def fuse(
         float | None,
         typer.Option(help="An assistant must be surer than this times the draft; 0.5 by default."),
     ] = None,
+    agreement: Annotated[
+        bool,
+        typer.Option(
+            "--agreement",
+            help="Only alpha decides, where the two differ: for an assistant that tells no probabilities.",
+        ),
+    ] = False,
     tree: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A trained decision tree (JSON) decides, in place of alpha and beta."),
@@ -81,8 +89,25 @@ def fuse(
     ] = "contestable",
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="To wait between two bytes of an answer; 600 by default."),
+        typer.Option(metavar="SECONDS", help="To wait between two bytes of a server; 600 by default."),
     ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="For the whole answer; none by default.")
+    ] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="To all servers together, those sent again included.")
+    ] = None,
+    max_billed_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Read and written by all servers together.")
+    ] = None,
+    on_budget: Annotated[
+        OnBudget,
+        typer.Option(help="At one of these three limits: fail, or end the answer with what is verified."),
+    ] = "raise",
+    on_assistant_error: Annotated[
+        OnAssistantError,
+        typer.Option(help="When an assistant has failed for good: fail, or go on without it."),
+    ] = "raise",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole result as one JSON document instead of the text.")
     ] = False,
@@ -91,20 +116,24 @@ def fuse(
     """Fuse one answer.
 
     Standard output gets the answer as it becomes final, and nothing else; a line end is added if it has none. All
-    else goes to standard error. Exit codes: 0; 1 a server failed; 2 usage; 130 interrupted.
+    else goes to standard error. Exit codes: 0; 1 a server failed or a limit was reached (what was verified by then is
+    on standard output, unless --json); 2 usage; 130 interrupted.
     """
     with guarded():
         fusion = Fusion(
-            draft=_connect(draft, draft_model, _seconds(timeout), "--draft"),
-            assistant=_assistants(assistant, assistant_model or [], _seconds(timeout)),
-            verifier=_verifier(alpha, beta, tree),
+            draft=_connect(draft, draft_model, _seconds(timeout, "--timeout"), "--draft"),
+            assistant=_assistants(assistant, assistant_model or [], _seconds(timeout, "--timeout")),
+            verifier=_by_agreement(alpha, beta, tree) if agreement else _verifier(alpha, beta, tree),
             unit=unit,
             draft_length=draft_length,
             max_ahead=max_ahead,
             ask=ask,
+            on_assistant_error=on_assistant_error,
         )
-        writer = _Writer(silent=as_json)
-        result = anyio.run(_answer, fusion, _prompt(prompt), max_tokens, stop, writer)
+        bounds = Bounds.checked(
+            max_tokens, stop, _seconds(time_limit, "--time-limit"), max_requests, max_billed_tokens, on_budget
+        )
+        result = anyio.run(_answer, fusion, _prompt(prompt), bounds, _Writer(silent=as_json))
         if as_json:
             print(result.model_dump_json(), flush=True)
         if not quiet:
@@ -113,11 +142,9 @@ def fuse(
             say(summary(result))
 
 
-async def _answer(
-    fusion: Fusion, prompt: str, max_tokens: int, stop: list[str] | None, writer: _Writer
-) -> FusionResult:
+async def _answer(fusion: Fusion, prompt: str, bounds: Bounds, writer: _Writer) -> FusionResult:
     try:
-        async with fusion, fusion.stream(prompt, max_tokens=max_tokens, stop=stop) as stream:
+        async with fusion, fusion.stream(prompt, **asdict(bounds)) as stream:
             async for token in stream:
                 writer.write(token)
             return stream.result
@@ -167,10 +194,10 @@ def _prompt(given: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _seconds(timeout: float | None) -> float | None:
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise typer.BadParameter(f"{timeout:g} is no number of seconds above 0", param_hint="--timeout")
-    return timeout
+def _seconds(given: float | None, option: str) -> float | None:
+    if given is not None and not 0 < given < math.inf:
+        raise typer.BadParameter(f"{given:g} is no number of seconds above 0", param_hint=option)
+    return given
 
 
 def _connect(url: str, model: str | None, timeout: float | None, option: str) -> Provider:
@@ -185,6 +212,15 @@ def _assistants(urls: list[str], models: list[str], timeout: float | None) -> li
         words = f"{len(models)} given for {len(urls)} assistants: give one for each, in their order, or none"
         raise typer.BadParameter(words, param_hint="--assistant-model")
     return [_connect(url, model, timeout, "--assistant") for url, model in zip_longest(urls, models)]
+
+
+def _by_agreement(alpha: float | None, beta: float | None, tree: Path | None) -> AgreementVerifier:
+    if beta is not None or tree is not None:
+        raise typer.BadParameter("agreement takes alpha alone, no beta and no tree", param_hint="--agreement")
+    try:
+        return AgreementVerifier() if alpha is None else AgreementVerifier(alpha=alpha)
+    except ValidationError as error:
+        raise typer.BadParameter(_first(error), param_hint="--alpha") from error
 
 
 def _verifier(alpha: float | None, beta: float | None, tree: Path | None) -> RuleVerifier | TreeVerifier:

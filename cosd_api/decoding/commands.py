@@ -8,7 +8,7 @@ from typing import Any, Literal
 from cosd_api.alignment import Decision
 from cosd_providers.contract import Question, Token
 
-FinishReason = Literal["stop", "length", "content_filter", "budget"]
+FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
 """The source of a token that the draft wrote; an assistant's is its index."""
 
@@ -24,6 +24,7 @@ class Placed:
         decisions: what assistants said there.
         winner: on the tokens of a replacement: the decision that put them there.
         replaced: on the first token of a replacement: the draft's tokens in whose place it stands.
+        verified: whether every assistant was heard that could have changed it.
     """
 
     token: Token
@@ -32,6 +33,7 @@ class Placed:
     decisions: tuple[Decision, ...] = ()
     winner: Decision | None = None
     replaced: tuple[Token, ...] = ()
+    verified: bool = True
 
 
 @dataclass(frozen=True, slots=True)

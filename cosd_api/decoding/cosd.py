@@ -7,29 +7,23 @@ are batched: every verdict is a function of the text before its unit, and nothin
 
 A replacement is put into the text as soon as its unit is judged, even while an earlier unit still waits: if that
 one is replaced later, all that follows it is thrown away, as Algorithm 1 does.
+
+An assistant that is lost (`survives`) is lost at one place of the text: the first one where it could not be heard. It
+is asked nothing more, nothing counts that it may have said about later places, and the draft begins anew behind that
+unit, as after a replacement. So the answer depends on where the assistant fails, and on no other timing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
-from cosd_api.decoding.commands import (
-    DRAFT,
-    Ask,
-    CancelAsk,
-    CancelDraft,
-    Command,
-    Emit,
-    Fail,
-    Finish,
-    Placed,
-    StartDraft,
-)
-from cosd_api.decoding.pending import Pending, Verdict
+from cosd_api.decoding.commands import DRAFT, Command, Emit, Fail, Finish, Placed
+from cosd_api.decoding.drafts import Drafts
+from cosd_api.decoding.pending import Loss, Pending, Verdict
+from cosd_api.decoding.questions import Questions
 from cosd_api.decoding.response import Response
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Token
@@ -59,11 +53,13 @@ class CoSD:
         max_ahead: how many tokens may be drafted beyond what is settled; an open unit is always completed.
         in_flight: requests to one assistant at a time, at most.
         skip: leave out questions whose answers cannot matter.
+        survives: whether the answer goes on without an assistant that has failed so; by default it never does.
 
     Attributes:
         response: the answer so far.
         counts: what was counted so far.
         finished: how the answer ended, once it is complete.
+        lost: the assistants that the answer goes on without, and where they were lost.
     """
 
     def __init__(
@@ -78,27 +74,22 @@ class CoSD:
         max_ahead: int | None = None,
         in_flight: int = 2,
         skip: bool = True,
+        survives: Callable[[Exception], bool] = lambda _: False,
     ) -> None:
         self.verifier = verifier
         self.unit: Unit = unit
         self.assistants = assistants
-        self.draft_length = draft_length
-        self.max_ahead = max_ahead
-        self.in_flight = in_flight
         self.skip = skip
+        self.survives = survives
 
         self.response = Response(max_tokens, stop)
         self.counts = Counts()
         self.finished: Finish | None = None
+        self.lost: dict[int, Loss] = {}
         self._pending: deque[Pending] = deque()
-        self._draft: int | None = None  # the draft under way
-        self._drafts = 0
-        self._continuation: Any = None
-        self._draft_error: Exception | None = None  # the draft broke behind everything that is pending
         self._failed = False
-        self._own = 0  # index of the first token that the draft wrote since the start or the last replacement
-        self._asks: dict[int, tuple[int, list[tuple[Pending, Verdict]]]] = {}
-        self._asked = 0
+        self._drafts = Drafts(draft_length, max_ahead)
+        self._questions = Questions(assistants, unit, in_flight)
 
     # --- events ---
 
@@ -108,11 +99,11 @@ class CoSD:
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
         """The draft under way wrote one more token."""
-        if draft != self._draft or self.response.over:
+        if draft != self._drafts.under_way or self.response.over:
             return []
         unit = self._open_unit()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
-            unit.finish(self.assistants, self._contestable)
+            self._complete(unit)
             unit = None
         if unit is None:
             unit = Pending(len(self.response.text), len(self.response.tokens))
@@ -120,43 +111,43 @@ class CoSD:
         unit.tokens.append(token)
         self.response.place(Placed(token))
         if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
-            unit.finish(self.assistants, self._contestable)
+            self._complete(unit)
         commands: list[Command] = []
         if self.response.stopped:  # what would follow a stop string is never judged
-            self._cancel_draft(commands)
+            commands.extend(self._drafts.cancel())
         return self._proceed(commands)
 
     def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
         """The draft under way gave its last token."""
-        if draft != self._draft:
+        if draft != self._drafts.under_way:
             return []
-        self._draft, self._continuation = None, end.continuation
+        self._drafts.ended(end.continuation)
         if not self.response.over and end.reason in ("context", "filter"):
             context = end.reason == "context"
             self.response.over = Finish("length", "context") if context else Finish("content_filter", "content_filter")
             unit = self._open_unit()
             if unit is not None:
-                unit.finish(self.assistants, self._contestable)
+                self._complete(unit)
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
         """The draft under way broke: an error once everything before is settled and the answer is to go on."""
-        if draft != self._draft:
+        if draft != self._drafts.under_way:
             return []
-        self._draft, self._draft_error = None, error
+        self._drafts.ended(error=error)
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
         """An assistant answered; `proposals` are in the order of the questions."""
-        if ask not in self._asks:
+        taken = self._questions.take(ask)
+        if taken is None:
             return []
-        assistant, asked = self._asks.pop(ask)
+        assistant, asked = taken
         commands: list[Command] = []
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
-            verdict.asked = False
             if unit.resolved or verdict.done or unit not in self._pending:
                 continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.verifier.fires, self._contestable, self.unit)
+            unit.hear(assistant, proposal, self.verifier, self._contestable, self.unit)
             if unit.heard:
                 self._resolve(unit, commands)
             elif verdict.replacement:
@@ -169,30 +160,53 @@ class CoSD:
         It was sent early, perhaps for text that will never stand: so whether an answer succeeds does not depend
         on timing, several questions that failed together are asked again one by one.
         """
-        if ask not in self._asks:
+        taken = self._questions.take(ask)
+        if taken is None:
             return []
-        _, asked = self._asks.pop(ask)
+        _, asked = taken
         for _, verdict in asked:
-            verdict.asked = False
             verdict.alone = True
             verdict.error = error if len(asked) == 1 else None
         return self._proceed([])
 
+    def stop_here(self, finish: Finish) -> None:
+        """Ends the answer with what was emitted; nothing that is under way is heard any more.
+
+        What is held back because it could still become a stop string is left out: so whatever the moment, the answer
+        is a beginning of the one that it would have become.
+        """
+        if self.finished is None:
+            self._pending.clear()
+            self._questions.under_way.clear()
+            self._drafts.cancel()
+            self.response.keep_emitted(finish)
+            self._finish([])
+
     # --- verdicts ---
 
     def _contestable(self, tokens: Sequence[Token]) -> bool:
+        """Whether an assistant is to be asked about these tokens."""
+        return self._could_change(tokens) if self.skip else bool(tokens)
+
+    def _could_change(self, tokens: Sequence[Token]) -> bool:
         """Whether an answer about these tokens could change the text."""
-        if not self.skip:
-            return bool(tokens)
         contestable = self.verifier.contestable
         return any(token.prob is not None and contestable(token.prob) for token in tokens)
+
+    def _complete(self, unit: Pending) -> None:
+        """The unit's last token is there."""
+        unit.finish(self.assistants, self._contestable, self.lost)
+        if unit.waiting and unit.heard:  # nobody is left to ask
+            self._resolve(unit, [])
 
     def _resolve(self, unit: Pending, commands: list[Command]) -> None:
         """All assistants have judged the unit: of those that fire, the surest replaces; ties go to the first."""
         unit.resolved = True
+        unheard = unit.unheard(self._could_change)
         for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
-            token.asked = True
+            token.asked = unit.asked
             token.decisions = unit.decisions(place, place + 1)
+            token.verified = place < unheard
         winner = unit.winner
         if winner is not None:
             self._replace(unit, winner, commands)
@@ -204,27 +218,42 @@ class CoSD:
         self.response.cut_back(unit.first + decision.first)
         decisions = unit.decisions(decision.first, decision.last)
         replaced = tuple(unit.tokens[decision.first : decision.last])
+        verified = unit.unheard(self._could_change) == len(unit.tokens)
         for token in winner.replacement:
-            self.response.place(Placed(token, decision.assistant, True, decisions, decision, replaced))
+            placed = Placed(token, decision.assistant, True, decisions, decision, replaced, verified=verified)
+            self.response.place(placed)
             replaced = ()
             if self.response.over:
                 break
-        self._own = len(self.response.tokens)
+        self._drafts.begin_anew(self.response)
         unit.replaced = decision.last - decision.first
         unit.drafted_on = self.response.over is None
 
     def _void_after(self, unit: Pending, commands: list[Command]) -> None:
         """Whatever was drafted after the unit will be thrown away: so it is now, and nobody is asked about it."""
-        self._cancel_draft(commands)
-        self._continuation = self._draft_error = None
+        commands.extend(self._drafts.drop())
         while self._pending[-1] is not unit:
             self._pending.pop()
         self.response.cut_back(unit.first + len(unit.tokens))
-        waiting = {id(unit) for unit in self._pending if unit.waiting}
-        for ask, (_, asked) in list(self._asks.items()):
-            if not any(id(unit) in waiting and not verdict.done for unit, verdict in asked):
-                del self._asks[ask]
-                commands.append(CancelAsk(ask))
+        commands.extend(self._questions.void(self._pending))
+
+    def _lose(self, commands: list[Command]) -> bool:
+        """Goes on without the assistants that failed where the answer waits for them, if it may."""
+        unit = self._pending[0] if self._pending else None
+        if unit is None or not unit.waiting or not unit.errors or self._error() is not None:
+            return False
+        if any(verdict.asked or verdict.open for verdict in unit.verdicts):
+            return False  # one that is surest of all, say, makes it all the same whether others were heard
+        for assistant, error in unit.errors:
+            verdict = unit.verdicts[assistant]
+            self.lost[assistant] = Loss(unit.first + verdict.at, error)
+            verdict.lost = verdict.done = True
+        self._resolve(unit, commands)
+        if unit.winner is None and not (self.response.over and self._pending[-1] is unit):
+            self._void_after(unit, commands)
+            self._drafts.begin_anew(self.response)
+            unit.drafted_on = True
+        return True
 
     # --- commands ---
 
@@ -233,6 +262,8 @@ class CoSD:
         if self.finished or self._failed:
             return []
         self._settle(commands)
+        while self._lose(commands):
+            self._settle(commands)
         if self.response.over and not self._pending:
             self._finish(commands)
             return commands
@@ -241,8 +272,9 @@ class CoSD:
             self._failed = True
             commands.append(Fail(error))
             return commands
-        self._start_draft(commands)
-        self._ask(commands)
+        commands.extend(self._drafts.start(self._pending, self.response))
+        if self._drafts.length is None or self._drafts.under_way is None:
+            commands.extend(self._questions.ask(self._pending, self.response))  # of fixed rounds, the whole round
         return commands
 
     def _settle(self, commands: list[Command]) -> None:
@@ -272,62 +304,11 @@ class CoSD:
         commands.append(self.finished)
 
     def _error(self) -> Exception | None:
-        """What failed, if the first thing that the answer waits for is that."""
+        """What failed, if the first thing that the answer waits for is that, and it cannot do without."""
         if self._pending and self._pending[0].waiting:
-            return self._pending[0].error
-        return self._draft_error
-
-    def _start_draft(self, commands: list[Command]) -> None:
-        """Drafts on, unless a draft is under way or enough is drafted ahead of what is settled."""
-        response = self.response
-        if self._draft is not None or response.over or self._draft_error is not None:
-            return
-        if self._pending and self._pending[-1].doomed and self._pending[-1].waiting:
-            return
-        most = response.max_tokens - len(response.tokens)
-        waiting = any(unit.waiting for unit in self._pending)
-        if self.draft_length is not None:
-            if waiting:
-                return
-            most = min(most, self.draft_length)
-        if self.max_ahead is not None:
-            ahead = len(response.tokens) - response.settled
-            # A half-empty window is refilled at once, not token by token; an open unit must always go on.
-            if waiting and ahead > self.max_ahead // 2:
-                return
-            most = min(most, max(1, self.max_ahead - ahead))
-        self._drafts += 1
-        self._draft = self._drafts
-        own = tuple(placed.token.data for placed in response.tokens[self._own :])
-        commands.append(StartDraft(self._draft, bytes(response.text), most, self._continuation, own))
-
-    def _ask(self, commands: list[Command]) -> None:
-        """Asks each assistant everything that could matter, in one request, if not too many are under way."""
-        if self.draft_length is not None and self._draft is not None:
-            return  # fixed rounds: first the whole round, then its verification
-        for assistant in range(self.assistants):
-            if sum(of == assistant for of, _ in self._asks.values()) >= self.in_flight:
-                continue
-            asked = [(unit, unit.verdicts[assistant]) for unit in self._pending if unit.waiting]
-            asked = [(unit, verdict) for unit, verdict in asked if verdict.open]
-            if any(verdict.alone for _, verdict in asked):
-                asked = asked[:1]
-            if not asked:
-                continue
-            for _, verdict in asked:
-                verdict.asked = True
-            self._asked += 1
-            self._asks[self._asked] = (assistant, asked)
-            last = asked[-1][0]
-            text = bytes(self.response.text[: self.response.end_of(last.first + len(last.tokens))])
-            questions = tuple(unit.question(assistant, self.unit) for unit, _ in asked)
-            commands.append(Ask(self._asked, assistant, text, questions))
+            return next((error for _, error in self._pending[0].errors if not self.survives(error)), None)
+        return self._drafts.error
 
     def _open_unit(self) -> Pending | None:
         unit = self._pending[-1] if self._pending else None
         return None if unit is None or unit.complete else unit
-
-    def _cancel_draft(self, commands: list[Command]) -> None:
-        if self._draft is not None:
-            commands.append(CancelDraft(self._draft))
-            self._draft = None

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from cosd_api.budget import Budget
 from cosd_api.decoding.commands import (
     Ask,
     CancelAsk,
@@ -23,7 +24,7 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Provider, Token, Usage
-from cosd_providers.errors import ProviderError, ResponseError, UnsupportedError
+from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.text import merge, sendable
 
 _log = logging.getLogger("cosd_api")
@@ -41,6 +42,7 @@ class Driver:
         draft: the model that writes.
         assistants: the models that are asked.
         ledgers: one for the draft and one for each assistant, in this order.
+        budget: what they may spend together.
         emit: takes the tokens as they become final.
     """
 
@@ -51,6 +53,7 @@ class Driver:
         draft: Provider,
         assistants: Sequence[Provider],
         ledgers: Sequence[Usage],
+        budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
     ) -> None:
         self.decoder = decoder
@@ -58,6 +61,7 @@ class Driver:
         self.draft = draft
         self.assistants = assistants
         self.draft_ledger, *self.ledgers = ledgers
+        self.budget = budget
         self.emit = emit
         self.draft_requests = 0
         self.assistant_requests = 0
@@ -94,10 +98,8 @@ class Driver:
                 case Emit():
                     self.emit(command.tokens)
                 case StartDraft():
-                    self.draft_requests += 1
                     self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
                 case Ask():
-                    self.assistant_requests += 1
                     self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
                 case CancelDraft():
                     self._cancel("draft", command.draft)
@@ -119,6 +121,8 @@ class Driver:
     async def _run_draft(self, command: StartDraft, scope: anyio.CancelScope) -> None:
         with scope:
             try:
+                self.budget.check()
+                self.draft_requests += 1
                 if command.own and command.continuation is None:
                     await self._compare_encodings(command)
                 await self._read_draft(command)
@@ -137,12 +141,14 @@ class Driver:
             usage=self.draft_ledger,
         )
         last: Token | DraftEnd | None = None
+        self.budget.begin_draft()
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, Token):
                     _check_probs([item], self.draft.name)
                     self.drafted_tokens += 1
                     self._step(self.decoder.drafted, command.draft, item)
+                    self.budget.wrote()
                 else:
                     self._check_end(item, last)
                     self._step(self.decoder.draft_ended, command.draft, item)
@@ -186,6 +192,8 @@ class Driver:
         with scope:
             assistant = self.assistants[command.assistant]
             try:
+                self.budget.check()
+                self.assistant_requests += 1
                 ledger = self.ledgers[command.assistant]
                 proposals = await assistant.propose(self.prompt, command.text, command.questions, usage=ledger)
                 if len(proposals) != len(command.questions):
@@ -222,8 +230,8 @@ class Driver:
 
 
 def _placed(error: Exception, provider: Provider) -> Exception:
-    """The error, with the endpoint that it is about."""
-    if isinstance(error, ProviderError) and not error.endpoint:
+    """The error, with the endpoint that it is about. A limit is about none."""
+    if isinstance(error, ProviderError) and not error.endpoint and not isinstance(error, BudgetError):
         error.endpoint = provider.name
     return error
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from cosd_api.alignment import Decision, Unit, judge
+from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import Proposal, Question, Token
 
-Fires = Callable[[float, float], bool]
 Contestable = Callable[[Sequence[Token]], bool]
 """Whether an answer about these tokens could change the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An assistant that an answer goes on without.
+
+    Attributes:
+        token: index of the first token of the answer that it was not heard about.
+        error: why.
+    """
+
+    token: int
+    error: Exception
 
 
 @dataclass(slots=True)
@@ -23,6 +36,7 @@ class Verdict:
         alone: its question failed together with others, and is asked again by itself.
         error: its question failed by itself.
         done: nothing more is asked of this assistant here.
+        lost: it could not be heard from `at` on, and the answer goes on without it.
         decisions: what it said.
         replacement: its word, if the verifier fired.
         unanswered: how often it could not answer.
@@ -33,6 +47,7 @@ class Verdict:
     alone: bool = False
     error: Exception | None = None
     done: bool = False
+    lost: bool = False
     decisions: list[Decision] = field(default_factory=list[Decision])
     replacement: tuple[Token, ...] = ()
     unanswered: int = 0
@@ -89,15 +104,29 @@ class Pending:
         return max(firing, key=lambda verdict: verdict.decisions[-1].q or 0.0, default=None)
 
     @property
-    def error(self) -> Exception | None:
-        """A question that failed and without whose answer there is no verdict."""
-        errors = (verdict.error for verdict in self.verdicts if not verdict.done)
-        return next((error for error in errors if error is not None), None)
+    def errors(self) -> list[tuple[int, Exception]]:
+        """Questions that failed and without whose answers there is no verdict: which assistant's, and why."""
+        undone = [(at, verdict.error) for at, verdict in enumerate(self.verdicts) if not verdict.done]
+        return [(at, error) for at, error in undone if error is not None]
 
-    def finish(self, assistants: int, contestable: Contestable) -> None:
-        """Its last token is there: whoever could change it has to be asked."""
+    @property
+    def asked(self) -> bool:
+        """Whether anybody was asked; not those that were lost before."""
+        return any(not verdict.lost or verdict.error is not None for verdict in self.verdicts)
+
+    def unheard(self, could_change: Contestable) -> int:
+        """Index of its first token that a lost assistant could have changed; `len(tokens)` without such."""
+        winner = self.winner
+        last = len(self.verdicts)
+        if winner is not None and winner.decisions[-1].q == 1:  # nobody listed later could have been surer
+            last = self.verdicts.index(winner)
+        lost = (verdict.at for verdict in self.verdicts[:last] if verdict.lost)
+        return min((at for at in lost if could_change(self.tokens[at:])), default=len(self.tokens))
+
+    def finish(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
+        """Its last token is there: whoever could change it, and is not `lost`, has to be asked."""
         self.complete = True
-        self.verdicts = [Verdict() for _ in range(assistants)]
+        self.verdicts = [Verdict(done=at in lost, lost=at in lost) for at in range(assistants)]
         self.resolved = not contestable(self.tokens)
 
     def question(self, assistant: int, unit: Unit) -> Question:
@@ -107,13 +136,21 @@ class Pending:
         return Question(start, tuple(token.data for token in self.tokens[at:]), unit == "word")
 
     def hear(
-        self, assistant: int, proposal: Proposal | None, fires: Fires, contestable: Contestable, unit: Unit
+        self, assistant: int, proposal: Proposal | None, verifier: Verifier, contestable: Contestable, unit: Unit
     ) -> None:
         """The assistant answered its question; None says that it could not."""
         verdict = self.verdicts[assistant]
         verdict.unanswered += proposal is None
         chain = () if proposal is None else proposal.tokens
-        judgement = judge(self.tokens, chain, fires, unit=unit, first=verdict.at, assistant=assistant)
+        judgement = judge(
+            self.tokens,
+            chain,
+            verifier.fires,
+            unit=unit,
+            first=verdict.at,
+            assistant=assistant,
+            needs_q=needs_q(verifier),
+        )
         verdict.decisions.extend(judgement.decisions)
         verdict.replacement = judgement.replacement
         if judgement.again is not None and contestable(self.tokens[judgement.again :]):

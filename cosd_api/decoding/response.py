@@ -84,6 +84,11 @@ class Response:
         self.settled = len(self.tokens)
         return self._emit(self.settled)
 
+    def keep_emitted(self, over: Finish) -> None:
+        """Throws away all but what was emitted, and is over with it."""
+        self.cut_back(self._emitted)
+        self.over = over
+
     def _emit(self, end: int) -> tuple[Placed, ...]:
         tokens = tuple(self.tokens[self._emitted : end])
         self._emitted = max(self._emitted, end)

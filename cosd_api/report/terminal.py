@@ -6,6 +6,7 @@ Without colour they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Li
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -107,11 +108,19 @@ def summary(result: FusionResult) -> str:
         (result.assistant_requests, "question"),
     ]
     words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
-    words[-1] += " to the assistant" + ("s" if len(result.assistants) > 1 else "")
+    words[-1] += " to the assistant" + ("s" if len(result.assistants) > 1 else "") + _strategies(result)
     ended = f"{result.finish_reason} ({result.stop_reason!r})"
     return ", ".join(
         [ended, *words[:2], f"acceptance {result.acceptance_rate:.0%}", *words[2:], f"{result.timings.total:.2f} s"]
     )
+
+
+def _strategies(result: FusionResult) -> str:
+    """In which ways the assistants answered, and how many places in each."""
+    counts: Counter[str] = Counter()
+    for usage in result.usage.values():
+        counts.update(usage.strategies)
+    return f" ({', '.join(f'{name} {count}' for name, count in counts.most_common())})" if counts else ""
 
 
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.rule import RuleVerifier
 from cosd_api.verification.tree import TreeVerifier
 
-__all__ = ["RuleVerifier", "TreeVerifier", "Verifier"]
+__all__ = ["AgreementVerifier", "RuleVerifier", "TreeVerifier", "Verifier", "needs_q"]
 
 
 @runtime_checkable
@@ -15,6 +16,9 @@ class Verifier(Protocol):
     """Decides one disagreement. Any object with these three methods will do; it must be a pure function.
 
     `p` is the draft's probability of its own tokens, `q` the assistant's of its own, both in [0, 1].
+
+    One that does not look at `q` may say so by a fourth member, `needs_q = False`: then it is asked too where an
+    assistant does not tell its probability, and gets NaN.
     """
 
     def fires(self, p: float, q: float) -> bool:
@@ -28,3 +32,8 @@ class Verifier(Protocol):
     def words(self, p: float, q: float) -> str:
         """The decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
         ...
+
+
+def needs_q(verifier: Verifier) -> bool:
+    """Whether the verifier looks at the assistant's probability."""
+    return bool(getattr(verifier, "needs_q", True))

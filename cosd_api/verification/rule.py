@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
@@ -43,14 +44,17 @@ class RuleVerifier(BaseModel):
         """The two comparisons as they came out."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = (repr(bound).removesuffix(".0") for bound in (self.alpha, self.beta))
-        mine, theirs = repr(p), repr(q)
-        for digits in (2, 3, 4, 6, 9):  # as few as still show what is true
-            short_p, short_q = f"{p:.{digits}g}", f"{q:.{digits}g}"
-            sides = (float(short_p) < self.alpha, float(short_q) > self.beta * float(short_p))
-            # Nearly certain is not certain.
-            if sides == (unsure, surer) and (float(short_p) == 1) == (p == 1) and (float(short_q) == 1) == (q == 1):
-                mine, theirs = short_p, short_q
-                break
+        mine, theirs = shortened([p, q], lambda s: (s[0] < self.alpha, s[1] > self.beta * s[0]) == (unsure, surer))
         if not unsure:
             return f"{mine} >= {alpha}"
         return f"{mine} < {alpha} and {theirs} {'>' if surer else '<='} {beta} x {mine}"
+
+
+def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:
+    """Probabilities for people, in as few digits as `holds` still takes for true. Nearly certain is not certain."""
+    for digits in (2, 3, 4, 6, 9):
+        short = [f"{prob:.{digits}g}" for prob in probs]
+        shown = list(map(float, short))
+        if holds(shown) and [prob == 1 for prob in shown] == [prob == 1 for prob in probs]:
+            return short
+    return [repr(prob) for prob in probs]

@@ -82,6 +82,7 @@ class ScriptedProvider:
         name: its name among the endpoints of a fusion.
         token_ids: whether a draft goes on from its own ids; else `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is told.
+        probs: whether any probability is told.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: what its chat template writes before an answer; None for a model without one.
         request_delay: seconds before each request is answered.
@@ -96,6 +97,7 @@ class ScriptedProvider:
     name: str = "scripted"
     token_ids: bool = True
     end_prob: bool = True
+    probs: bool = True
     context: int | None = None
     answer_cue: str | None = None
     request_delay: float = 0.0
@@ -126,7 +128,7 @@ class ScriptedProvider:
 
     async def describe(self) -> ServerInfo:
         """What this provider was made to be."""
-        capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True)
+        capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True, probs=self.probs)
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
     async def generate(
@@ -229,16 +231,17 @@ class ScriptedProvider:
 
     def _choice(self, token_id: int, prob: float) -> Choice:
         if token_id not in self.model.end_ids:
-            return Choice(token_id, Token(self.model.tokens[token_id], prob))
-        return Choice(token_id, Token(b"", prob if self.end_prob else None, end=True, name="</s>"))
+            return Choice(token_id, Token(self.model.tokens[token_id], prob if self.probs else None))
+        told = prob if self.probs and self.end_prob else None
+        return Choice(token_id, Token(b"", told, end=True, name="</s>"))
 
     @asynccontextmanager
     async def _request(self, usage: Usage) -> AsyncGenerator[int]:
         """One request under way; gives its number, counted from 1."""
+        usage.sent(time.monotonic())  # raises where it may not
         self.requests += 1
         number = self.requests
         self.open_requests += 1
-        usage.sent(time.monotonic())
         try:
             await anyio.sleep(self.request_delay)
             yield number

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commands import ANSWER, Scripted, cosd, start, start_scripted
-from cosd_api import FusionResult, RuleVerifier, TreeVerifier, fuse
+from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, TreeVerifier, fuse
 from cosd_api.demo.servers import Pair
 from cosd_api.verification.tree import Node
 from cosd_providers import ConnectError
@@ -121,6 +121,26 @@ def test_the_timeout_goes_to_every_server(scripted: Scripted, monkeypatch: pytes
     assert given == [7.5] * 3
 
 
+def test_limits_reach_the_fusion(scripted: Scripted) -> None:
+    numbers = ["--time-limit", "60", "--max-requests", "9", "--max-billed-tokens", "999", "--on-budget", "end"]
+    result = scripted("Q", "--json", *numbers, "--on-assistant-error", "draft")
+    settings = FusionResult.model_validate_json(result.stdout).settings
+    assert (settings.timeout, settings.max_requests, settings.max_billed_tokens) == (60, 9, 999)
+    assert (settings.on_budget, settings.on_assistant_error) == ("end", "draft")
+
+
+@pytest.mark.parametrize(("more", "alpha"), [([], 0.5), (["--alpha", "0.1"], 0.1)])
+def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) -> None:
+    scripted.providers["http://one"].probs = False
+    result = scripted("Q", "--json", "--agreement", *more)
+    answer = FusionResult.model_validate_json(result.stdout)
+    assert answer.settings.verifier == AgreementVerifier(alpha=alpha)
+    assert answer.text == (" a c." if alpha == 0.5 else " a b")
+    refused = scripted("Q")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "AgreementVerifier" in refused.stderr
+
+
 @pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
 def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
     TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
@@ -145,6 +165,14 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--timeout", "0"], "0 is no number of seconds above 0"),
         (["Q", "--timeout", "nan"], "nan is no number of seconds"),
         (["Q", "--timeout", "inf"], "inf is no number of seconds"),
+        (["Q", "--time-limit", "0"], "0 is no number of seconds above 0"),
+        (["Q", "--max-requests", "0"], "max-requests"),
+        (["Q", "--max-billed-tokens", "x"], "max-billed-tokens"),
+        (["Q", "--on-budget", "stop"], "'raise'"),
+        (["Q", "--on-assistant-error", "stop"], "'draft'"),
+        (["Q", "--agreement", "--beta", "1"], "alpha alone"),
+        (["Q", "--agreement", "--tree", "tree.json"], "alpha alone"),
+        (["Q", "--agreement", "--alpha", "-1"], "greater than or equal to 0"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--temperature", "1"], "No such option"),
         ([""], "prompt is empty"),
@@ -180,6 +208,28 @@ def test_a_failing_server_is_one_line(scripted: Scripted, flags: list[str]) -> N
     assert result.exit_code == 1
     assert result.stderr == f"cosd: {error}\n"
     assert result.stdout in ("", " a\n") if not flags else result.stdout == ""
+
+
+def test_what_is_verified_is_written_when_a_limit_is_reached(scripted: Scripted) -> None:
+    raised = scripted("Q", "--max-requests", "1")
+    assert (raised.exit_code, raised.stdout) == (1, " a\n")
+    assert raised.stderr == (
+        "cosd: max_requests=1 is reached (1 were sent). Allow more, or let the answer end there: "
+        'on_budget="end" (--on-budget end).\n'
+    )
+    ended = scripted("Q", "--max-requests", "1", "--on-budget", "end")
+    assert (ended.exit_code, ended.stdout) == (0, " a\n")
+    assert ended.stderr.startswith("cosd: budget ('max_requests'), 1 token, ")
+
+
+def test_the_answer_goes_on_without_an_assistant_that_failed(scripted: Scripted) -> None:
+    error = ConnectError("no connection", endpoint="http://one", hint="Is it running?")
+    scripted.providers["http://one"].faults = [Fault(error)]
+    result = scripted("Q", "--on-assistant-error", "draft")
+    assert (result.exit_code, result.stdout) == (0, " a b\n")
+    note, _ = result.stderr.splitlines()
+    assert note.startswith("cosd: note: assistant failed and was not asked any more from token 2 on")
+    assert note.endswith("http://one: no connection. Is it running?")
 
 
 def test_a_fault_of_ours_is_one_line_too(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ from hypothesis import strategies as st
 import reference
 import schedules
 import toys
-from cosd_api import RuleVerifier
-from cosd_api.decoding.commands import DRAFT, Ask, CancelDraft, Command, Emit, Fail, Finish, StartDraft
+from cosd_api import AgreementVerifier, RuleVerifier
+from cosd_api.decoding.commands import DRAFT, Ask, CancelDraft, Command, Emit, Fail, Finish, Placed, StartDraft
 from cosd_api.decoding.cosd import CoSD
+from cosd_api.verification import needs_q
 from cosd_providers.contract import Proposal, Token
 from schedules import Outcome
 
 UNITS = st.sampled_from(("token", "word"))
 LIMITS = st.integers(1, 24)
+NONE: dict[str, Any] = {}
 
 
 class Always:
@@ -66,12 +69,18 @@ def tasks(draw: st.DrawFn, /, **models: Any) -> dict[str, Any]:
 def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
     """What the naive reference says."""
     wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
-    return reference.fuse(**wanted, fires=task["verifier"].fires, **more)
+    verifier = task["verifier"]
+    return reference.fuse(**wanted, fires=verifier.fires, needs_q=needs_q(verifier), **more)
+
+
+def as_reference(one: Placed) -> reference.Out:
+    """A token as the naive reference writes it."""
+    return reference.Out(one.token.data, one.source, one.token.end, one.verified)
 
 
 def check(outcome: Outcome, wanted: reference.Fused) -> None:
     """The answer is the reference's, token for token, and was emitted whole."""
-    got = [reference.Out(one.token.data, one.source, one.token.end) for one in outcome.decoder.response.tokens]
+    got = [as_reference(one) for one in outcome.decoder.response.tokens]
     assert got == list(wanted.tokens)
     assert outcome.text == wanted.text
     assert outcome.finish.finish_reason == wanted.finish_reason
@@ -89,6 +98,14 @@ def check(outcome: Outcome, wanted: reference.Fused) -> None:
 def test_equal_under_every_schedule(task: dict[str, Any], choose: schedules.Choose, late: bool) -> None:
     outcome = schedules.run(**task, choose=choose, late=late)
     check(outcome, expected(task))
+
+
+@given(tasks(), choosers(), st.floats(0, 1.2))
+def test_equal_where_only_the_drafts_probability_counts(
+    task: dict[str, Any], choose: schedules.Choose, alpha: float
+) -> None:
+    task["verifier"] = AgreementVerifier(alpha=alpha)
+    check(schedules.run(**task, choose=choose), expected(task))
 
 
 @given(tasks(), choosers(), st.integers(1, 6))
@@ -190,6 +207,96 @@ def test_whether_an_answer_succeeds_does_not_depend_on_timing(
     assert expected(task).text.startswith(emitted)
 
 
+@st.composite
+def failures(draw: st.DrawFn) -> Callable[[int, int, tuple[bytes, ...]], bool]:
+    """Assistants that fail for good: each from some byte on, or at some questions, here and there in the text."""
+    places = draw(st.lists(st.none() | st.integers(0, 16), min_size=3, max_size=3))
+    salt, share = draw(st.integers(0, 2**16)), draw(st.sampled_from((0, 3, 6)))
+
+    def fails(assistant: int, place: int, tokens: tuple[bytes, ...]) -> bool:
+        since = places[assistant % len(places)]
+        odd = share and zlib.crc32(repr((salt, assistant, place, tokens)).encode()) % share == 0
+        return bool(odd) or (since is not None and place >= since)
+
+    return fails
+
+
+@given(tasks(), choosers(), failures(), st.booleans(), st.sampled_from((NONE, {"draft_length": 3}, {"max_ahead": 2})))
+def test_without_an_assistant_that_fails_for_good(
+    task: dict[str, Any], choose: schedules.Choose, fails: Any, late: bool, settings: dict[str, Any]
+) -> None:
+    """It is lost at the same place, and the same tokens are unverified, under every schedule."""
+    limits = schedules.Limits(fails=fails)
+    outcome = schedules.run(**task, choose=choose, late=late, limits=limits, survives=lambda _: True, **settings)
+    wanted = expected(task, fails=fails, contestable=task["verifier"].contestable)
+    check(outcome, wanted)
+    lost = outcome.decoder.lost
+    assert bool(lost) >= any(not token.verified for token in wanted.tokens)
+    for assistant, loss in lost.items():
+        own = [at for at, one in enumerate(wanted.tokens) if one.source == assistant]
+        assert not own or own[-1] < loss.token
+
+
+@given(tasks(), choosers(), failures())
+def test_an_assistant_that_is_lost_is_asked_nothing_more(
+    task: dict[str, Any], choose: schedules.Choose, fails: Any
+) -> None:
+    limits = schedules.Limits(fails=fails)
+    asked: list[int] = []
+    decoder = CoSD(
+        task["verifier"],
+        unit=task["unit"],
+        max_tokens=task["max_tokens"],
+        assistants=len(task["assistants"]),
+        survives=lambda _: True,
+    )
+    one = schedules.Run(
+        task["prompt"], task["draft"], task["assistants"], decoder, keeps_ids=True, late=False, limits=limits
+    )
+    one.obey(decoder.start())
+    while not one.ended:
+        lost, asked = set(decoder.lost), list(one.waiting)
+        one.happen(choose)
+        for number in set(one.waiting) - set(asked):
+            assert one.waiting[number].assistant not in lost
+
+
+@given(tasks(), choosers(), st.integers(0, 60))
+def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
+    task: dict[str, Any], choose: schedules.Choose, events: int
+) -> None:
+    decoder = CoSD(
+        task["verifier"],
+        unit=task["unit"],
+        max_tokens=task["max_tokens"],
+        assistants=len(task["assistants"]),
+        stop=task["stop"],
+    )
+    one = schedules.Run(
+        task["prompt"], task["draft"], task["assistants"], decoder, keeps_ids=True, late=True, limits=schedules.Limits()
+    )
+    one.obey(decoder.start())
+    for _ in range(events):
+        if not one.ended:
+            one.happen(choose)
+    emitted = list(one.outcome.emitted)
+    finish = Finish("budget", "max_requests")
+    decoder.stop_here(finish)
+    wanted = expected(task)
+    tokens = [as_reference(placed) for placed in decoder.response.tokens]
+    assert tokens == list(wanted.tokens[: len(tokens)])
+    assert decoder.response.tokens == emitted
+    assert bytes(decoder.response.text) == reference.text_of(tokens)
+    assert decoder.counts.kept == sum(one.source == DRAFT for one in tokens)
+    if one.ended:
+        assert decoder.finished == one.outcome.finish
+        assert tokens == list(wanted.tokens)
+    else:
+        assert decoder.finished == finish
+        assert decoder.drafted(1, Token(b"a", 0.3)) == []
+        assert decoder.answered(1, []) == []
+
+
 @given(tasks(), choosers())
 def test_questions_are_about_what_could_change_the_answer(task: dict[str, Any], choose: schedules.Choose) -> None:
     outcome = schedules.run(**task, choose=choose)
@@ -285,3 +392,42 @@ def test_once_one_assistant_has_fired_nothing_is_done_behind_it() -> None:
     assert decoder.drafted(1, Token(b"c", 0.3)) == []
     commands = decoder.answered(second.ask, [Proposal(0, (Token(b"y", 0.7),))])
     assert [command.text for command in commands if isinstance(command, StartDraft)] == [b"y"]
+
+
+@pytest.mark.parametrize(("first", "loses"), [(0, False), (1, True)])
+def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_that_failed(
+    first: int, loses: bool
+) -> None:
+    """One that is certain and listed first wins anyway; one that is listed later only ties with the lost one."""
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda _: True)
+    decoder.start()
+    asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
+    assert decoder.ask_failed(asks[1 - first].ask, ValueError("gone")) == []
+    decoder.answered(asks[first].ask, [Proposal(0, (Token(b"x", 1.0),))])
+    assert bool(decoder.lost) == loses
+    assert [one.verified for one in decoder.response.tokens] == [not loses]
+    assert [one.source for one in decoder.response.tokens] == [first]
+
+
+def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=2, assistants=2, survives=lambda _: True)
+    decoder.start()
+    first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
+    decoder.ask_failed(second.ask, ValueError("gone"))
+    decoder.answered(first.ask, [Proposal(0, (Token(b"a", 0.9),))])
+    ask = ask_of(decoder.drafted(2, Token(b"b", 0.3)))
+    decoder.answered(ask.ask, [Proposal(1, (Token(b"x", 1.0),))])
+    assert [one.verified for one in decoder.response.tokens] == [False, True]
+    assert decoder.lost.keys() == {1}
+
+
+def test_a_failure_that_is_not_survived_is_an_error_beside_one_that_is() -> None:
+    budget = OSError("no more")
+    decoder = CoSD(
+        RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda error: isinstance(error, ValueError)
+    )
+    decoder.start()
+    first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
+    assert decoder.ask_failed(first.ask, ValueError("gone")) == []
+    assert decoder.ask_failed(second.ask, budget) == [Fail(budget)]
+    assert decoder.lost == {}

@@ -48,6 +48,16 @@ async def test_spans_say_how_sure_each_side_was() -> None:
     assert (replaced.draft_prob, replaced.assistant_prob) == (0.2, 0.9)
 
 
+async def test_the_summary_says_in_which_ways_the_assistants_answered() -> None:
+    result = await answered()
+    assert summary(result).endswith(f"1 question to the assistant, {result.timings.total:.2f} s")
+    ways = {"list": 3, "continuation": 12}
+    usage = result.usage | {"assistant": result.usage["assistant"].model_copy(update={"strategies": ways})}
+    assert "1 question to the assistant (continuation 12, list 3), " in summary(
+        result.model_copy(update={"usage": usage})
+    )
+
+
 @given(tokens)
 def test_spans_lose_nothing(tokens: list[FusedToken]) -> None:
     found = list(spans(tokens))

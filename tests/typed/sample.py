@@ -6,15 +6,19 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Self, assert_type
 
 from cosd_api import (
+    AgreementVerifier,
     CustomVerifier,
     Endpoint,
+    EndpointEstimate,
     EndpointUsage,
+    Estimate,
     FusedToken,
     Fusion,
     FusionClosedError,
     FusionError,
     FusionResult,
     FusionStream,
+    Range,
     RuleVerifier,
     SettingError,
     Timings,
@@ -26,6 +30,8 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_providers import (
+    BudgetError,
+    BudgetTimeoutError,
     Capabilities,
     DraftEnd,
     Piece,
@@ -56,7 +62,7 @@ def without_async() -> None:
 
 def fields(result: FusionResult) -> None:
     assert_type(result.text, str)
-    assert_type(result.finish_reason, Literal["stop", "length", "content_filter", "budget"])
+    assert_type(result.finish_reason, Literal["stop", "length", "content_filter", "budget", "error"])
     assert_type(result.tokens, tuple[FusedToken, ...])
     assert_type(result.acceptance_rate, float)
     assert_type(result.replacements, int)
@@ -66,7 +72,7 @@ def fields(result: FusionResult) -> None:
     assert_type(result.warnings, tuple[str, ...])
     assert_type(result.draft, Endpoint)
     assert_type(result.assistants, tuple[Endpoint, ...])
-    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | CustomVerifier)
+    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier)
     assert_type(result.settings.unit, Literal["token", "word"])
     assert_type(result.usage["draft"].completion_tokens, int)
     assert_type(result.model_dump_json(), str)
@@ -97,7 +103,28 @@ async def many_answers(prompts: Sequence[str]) -> list[str]:
                 texts.append(token.text)
         assert_type(stream.result, FusionResult)
         assert_type(await fusion.generate(prompts[0]), FusionResult)
+        async for answer in fusion.map(prompts, on_error="return", max_requests=40):
+            assert_type(answer, FusionResult | ProviderError)
     return texts
+
+
+async def what_it_costs(prompt: str) -> int:
+    async with Fusion(
+        draft="http://gpu1:8080",
+        assistant="http://gpu2:8080",
+        verifier=AgreementVerifier(alpha=0.4),
+        on_assistant_error="draft",
+    ) as fusion:
+        estimate = await fusion.estimate(prompt, max_tokens=100)
+        assert_type(estimate, Estimate)
+        assert_type(estimate.endpoints, dict[str, EndpointEstimate])
+        assert_type(estimate.billed_tokens, Range)
+        result = await fusion.generate(
+            prompt, timeout=60, max_billed_tokens=estimate.billed_tokens.high, on_budget="end"
+        )
+        assert_type(result.tokens[0].verified, bool)
+        assert_type(result.usage["assistant"].strategies, dict[str, int])
+    return estimate.billed_tokens.expected
 
 
 async def what_can_go_wrong() -> float | None:
@@ -107,6 +134,10 @@ async def what_can_go_wrong() -> float | None:
         return float(str(error))
     except (FusionClosedError, FusionError):
         return None
+    except BudgetTimeoutError:
+        return None
+    except BudgetError as error:
+        assert_type(error.limit, str)
     except ProviderTimeoutError as error:
         assert_type(error.retryable, bool)
     except RateLimitError as error:

@@ -1,0 +1,235 @@
+"""What a fusion may cost, before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from cosd_api.alignment import LONGEST
+from cosd_api.endpoints import Endpoints
+from cosd_api.notes import DRAFT
+from cosd_api.result import FusionResult
+from cosd_api.settings import Plan
+from cosd_providers.contract import Provider
+from cosd_providers.errors import UnsupportedError
+
+_SPECIAL = 8  # special tokens around a prompt, at most
+_BYTES = 4  # of text in a token, where nothing better is known
+_FINER = 2  # tokens that a model reads or writes for one of the answer's, at most
+_UNDONE = 2  # times that the text behind one of its tokens is written, at most
+_ROUNDS = 2  # requests for one place, at most
+_CHAIN = 12  # tokens of an answer about one place, at most
+_SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
+_REPLACED = 1 / 3  # of those
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Range(_Model):
+    """A number that is at least `low`, most likely about `expected`, and never above `high`."""
+
+    low: int
+    expected: int
+    high: int
+
+
+class EndpointEstimate(_Model):
+    """What one answer may cost at one endpoint.
+
+    Attributes:
+        prompt_tokens: of the prompt, for this model.
+        counted: whether the endpoint has counted them; otherwise they are a guess from the prompt's bytes.
+        requests: generation requests.
+        billed_tokens: tokens read, from a cache or not, and written.
+    """
+
+    prompt_tokens: int
+    counted: bool
+    requests: Range
+    billed_tokens: Range
+
+
+class Estimate(_Model):
+    """What one answer may cost, nothing being sent again.
+
+    `low` is an answer of one token about which nobody is asked. `high` is the worst that can happen: every token is
+    replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time. It grows
+    with the square of `max_tokens` (with `max_ahead` it does not), and few answers come anywhere near it: plan with
+    `expected`, and set `max_billed_tokens` where a bill must not pass a bound.
+
+    Attributes:
+        max_tokens: of the answer.
+        endpoints: by name, as in `FusionResult.usage`.
+        answers: how many answers of this fusion `expected` is drawn from; 0 uses the assumptions alone.
+        assumptions: what the numbers stand on, in words.
+    """
+
+    max_tokens: int
+    endpoints: dict[str, EndpointEstimate]
+    answers: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def requests(self) -> Range:
+        """Over all endpoints."""
+        return _together(one.requests for one in self.endpoints.values())
+
+    @property
+    def billed_tokens(self) -> Range:
+        """Over all endpoints."""
+        return _together(one.billed_tokens for one in self.endpoints.values())
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the past answers of a fusion cost at one endpoint: requests, tokens read and tokens written."""
+
+    requests: int = 0
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class Past:
+    """The answers that a fusion has given so far, added up.
+
+    Attributes:
+        answers: how many.
+        tokens: of them.
+        size: bytes of them.
+        looked_back: for each of their tokens, the bytes before it that a request there has to read, added up.
+        spent: by endpoint.
+    """
+
+    answers: int = 0
+    tokens: int = 0
+    size: int = 0
+    looked_back: float = 0.0
+    spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
+
+    def add(self, prompt: str, result: FusionResult) -> None:
+        """One more answer."""
+        size = len(result.text.encode())
+        self.answers += 1
+        self.tokens += len(result.tokens)
+        self.size += size
+        self.looked_back += len(result.tokens) * (len(prompt.encode()) + size / 2)
+        for name, usage in result.usage.items():
+            spent = self.spent.setdefault(name, Spent())
+            spent.requests += usage.requests
+            spent.read += usage.prompt_tokens
+            spent.written += usage.completion_tokens
+
+
+async def estimate(endpoints: Endpoints, plan: Plan, past: Past, prompt: str, max_tokens: int) -> Estimate:
+    """What an answer to `prompt` may cost.
+
+    Raises:
+        ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
+    """
+    await endpoints.learn()
+    found: dict[str, EndpointEstimate] = {}
+    for name, provider in zip([DRAFT, *endpoints.names], [endpoints.draft, *endpoints.assistants], strict=True):
+        count = await _count(provider, prompt)
+        guess = max(1, len(prompt.encode()) // _BYTES) if count is None else count
+        most = (len(prompt.encode()) if count is None else count) + _SPECIAL
+        least = 1 if count is None else count
+        requests, tokens = (_draft if name == DRAFT else _assistant)(plan, max_tokens, guess, most)
+        if name == DRAFT:
+            lows = (1, least + 1)
+        else:
+            lows = (1, least + 1) if plan.ask == "all" else (0, 0)
+        expected = _from_past(past, name, prompt, max_tokens) or (requests[0], tokens[0])
+        found[name] = EndpointEstimate(
+            prompt_tokens=guess,
+            counted=count is not None,
+            requests=_range(lows[0], expected[0], requests[1]),
+            billed_tokens=_range(lows[1], expected[1], tokens[1]),
+        )
+    return Estimate(max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=_assumptions(plan, past))
+
+
+_Two = tuple[float, int]
+"""The expected number, without past answers, and the highest."""
+
+
+def _draft(plan: Plan, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
+    """Requests and billed tokens of the draft."""
+    drafts = 1 + n * _share(plan) * _REPLACED + (n / plan.draft_length if plan.draft_length else 0)
+    read_and_written = drafts * (prompt + n / 2) + 1.5 * n
+    high = _UNDONE * n
+    if plan.draft_length is not None or plan.max_ahead is not None:
+        high += _drafted(plan, n)  # one request may be one token
+    return (drafts, high), (read_and_written, high * (most + _FINER * n))
+
+
+def _assistant(plan: Plan, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
+    """Requests and billed tokens of an assistant."""
+    places = n * _share(plan)
+    high = _ROUNDS * _drafted(plan, n)
+    return (places, high), (places * (prompt + n / 2 + 4), high * (most + _FINER * n + _CHAIN))
+
+
+def _share(plan: Plan) -> float:
+    return 1.0 if plan.ask == "all" else _SHARE
+
+
+def _drafted(plan: Plan, n: int) -> int:
+    """Tokens that are drafted and asked about at most: from every token on, as far as there is room."""
+    bounds = [bound for bound in (plan.draft_length, plan.max_ahead) if bound is not None]
+    ahead = min(bounds) + LONGEST + 1 if bounds else n  # an open unit is always completed
+    return _UNDONE * sum(min(ahead, n - at) for at in range(n))
+
+
+def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float] | None:
+    """Requests and billed tokens, if this answer is as the past ones were, for each of its tokens."""
+    spent = past.spent.get(name)
+    if spent is None or not past.looked_back:
+        return None
+    n = min(max_tokens, past.tokens / past.answers)
+    looked_back = n * (len(prompt.encode()) + n * past.size / past.tokens / 2)
+    share = n / past.tokens
+    return share * spent.requests, spent.read * looked_back / past.looked_back + share * spent.written
+
+
+def _assumptions(plan: Plan, past: Past) -> tuple[str, ...]:
+    bounds = (
+        "high: nothing is sent again; a model reads and writes at most "
+        f"{_FINER} tokens for one of the answer's, and adds at most {_SPECIAL} to a prompt; a place that is asked "
+        f"about takes at most {_ROUNDS} requests and {_CHAIN} tokens; at most one replacement for each token is "
+        "undone by an earlier one that is judged later"
+    )
+    if past.answers:
+        expected = f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)"
+    else:
+        expected = (
+            f"expected: max_tokens tokens; {_share(plan):.0%} of them asked about, each in a request of its own that "
+            "reads all before it; a third of those replaced"
+        )
+    return expected, bounds
+
+
+async def _count(provider: Provider, prompt: str) -> int | None:
+    """The prompt's tokens, where the endpoint encodes."""
+    if (await provider.describe()).capabilities.tokenize:
+        with suppress(UnsupportedError):
+            return len(await provider.tokenize(prompt))
+    return None
+
+
+def _range(low: int, expected: float, high: int) -> Range:
+    return Range(low=low, expected=min(max(low, round(expected)), high), high=high)
+
+
+def _together(ranges: Iterable[Range]) -> Range:
+    several = list(ranges)
+    return Range(
+        low=sum(one.low for one in several),
+        expected=sum(one.expected for one in several),
+        high=sum(one.high for one in several),
+    )

@@ -1,0 +1,45 @@
+"""Verification by agreement alone, for assistants that tell no probabilities."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cosd_api.verification.rule import shortened
+
+
+class AgreementVerifier(BaseModel):
+    """Replaces an unsure draft token by whatever the assistant says: `p < alpha`, where the two differ.
+
+    Equations (4) and (5) without (6), which compares the assistant's probability: for an assistant that tells none. It
+    takes the word of an assistant that is only guessing, too, so `RuleVerifier` is the better one wherever it can be
+    used.
+
+    Attributes:
+        alpha: the draft is unsure below this probability. 0 never replaces.
+
+    Raises:
+        pydantic.ValidationError: `alpha` is negative or not a number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    needs_q: ClassVar[bool] = False
+
+    kind: Literal["agreement"] = "agreement"
+    alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+
+    def fires(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
+        """Equation (5)."""
+        return p < self.alpha
+
+    def contestable(self, p: float) -> bool:
+        """The same: the assistant's probability changes nothing."""
+        return p < self.alpha
+
+    def words(self, p: float, q: float) -> str:  # noqa: ARG002
+        """The comparison as it came out, e.g. `"0.31 < 0.5"`."""
+        unsure = p < self.alpha
+        (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
+        return f"{mine} {'<' if unsure else '>='} {repr(self.alpha).removesuffix('.0')}"

@@ -1,0 +1,300 @@
+"""What one answer may spend: time, requests, billed tokens; and what is left of it when a limit is reached."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toys
+from cosd_api import Fusion, FusionResult, RuleVerifier, SettingError, connect, fuse
+from cosd_api.budget import Budget
+from cosd_providers import BudgetError, BudgetTimeoutError, ProviderError, ServerError, Usage
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from fake_llama_cpp import FakeLlamaCpp
+
+DRAFT: dict[str, list[ScriptToken]] = {
+    "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
+    "Q: The capital is Lima": [(".", 0.9), " Really", "."],
+}
+ASSISTANT: dict[str, list[ScriptToken]] = {
+    "Q: The capital is": [(" Li", 0.9), ("ma", 0.8), "!"],
+    "Q: The capital is Lima": [".", " Really", "."],
+}
+FUSED = " The capital is Lima. Really."
+
+
+def draft(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(DRAFT, **options)
+
+
+def assistant(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(ASSISTANT, **options)
+
+
+def sent(result: FusionResult) -> int:
+    return sum(usage.requests + usage.retries for usage in result.usage.values())
+
+
+def test_a_request_that_is_sent_again_counts() -> None:
+    ledgers = [Usage(), Usage()]
+    Budget(ledgers, max_requests=3)
+    ledgers[0].sent(0.0)
+    ledgers[1].sent(0.0)
+    ledgers[1].sent_again()
+    for refused in (ledgers[0].sent_again, lambda: ledgers[1].sent(1.0)):
+        with pytest.raises(BudgetError, match=r"^max_requests=3 is reached \(3 were sent\)\. Allow more") as caught:
+            refused()
+        assert caught.value.limit == "max_requests"
+        assert not caught.value.retryable
+    assert (ledgers[0].requests, ledgers[1].requests, ledgers[1].retries) == (1, 1, 1)
+
+
+def test_the_tokens_of_a_draft_under_way_count_as_they_come_and_once() -> None:
+    ledgers = [Usage(), Usage()]
+    budget = Budget(ledgers, max_billed_tokens=20)
+    ledgers[1].bill(5, 2)
+    budget.begin_draft()
+    for _ in range(12):
+        budget.wrote()
+    with pytest.raises(BudgetError, match=r"^max_billed_tokens=20 is reached \(20 were billed\)"):
+        budget.wrote()
+    with pytest.raises(BudgetError):
+        ledgers[1].sent(0.0)
+    ledgers[0].bill(0, 11)  # what it had written when it was left
+    with pytest.raises(BudgetError):
+        budget.check()
+    budget = Budget(ledgers, max_billed_tokens=20)
+    budget.check()  # 18 were billed
+    budget.begin_draft()
+    budget.wrote()
+    with pytest.raises(BudgetError):
+        budget.wrote()
+
+
+@st.composite
+def fusions(draw: st.DrawFn) -> dict[str, Any]:
+    """Models, settings and delays."""
+    writer, asked = draw(toys.model_sets(may_hide_end=False))
+    alpha, beta = draw(toys.thresholds())
+    delays = random.Random(draw(st.integers(0, 2**16)))
+
+    def served(model: toys.ToyModel) -> ScriptedProvider:
+        options: dict[str, Any] = {
+            "request_delay": delays.choice((0, 0.001)),
+            "token_delay": delays.choice((0, 0, 0.0005)),
+        }
+        return ScriptedProvider(toys.Plain(model), **options)
+
+    return {
+        "prompt": "a b",
+        "draft": served(writer),
+        "assistant": [served(model) for model in asked],
+        "verifier": RuleVerifier(alpha=alpha, beta=beta),
+        "unit": draw(st.sampled_from(("token", "word"))),
+        "max_tokens": draw(st.integers(1, 16)),
+        "stop": [one.decode() for one in draw(toys.stops())],
+        "draft_length": draw(st.none() | st.integers(1, 5)),
+    }
+
+
+def plain(result: FusionResult) -> list[tuple[str, str]]:
+    return [(token.text, token.source) for token in result.tokens]
+
+
+def check_prefix(limited: FusionResult, whole: FusionResult, limit: str) -> None:
+    assert plain(limited) == plain(whole)[: len(limited.tokens)]
+    assert limited.text == "".join(token.text for token in limited.tokens) or "\\x" in whole.text
+    if limited.finish_reason != "budget":
+        assert (plain(limited), limited.finish_reason) == (plain(whole), whole.finish_reason)
+    else:
+        assert limited.stop_reason == limit
+
+
+@settings(max_examples=60)
+@given(fusions(), st.integers(1, 12))
+async def test_no_more_requests_than_allowed_and_a_beginning_of_the_answer(options: dict[str, Any], most: int) -> None:
+    providers = [options["draft"], *options["assistant"]]
+    limited = await fuse(**options, max_requests=most, on_budget="end")
+    assert sum(provider.requests for provider in providers) == sent(limited) <= most
+    assert all(provider.open_requests == 0 for provider in providers)
+    check_prefix(limited, await fuse(**options), "max_requests")
+
+
+@settings(max_examples=60)
+@given(fusions(), st.integers(1, 120))
+async def test_nothing_is_sent_beyond_the_billed_tokens(options: dict[str, Any], most: int) -> None:
+    limited = await fuse(**options, max_billed_tokens=most, on_budget="end")
+    assert all(provider.open_requests == 0 for provider in (options["draft"], *options["assistant"]))
+    check_prefix(limited, await fuse(**options), "max_billed_tokens")
+    if limited.finish_reason == "budget":
+        assert sum(usage.billed_tokens for usage in limited.usage.values()) >= most
+
+
+async def test_a_limit_raises_with_what_is_verified() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion, fusion.stream("Q:", max_requests=1) as stream:
+        texts: list[str] = []
+
+        async def read() -> None:
+            async for token in stream:
+                texts.append(token.text)  # noqa: PERF401 - what came before the error counts
+
+        with pytest.raises(BudgetError, match=r"^max_requests=1 is reached \(1 were sent\)") as caught:
+            await read()
+    partial = caught.value.partial
+    assert isinstance(partial, FusionResult)
+    assert (partial.text, partial.finish_reason, partial.stop_reason) == (" The capital is", "budget", "max_requests")
+    assert "".join(texts) == partial.text
+    assert (partial.draft_requests, partial.assistant_requests, sent(partial)) == (1, 0, 1)
+    assert partial.settings.max_requests == 1
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), again.limit, again.partial, str(again)) == (
+        BudgetError,
+        "max_requests",
+        partial,
+        str(caught.value),
+    )
+
+
+class BillsLate(ScriptedProvider):
+    """Bills a draft when it is over, as most servers do."""
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        own = Usage()
+        usage.sent(0.0)
+        try:
+            async with aclosing(super().generate(*args, usage=own, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
+        finally:
+            usage.closed(0.0)
+            usage.bill(own.prompt_tokens, own.completion_tokens)
+
+
+async def test_a_draft_is_stopped_by_its_own_tokens() -> None:
+    script: dict[str, Sequence[ScriptToken]] = {"Q:": [f" {number}" for number in range(100)]}
+    writer = BillsLate(TextModel(script))
+    result = await fuse("Q:", draft=writer, assistant=assistant(), max_billed_tokens=10, on_budget="end")
+    assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
+    assert result.drafted_tokens == result.usage["draft"].completion_tokens == 10
+    assert result.text == "".join(f" {number}" for number in range(9))  # the last word was not ended
+    assert writer.open_requests == 0
+
+
+async def test_an_answer_that_is_complete_when_a_limit_is_reached_is_complete() -> None:
+    whole = await fuse("Q:", draft=draft(), assistant=assistant())
+    billed = sum(usage.billed_tokens for usage in whole.usage.values())
+    for limits in ({"max_requests": sent(whole)}, {"max_billed_tokens": billed}):
+        result = await fuse("Q:", draft=draft(), assistant=assistant(), **limits)  # type: ignore[arg-type]
+        assert (result.text, result.finish_reason) == (FUSED, "stop")
+    with pytest.raises(BudgetError):
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_billed_tokens=billed - 1)
+    with pytest.raises(BudgetError):
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_requests=2)
+
+
+@pytest.mark.parametrize("late", ["draft", "assistant"])
+async def test_time_ends_an_answer_with_what_is_verified(late: str) -> None:
+    hangs = [Fault(None, tokens=5 if late == "draft" else 0)]
+    writer = draft(faults=hangs if late == "draft" else ())
+    asked = assistant(faults=hangs if late == "assistant" else ())
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        result = await fusion.generate("Q:", timeout=0.2, on_budget="end")
+        assert (result.text, result.finish_reason, result.stop_reason) == (" The capital is", "budget", "timeout")
+        assert writer.open_requests == asked.open_requests == 0
+        assert (await fusion.generate("Q:", timeout=60)).text == FUSED
+
+
+async def test_time_that_is_over_is_a_timeout_error() -> None:
+    words = r"^the answer took longer than timeout=0\.2 seconds\. Allow more"
+    with pytest.raises(TimeoutError, match=words) as caught:
+        await fuse("Q:", draft=draft(), assistant=assistant(faults=[Fault(None)]), timeout=0.2)
+    error = caught.value
+    assert isinstance(error, BudgetTimeoutError)
+    assert isinstance(error, BudgetError)
+    assert (error.limit, error.partial.text, error.partial.stop_reason) == ("timeout", " The capital is", "timeout")
+    assert type(pickle.loads(pickle.dumps(error))) is BudgetTimeoutError
+
+
+async def test_time_that_is_over_before_anything_was_known_is_an_error() -> None:
+    class Silent(ScriptedProvider):
+        async def describe(self) -> Any:
+            await anyio.sleep_forever()
+
+    with pytest.raises(BudgetTimeoutError) as caught:
+        await fuse("Q:", draft=Silent(TextModel(DRAFT)), assistant=assistant(), timeout=0.05, on_budget="end")
+    assert caught.value.partial is None
+
+
+async def test_limits_are_each_answers_own_in_a_map() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        results = [one async for one in fusion.map(["Q:"] * 5, max_requests=2, on_budget="end")]
+    assert [sent(result) for result in results] == [2] * 5
+    assert {result.text for result in results} == {" The capital is Lima"}
+
+
+async def test_map_gives_errors_in_their_place() -> None:
+    error = ServerError("broke", status=500)
+    writer = ScriptedProvider.from_texts({f"{number}:": [f" {number}"] for number in range(4)})
+    writer.faults = [Fault(error, request=2)]
+    async with Fusion(draft=writer, assistant=assistant()) as fusion:
+        prompts = [f"{number}:" for number in range(4)]
+        results = [one async for one in fusion.map(prompts, concurrency=1, on_error="return")]
+        assert [one if isinstance(one, ProviderError) else one.text for one in results] == [" 0", error, " 2", " 3"]
+        writer.faults = [Fault(error, request=6)]
+        seen: list[str] = []
+
+        async def read() -> None:
+            async for one in fusion.map(prompts, concurrency=1):
+                seen.append(one.text)  # noqa: PERF401 - what came before the error counts
+
+        with pytest.raises(ServerError):
+            await read()
+        assert seen == [" 0"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds above 0, not nan"),
+        ({"timeout": "1"}, "timeout must be a number of seconds above 0, not '1'"),
+        ({"max_requests": 0}, "max_requests must be a whole number from 1 on, not 0"),
+        ({"max_billed_tokens": 1.5}, "max_billed_tokens must be a whole number from 1 on, not 1.5"),
+        ({"on_budget": "stop"}, 'on_budget must be "raise" or "end", not \'stop\''),
+        ({"on_assistant_error": "ignore"}, 'on_assistant_error must be "raise" or "draft", not \'ignore\''),
+    ],
+)
+async def test_limits_are_checked_in_words(setting: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        await fuse("Q:", draft=draft(), assistant=assistant(), **setting)
+
+
+async def test_what_is_sent_again_over_http_counts_too() -> None:
+    server = FakeLlamaCpp(TextModel({"Q:": [" The", " capital"]}))
+    sent_out = 0
+
+    def broken(request: httpx.Request) -> httpx.Response:
+        nonlocal sent_out
+        if request.url.path != "/completion":
+            return server.handle(request)
+        sent_out += 1
+        return httpx.Response(500, json={"error": {"message": "broken", "code": 500}})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(broken)) as client:
+        provider = connect("http://gpu1", engine="llama.cpp", http_client=client)
+        async with Fusion(draft=provider, assistant=assistant()) as fusion:
+            learning = sent_out
+            with pytest.raises(BudgetError) as caught:
+                await fusion.generate("Q:", max_requests=2)
+    assert sent_out - learning == 2
+    usage = caught.value.partial.usage["draft"]
+    assert (usage.requests, usage.retries) == (1, 1)

@@ -1,0 +1,137 @@
+"""What a fusion may cost, against what fusions have cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toys
+from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError
+from cosd_providers import Piece, UnsupportedError
+from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
+
+
+class Always(RuleVerifier):
+    """Replaces whatever differs: as much as can be asked and thrown away."""
+
+    def fires(self, p: float, q: float) -> bool:
+        return True
+
+    def contestable(self, p: float) -> bool:
+        return True
+
+
+def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
+    one = estimate.endpoints[name]
+    assert one.requests.low <= requests <= one.requests.high
+    assert one.billed_tokens.low <= tokens <= one.billed_tokens.high
+    assert one.requests.low <= one.requests.expected <= one.requests.high
+    assert one.billed_tokens.low <= one.billed_tokens.expected <= one.billed_tokens.high
+
+
+@settings(max_examples=60)
+@given(
+    toys.model_sets(same_tokenizer=True, may_hide_end=False),
+    st.sampled_from((RuleVerifier(), RuleVerifier(alpha=1, beta=0), Always())),
+    st.sampled_from(("token", "word")),
+    st.integers(1, 16),
+    st.none() | st.integers(1, 5),
+    st.none() | st.integers(1, 5),
+    st.sampled_from(("contestable", "all")),
+)
+async def test_what_a_fusion_costs_is_within_what_was_said(
+    models: Any, verifier: RuleVerifier, unit: Any, limit: int, length: int | None, ahead: int | None, ask: Any
+) -> None:
+    providers = [ScriptedProvider(toys.Plain(model)) for model in (models[0], *models[1])]
+    async with Fusion(
+        draft=providers[0],
+        assistant=providers[1:],
+        verifier=verifier,
+        unit=unit,
+        draft_length=length,
+        max_ahead=ahead,
+        ask=ask,
+    ) as fusion:
+        for answers in range(2):
+            estimate = await fusion.estimate("a b", max_tokens=limit)
+            assert estimate.answers == answers
+            result = await fusion.generate("a b", max_tokens=limit)
+            for name, usage in result.usage.items():
+                check(estimate, name, usage.requests, usage.billed_tokens)
+        assert estimate.billed_tokens.high == sum(one.billed_tokens.high for one in estimate.endpoints.values())
+        assert estimate.requests.low <= sum(usage.requests for usage in result.usage.values()) <= estimate.requests.high
+
+
+SCRIPT: dict[str, list[ScriptToken]] = {"Q: What?": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."]}
+
+
+async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
+    writer, asked = ScriptedProvider.from_texts(SCRIPT), ScriptedProvider.from_texts(SCRIPT)
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        before = await fusion.estimate("Q: What?")
+        results = [await fusion.generate("Q: What?") for _ in range(3)]
+        after = await fusion.estimate("Q: What?")
+        short = await fusion.estimate("Q: What?", max_tokens=3)
+        await fusion.generate("Q: What?", max_requests=1, on_budget="end")  # tells nothing of whole answers
+        assert (await fusion.estimate("Q: What?")) == after
+    assert writer.requests == 4  # none was for an estimate
+    assert (before.answers, after.answers) == (0, 3)
+    for name, usage in results[0].usage.items():
+        assert after.endpoints[name].requests.expected == usage.requests
+        assert abs(after.endpoints[name].billed_tokens.expected - usage.billed_tokens) <= 1
+    assert short.billed_tokens.expected < after.billed_tokens.expected < before.billed_tokens.expected
+    assert before.endpoints["draft"].prompt_tokens == len(await writer.tokenize("Q: What?"))
+    assert before.endpoints["draft"].counted
+    assert "10% of them asked about" in before.assumptions[0]
+    assert after.assumptions[0] == "expected: for each token what past answers cost, and as long as they were (3 seen)"
+    assert Estimate.model_validate_json(after.model_dump_json()) == after
+
+
+async def test_a_prompt_that_nobody_counts_is_guessed() -> None:
+    class Silent(ScriptedProvider):
+        async def tokenize(self, text: str) -> list[Piece]:
+            raise UnsupportedError("it does not encode")
+
+    prompt = "Q: What? " * 10
+    async with Fusion(draft=Silent(TextModel(SCRIPT)), assistant=ScriptedProvider.from_texts(SCRIPT)) as fusion:
+        estimate = await fusion.estimate(prompt, max_tokens=1)
+        result = await fusion.generate(prompt, max_tokens=1)
+    one = estimate.endpoints["draft"]
+    assert (one.prompt_tokens, one.counted) == (22, False)
+    check(estimate, "draft", 1, result.usage["draft"].billed_tokens)
+
+
+async def test_bounds_that_can_be_reckoned_by_hand() -> None:
+    async with Fusion(draft=ScriptedProvider.from_texts(SCRIPT), assistant=ScriptedProvider.from_texts({})) as fusion:
+        estimate = await fusion.estimate("Q: What?", max_tokens=2)
+    # A draft from each of two places, each place twice. A request reads 8 tokens (the prompt, one by one), 8 special
+    # ones, and at most 2 x 2 of the answer. Questions: 2 places from the first on and 1 from the second, twice, in
+    # two requests each, which write 12 more.
+    assert estimate.endpoints == {
+        "draft": EndpointEstimate(
+            prompt_tokens=8,
+            counted=True,
+            requests=Range(low=1, expected=1, high=4),
+            billed_tokens=Range(low=9, expected=13, high=80),
+        ),
+        "assistant": EndpointEstimate(
+            prompt_tokens=8,
+            counted=True,
+            requests=Range(low=0, expected=0, high=12),
+            billed_tokens=Range(low=0, expected=3, high=384),
+        ),
+    }
+
+
+async def test_it_is_asked_as_a_fusion_is() -> None:
+    fusion = Fusion(draft=ScriptedProvider.from_texts(SCRIPT), assistant=ScriptedProvider.from_texts(SCRIPT))
+    with pytest.raises(FusionClosedError, match="open the fusion first"):
+        await fusion.estimate("Q:")
+    async with fusion:
+        with pytest.raises(SettingError, match="prompt is empty"):
+            await fusion.estimate("")
+        with pytest.raises(SettingError, match="max_tokens must be a whole number"):
+            await fusion.estimate("Q:", max_tokens=0)
