@@ -6,38 +6,17 @@ A skipped test says nothing, and these are run to hear from vLLM: in this folder
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cosd_api.demo.servers import Pair
+from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from vllm_cpu.servers import START_SECONDS, pair
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_VLLM_ENV")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.skipped and not hasattr(report, "wasxfail"):
-        _fail(report)
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    report = yield
-    if report.skipped:
-        _fail(report)
-    return report
-
-
-def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    report.outcome = "failed"
-    report.longrepr = f"a skip is a failure here: {reason}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,7 +17,8 @@ from cosd_providers.vllm import Vllm
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
-STRATEGIES: tuple[Literal["echo", "list", "singles"], ...] = ("echo", "list", "singles")
+Strategy = Literal["echo", "list", "singles", "continuation"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
 ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
 
 
@@ -116,7 +117,7 @@ async def test_characters_of_several_tokens(url: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("word", [False, True])
-async def test_proposals(url: str, word: bool, strategy: Literal["echo", "list", "singles"]) -> None:
+async def test_proposals(url: str, word: bool, strategy: Strategy) -> None:
     text = TEXT.encode()
     starts = [len(TEXT[:at].encode()) for at in range(len(TEXT) + 1)]
     questions = [Question(at, (text[at : at + 4] or b"x",), word=word) for at in starts]
@@ -193,9 +194,7 @@ async def test_the_context(url: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_fusion_is_the_same_as_over_llama_cpp(
-    vllm_pair: Pair, strategy: Literal["echo", "list", "singles"]
-) -> None:
+async def test_a_fusion_is_the_same_as_over_llama_cpp(vllm_pair: Pair, strategy: Strategy) -> None:
     prompts = [question.prompt for question in sample("mixed", 10, seed=5)]
     ours = Fusion(draft=Vllm(vllm_pair.sums), assistant=Vllm(vllm_pair.facts, strategy=strategy))
     with bundled_pair() as pair:

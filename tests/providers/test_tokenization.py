@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from cosd_api.demo.servers import Pair
-from cosd_api.endpoints import TEST_TEXT
 from cosd_providers import Piece, UnsupportedError, tokenization
+from cosd_providers.findings import TEST_TEXT
 from cosd_providers.tokenization import Tokenizer, count, load_tokenizer
 
 MODELS = Path(__file__).parents[1] / "models"
