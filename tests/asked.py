@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,9 @@ import toys
 from cosd_providers import Question, Token, Usage
 from cosd_providers.strategies import Chooser, Strategy, Task
 from cosd_providers.text import merge
+
+Inquiry = tuple[bytes, bytes, list[Question]]
+"""A prompt, a text, and questions within it."""
 
 
 async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
@@ -25,6 +30,15 @@ def near(prob: float) -> Any:
     return pytest.approx(prob)
 
 
+def valid(tokens: Sequence[Token]) -> bool:
+    """Whether the bytes are text: what is none, some servers cannot show."""
+    try:
+        codecs.utf_8_decode(b"".join(token.data for token in tokens), "strict", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
     """Equal tokens, with probabilities equal but for the rounding of a logarithm."""
     assert [t.data for t in ours] == [t.data for t in theirs]
@@ -35,7 +49,7 @@ def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
 
 
 @st.composite
-def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
+def inquiries(draw: st.DrawFn) -> Inquiry:
     """A prompt, a text, and questions within it."""
     words = st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=4).map(str.encode)
     tokens = draw(st.lists(words, max_size=8))
@@ -47,7 +61,7 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
 
 
 @st.composite
-def along(draw: st.DrawFn, model: toys.ToyModel) -> tuple[bytes, bytes, list[Question]]:
+def along(draw: st.DrawFn, model: toys.ToyModel) -> Inquiry:
     """A prompt, a text that the model itself would write or nearly so, and questions within it."""
     prompt, ids, raw = draw(toys.prompts()), list[int](), list[Token]()
     ids += model.vocabulary.encode(prompt)
@@ -59,6 +73,8 @@ def along(draw: st.DrawFn, model: toys.ToyModel) -> tuple[bytes, bytes, list[Que
             break
         raw.append(Token(model.vocabulary.tokens[ids[-1]], 1.0))
     tokens = [token.data for token in merge(raw)]
+    if not valid(list(merge(raw))):  # no server can be sent such bytes
+        tokens = []
     if draw(st.integers(0, 2)) == 2:
         tokens.insert(draw(st.integers(0, len(tokens))), draw(st.sampled_from(toys.CHARACTERS)).encode())
     cuts = draw(st.lists(st.integers(0, len(tokens)), min_size=1, max_size=6))
@@ -69,12 +85,28 @@ def along(draw: st.DrawFn, model: toys.ToyModel) -> tuple[bytes, bytes, list[Que
     return prompt, b"".join(tokens), asked
 
 
-class Drawn(Chooser):
-    """Chooses what hypothesis draws."""
+@st.composite
+def inquired(draw: st.DrawFn, models: st.SearchStrategy[toys.ToyModel]) -> tuple[toys.ToyModel, Inquiry]:
+    """A model, and what is asked of it."""
+    model = draw(models)
+    return model, draw(inquiries() | along(model))
 
-    def __init__(self, data: st.DataObject) -> None:
+
+@st.composite
+def inquired_thrice(
+    draw: st.DrawFn, models: st.SearchStrategy[toys.ToyModel]
+) -> tuple[toys.ToyModel, list[Inquiry], int]:
+    """A model, three inquiries along what it writes, and a seed for `Drawn`."""
+    model = draw(models)
+    return model, [draw(along(model)) for _ in range(3)], draw(st.integers(0, 2**16))
+
+
+class Drawn(Chooser):
+    """Chooses by a drawn seed."""
+
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        self._data = data
+        self._random = random.Random(seed)
 
     def choose(self, task: Task, able: Sequence[Strategy], *, dues: Mapping[Strategy, float] | None = None) -> Strategy:
-        return self._data.draw(st.sampled_from(able), "strategy")
+        return self._random.choice(able)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import recitals
+from breaking import waiting
 from cosd_api import Fusion, RuleVerifier
 from cosd_providers import (
     AuthenticationError,
@@ -304,6 +305,11 @@ class Conformance(Proposals):
 
     # Faults.
 
+    @pytest.fixture
+    def nobody_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No wait between attempts."""
+        waiting(monkeypatch)
+
     @pytest.mark.parametrize(
         ("status", "kind", "retryable"),
         [
@@ -323,15 +329,10 @@ class Conformance(Proposals):
         status: int,
         kind: type[ProviderError],
         retryable: bool,
-        monkeypatch: pytest.MonkeyPatch,
+        nobody_waits: None,
     ) -> None:
         """The server describes itself, and then answers every generation with an error."""
         one = subject("facts")
-
-        async def at_once(seconds: float) -> None:
-            """No wait between attempts."""
-
-        monkeypatch.setattr(anyio, "sleep", at_once)
         real = httpx.AsyncHTTPTransport()
         failing = False
 
@@ -358,7 +359,7 @@ class Conformance(Proposals):
                 assert (error.endpoint, error.status, error.retryable) == (one.plain.url, status, retryable)
                 assert "the server's own words" in str(error)
 
-    async def test_a_server_that_is_not_there(self, subject: Callable[[str], Subject]) -> None:
+    async def test_a_server_that_is_not_there(self, subject: Callable[[str], Subject], nobody_waits: None) -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(_refuse)) as client:
             with pytest.raises(ConnectError):
                 await subject("facts").make(http_client=client).describe()

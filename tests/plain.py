@@ -9,7 +9,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,9 @@ class PlainLlamaCpp(Plain):
 
     engine = "llama.cpp"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, model: naive.HttpModel | None = None) -> None:
         super().__init__(url)
-        self.model = naive.HttpModel(url, self.client, depth=10**6)
+        self.model = model or naive.HttpModel(url, self.client, depth=10**6)
         self.context = int(self.get("/props")["default_generation_settings"]["n_ctx"])
         self.name = self.get("/v1/models")["data"][0]["id"]
         self.end = self.model.vocabulary.end
@@ -170,6 +170,44 @@ class PlainLlamaCpp(Plain):
 
     def before(self, prompt: str) -> int:
         return len(self.ids(prompt))
+
+
+class Behind(PlainLlamaCpp):
+    """The model behind a stand-in, asked directly.
+
+    Attributes:
+        server: the stand-in, which sees what its clients do.
+    """
+
+    engine = "stand-in"
+
+    def __init__(
+        self, plain: PlainLlamaCpp, url: str, server: Any, name: str, context: int, *, tells_end: bool = True
+    ) -> None:
+        super().__init__(plain.url, plain.model)
+        self.url, self.server, self.name, self.context = url, server, name, context
+        self._tells_end = tells_end
+        self._before = (0, 0)
+
+    def after(self, text: str, count: int) -> list[Raw]:
+        """What the server does not show is left out."""
+        raws = super().after(text, count)
+        return raws if self._tells_end else [replace(raw, prob=None) if raw.end else raw for raw in raws]
+
+    def before(self, prompt: str) -> int:
+        self._before = self._streams()
+        return 0
+
+    def busy(self) -> bool:
+        return self._streams() == self._before
+
+    def written(self) -> int:
+        left, _ = self._streams()
+        return int(self.server.gone[-1]) if left > self._before[0] else self.context
+
+    def _streams(self) -> tuple[int, int]:
+        """How many the client has left, and how many were sent to their end."""
+        return len(self.server.gone), self.server.finished
 
 
 class PlainLlamaCppPython(PlainLlamaCpp):

@@ -71,6 +71,7 @@ class StandInOllama:
         pace: seconds before each event.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
+        finished: how many streams were sent to their end.
     """
 
     model: Model
@@ -92,6 +93,7 @@ class StandInOllama:
     pace: float = 0.0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
+    finished: int = 0
     _read: list[int] = field(default_factory=list)
 
     @property

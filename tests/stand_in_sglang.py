@@ -271,7 +271,6 @@ class StandInSglang:
             else:
                 yield event
             seen, text, sent = meta["completion_tokens"], event["text"], sent + 1
-        self.finished += 1
         yield DONE
 
     # In front of it.
@@ -304,8 +303,6 @@ def _heated(probs: Sequence[float], temperature: float) -> Sequence[float]:
 
 
 class _Handler(Handler):
-    disable_nagle_algorithm = True  # else a small answer waits for the client's word that it has the one before
-
     @staticmethod
     def written(event: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(event) if event else '[DONE]'}\n\n"

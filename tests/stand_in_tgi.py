@@ -153,6 +153,7 @@ class StandInTgi:
         pace: seconds before each event.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
+        finished: how many streams were sent to their end.
     """
 
     model: Model
@@ -172,6 +173,7 @@ class StandInTgi:
     pace: float = 0.0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
+    finished: int = 0
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         """One request, answered; what breaks the document is answered with 500."""
@@ -482,6 +484,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 sent += 1
             self.wfile.write(b"0\r\n\r\n")
+            self.stand_in.finished += 1
         except OSError:
             self.stand_in.gone.append(sent)
             self.close_connection = True

@@ -19,6 +19,8 @@ from typing import Literal, Protocol
 
 from hypothesis import strategies as st
 
+from cosd_providers.testing import TableModel
+
 #: The characters of every toy text: letters (one has two bytes), a digit, white space, a comma, Han, emoji.
 CHARACTERS: tuple[str, ...] = ("a", "b", "1", " ", "\n", ",", "é", "一", "😀")
 #: Every byte that a toy model can write; 0xff is never valid. Each vocabulary has each of them as a token.
@@ -252,6 +254,40 @@ class Plain:
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
         return self.toy.next(ids)
+
+
+@dataclass(frozen=True)
+class Heard(Plain):
+    """A toy model that says nothing silent, as a special token is, inside a character: no real one does."""
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        probs = self.toy.next(ids)
+        if not is_incomplete(self.toy.vocabulary.decode(ids)):
+            return probs
+        heard = [
+            prob if data or n in self.end_ids else 0.0
+            for n, (prob, data) in enumerate(zip(probs, self.tokens, strict=True))
+        ]
+        return heard if any(heard) else probs
+
+
+def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel:
+    """Says, after one token, all of `tokens` with equal probability; what it says then depends on that one."""
+    after = second or {}
+    vocabulary = [b"", b"Q", *tokens, *after.values()]
+    vocabulary += [bytes([n]) for n in range(256) if n != ord("Q")]
+
+    def following(ids: Sequence[int]) -> list[float]:
+        probs = [0.0] * len(vocabulary)
+        if len(ids) == 1:
+            for n in range(2, 2 + len(tokens)):
+                probs[n] = 1 / len(tokens)
+        else:
+            said = after.get(vocabulary[ids[-1]])
+            probs[vocabulary.index(said) if said else 0] = 1.0
+        return probs
+
+    return TableModel(vocabulary, following, end_ids=(0,))
 
 
 @st.composite

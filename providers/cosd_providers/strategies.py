@@ -18,11 +18,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from cosd_providers.contract import Question, Usage
 from cosd_providers.costs import KEPT, TICK, Costs, Work
-from cosd_providers.errors import InvalidRequestError, UnsupportedError
+from cosd_providers.errors import (
+    InvalidRequestError,
+    ProviderTimeoutError,
+    ResponseError,
+    ServerError,
+    UnsupportedError,
+)
 from cosd_providers.scoring import Chain
 
 __all__ = ["TOKEN_SECONDS", "Chooser", "Strategy", "Task", "Ways", "checked_strategy"]
@@ -107,6 +113,10 @@ class Chooser:
         self._trying: set[Strategy] = set()
         self._out: set[Strategy] = set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was learned; a copy tries nothing just now."""
+        return {**self.__dict__, "_trying": set()}
+
     def choose(self, task: Task, able: Sequence[Strategy], *, dues: Mapping[Strategy, float] | None = None) -> Strategy:
         """The way that is expected to be the cheapest.
 
@@ -144,7 +154,7 @@ class Chooser:
     def _factor(self, way: Strategy) -> float:
         """How many times what the model says of them the last answers of a way have taken; 1 before there was any."""
         total = logs = 0.0
-        for rank, seen in enumerate(reversed(self._seen.get(way, ()))):
+        for rank, seen in enumerate(reversed([*self._seen.get(way, ())])):  # another thread may add one meanwhile
             weight = float((1 - _NEWEST) ** rank * KEPT ** (self._answers - seen.number))
             total += weight
             logs += weight * math.log(seen.seconds / self._cost.seconds(seen.work))
@@ -162,6 +172,7 @@ class Chooser:
         """Asks in one of the ways, notes which, and learns from it.
 
         Where a way that was chosen here turns out not to be supported, the default takes its place, now and later.
+        One that fails otherwise before it has ever answered is not chosen again.
 
         Args:
             task: what is asked.
@@ -181,6 +192,10 @@ class Chooser:
             found = await ways[able[0]]()
             self._out.add(way)
             way = able[0]
+        except (ServerError, ResponseError, ProviderTimeoutError):
+            if way != able[0] and way not in self._seen:  # else it would be tried again each time, and fail
+                self._out.add(way)
+            raise
         others = dict(aside or {})
         for other, places in others.items():
             usage.answered_by(other, places)

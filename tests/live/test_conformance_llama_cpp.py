@@ -14,19 +14,13 @@ from plain import PlainLlamaCpp
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture(scope="module")
-def plain(trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCpp]:
-    """The three servers, asked directly."""
-    return {name: PlainLlamaCpp(url) for name, url in trio.items()}
-
-
 class TestLlamaCpp(Conformance):
     @pytest.fixture
-    def given(self, plain: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
-        return lambda name: Subject(partial(LlamaCpp, plain[name].url), plain[name])
+    def given(self, plainly: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
+        return lambda name: Subject(partial(LlamaCpp, plainly[name].url), plainly[name])
 
 
 class TestByStrategy(Proposals):
     @pytest.fixture(params=["singles", "continuation"])
-    def given(self, plain: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
-        return lambda name: Subject(partial(LlamaCpp, plain[name].url, strategy=request.param), plain[name])
+    def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        return lambda name: Subject(partial(LlamaCpp, plainly[name].url, strategy=request.param), plainly[name])

@@ -7,72 +7,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Literal
 
-import httpx
 import pytest
 
-from conformance import Conformance, Subject
+from conformance import Conformance, Proposals, Subject
 from cosd_providers.ollama import Ollama
-from plain import PlainLlamaCpp, Raw
+from plain import Behind, PlainLlamaCpp
 from stand_in_ollama import StandInOllama
 from stand_in_tgi import LlamaModel
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
-
-class BehindOllama(PlainLlamaCpp):
-    """The model behind a stand-in, asked directly; what Ollama does not show is left out."""
-
-    def __init__(self, model_url: str, url: str, server: StandInOllama) -> None:
-        super().__init__(model_url)
-        self.server, self.context, self.name = server, server.context, server.names[0]
-        self.url = url
-        self._left = 0
-
-    def after(self, text: str, count: int) -> list[Raw]:
-        return [replace(raw, prob=None) if raw.end else raw for raw in super().after(text, count)]
-
-    def before(self, prompt: str) -> int:
-        self._left = len(self.server.gone)
-        return 0
-
-    def busy(self) -> bool:
-        return len(self.server.gone) == self._left
-
-    def written(self) -> int:
-        return self.server.gone[-1]
-
-
-@pytest.fixture(scope="module")
-def models(trio: Mapping[str, str]) -> Iterator[Mapping[str, LlamaModel]]:
-    """The models, by name; each is asked for a distribution once."""
-    with httpx.Client(timeout=60) as client:
-        yield {name: LlamaModel(url, client) for name, url in trio.items()}
-
-
-@pytest.fixture(scope="module", params=["llama-server", "engine"])
-def plain(models: Mapping[str, LlamaModel], request: pytest.FixtureRequest) -> Iterator[Mapping[str, BehindOllama]]:
-    """The models behind Ollama, by name; run by either of its engines."""
-    with ExitStack() as stack:
-        found = {}
-        for name, model in models.items():
-            server = StandInOllama(model, (f"{name}:latest",), 512, model.beginning, runner=request.param)
-            found[name] = BehindOllama(model.url, stack.enter_context(server.serve()), server)
-        yield found
+RUNNERS: tuple[Literal["llama-server", "engine"], ...] = ("llama-server", "engine")
 
 
 def _error(status: int, message: str) -> object:
     return {"error": message}
 
 
-class TestOllama(Conformance):
-    @pytest.fixture
-    def given(self, plain: Mapping[str, BehindOllama]) -> Callable[[str], Subject]:
-        def given(name: str) -> Subject:
-            parts: Any = plain[name].server.runner == "engine"
-            return Subject(partial(Ollama, plain[name].url), plain[name], parts=parts, error=_error)
+@pytest.fixture(scope="module")
+def plain(
+    models: Mapping[str, LlamaModel], plainly: Mapping[str, PlainLlamaCpp]
+) -> Iterator[Mapping[tuple[str, str], Behind]]:
+    """The models behind Ollama, by engine and name."""
+    with ExitStack() as stack:
+        found = dict[tuple[str, str], Behind]()
+        for runner, (name, model) in product(RUNNERS, models.items()):
+            server = StandInOllama(model, (f"{name}:latest",), 512, model.beginning, runner=runner)
+            url = stack.enter_context(server.serve())
+            found[runner, name] = Behind(plainly[name], url, server, f"{name}:latest", 512, tells_end=False)
+        yield found
 
-        return given
+
+def subject(plain: Behind, *, parts: bool) -> Subject:
+    return Subject(partial(Ollama, plain.url), plain, parts=parts, error=_error)
+
+
+class TestOnLlamaServer(Conformance):
+    @pytest.fixture
+    def given(self, plain: Mapping[tuple[str, str], Behind]) -> Callable[[str], Subject]:
+        return lambda name: subject(plain["llama-server", name], parts=False)
+
+
+class TestOnItsOwnEngine(Proposals):
+    """Which differs in what it shows of a character that several tokens share."""
+
+    @pytest.fixture
+    def given(self, plain: Mapping[tuple[str, str], Behind]) -> Callable[[str], Subject]:
+        return lambda name: subject(plain["engine", name], parts=True)
+
+    test_streamed_tokens = Conformance.test_streamed_tokens
+    test_a_limit_counts_whole_characters = Conformance.test_a_limit_counts_whole_characters
+    test_a_character_that_is_never_finished = Conformance.test_a_character_that_is_never_finished

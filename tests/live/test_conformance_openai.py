@@ -18,12 +18,6 @@ pytestmark = pytest.mark.live
 MODELS = Path(__file__).parent.parent / "models"
 
 
-@pytest.fixture(scope="module")
-def plain(trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCpp]:
-    """The three servers, asked directly."""
-    return {name: PlainLlamaCpp(url) for name, url in trio.items()}
-
-
 def subject(plain: Mapping[str, PlainLlamaCpp], strategy: str) -> Callable[[str], Subject]:
     def given(name: str) -> Subject:
         options: Any = {"dialect": "llama.cpp", "strategy": strategy, "tokenizer": MODELS / name}
@@ -34,12 +28,12 @@ def subject(plain: Mapping[str, PlainLlamaCpp], strategy: str) -> Callable[[str]
 
 
 class TestOpenAICompatible(Conformance):
-    @pytest.fixture(params=["list", "singles"])
-    def given(self, plain: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
-        return subject(plain, request.param)
-
-
-class TestByContinuation(Proposals):
     @pytest.fixture
-    def given(self, plain: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
-        return subject(plain, "continuation")
+    def given(self, plainly: Mapping[str, PlainLlamaCpp]) -> Callable[[str], Subject]:
+        return subject(plainly, "list")
+
+
+class TestByStrategy(Proposals):
+    @pytest.fixture(params=["singles", "continuation"])
+    def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
+        return subject(plainly, request.param)

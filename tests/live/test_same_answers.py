@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
-import httpx
 import pytest
 
 import stand_in_tgi
@@ -21,18 +20,12 @@ DIRECTIONS = pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", 
 
 
 @pytest.fixture(scope="module")
-def tgi(pair: Pair) -> Iterator[dict[str, str]]:
+def tgi(pair: Pair, models: Mapping[str, LlamaModel]) -> Iterator[dict[str, str]]:
     """Both models behind stand-ins for TGI: URLs by name."""
     stand_in_tgi.VIOLATIONS.clear()
     with ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(timeout=60))
-        models = {name: LlamaModel(url, client) for name, url in pair.items()}
-        yield {
-            name: stack.enter_context(
-                StandInTgi(model, beginning=model.beginning, max_input=511, max_total=512).serve()
-            )
-            for name, model in models.items()
-        }
+        servers = {name: StandInTgi(models[name], 511, 512, beginning=models[name].beginning) for name in pair}
+        yield {name: stack.enter_context(server.serve()) for name, server in servers.items()}
     assert stand_in_tgi.VIOLATIONS == []
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 import stand_in_tgi
@@ -26,13 +25,12 @@ MAX_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
-def stand_ins(pair: Pair) -> Iterator[dict[str, tuple[str, StandInTgi]]]:
+def stand_ins(pair: Pair, models: Mapping[str, LlamaModel]) -> Iterator[dict[str, tuple[str, StandInTgi]]]:
     """Both models behind TGI: URL and server by the model's name. The one that adds was started with prefill."""
     with ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(timeout=60))
         found = {}
-        for name, url in pair.items():
-            model = LlamaModel(url, client)
+        for name in pair:
+            model = models[name]
             server = StandInTgi(model, beginning=model.beginning, max_input=500, max_total=512, prefill=name == "sums")
             found[name] = (stack.enter_context(server.serve()), server)
         yield found

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import along, inquiries
+from asked import Inquiry, inquired
 from cosd_providers import Proposal, Question, continuation
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Token
@@ -72,11 +72,11 @@ async def continued(server: Server, questions: Sequence[Question], *, known: boo
     return await Continuation(server.text, questions, server.go_on, encode).answer()
 
 
-@given(st.data(), toys.models(longest_merge=6), st.integers(1, 9), st.sampled_from((30, 10**6)), st.booleans())
+@given(inquired(toys.models(longest_merge=6)), st.integers(1, 9), st.sampled_from((30, 10**6)), st.booleans())
 async def test_it_answers_as_if_each_place_was_asked(
-    data: st.DataObject, model: toys.ToyModel, most: int, context: int, known: bool
+    case: tuple[toys.ToyModel, Inquiry], most: int, context: int, known: bool
 ) -> None:
-    prompt, text, questions = data.draw(inquiries() | along(model))
+    model, (prompt, text, questions) = case
     server = Server(toys.Plain(model), prompt.decode(), text, most, context)
     expected = await answer(questions, server.go_on)
     with patch.object(continuation, "_BYTES", 1):  # as short as the tokens of these models

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import Drawn, along, close, draft, inquiries, near
+from asked import Drawn, Inquiry, close, draft, inquired, inquired_thrice, near
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
     InvalidRequestError,
     ModelChoiceError,
+    Proposal,
     Question,
     ResponseError,
     Token,
@@ -28,7 +29,7 @@ from cosd_providers import (
 )
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.strategies import Chooser
-from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
+from cosd_providers.testing import ScriptedProvider, ScriptToken, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -57,9 +58,9 @@ async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, li
 
 
 @pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
-@given(st.data(), toys.models(may_hide_end=False, longest_merge=6))
-async def test_proposals_are_the_models_own(strategy: Any, data: st.DataObject, model: toys.ToyModel) -> None:
-    prompt, text, questions = data.draw(inquiries() | along(model))
+@given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)))
+async def test_proposals_are_the_models_own(strategy: Any, case: tuple[toys.ToyModel, Inquiry]) -> None:
+    model, (prompt, text, questions) = case
     server = FakeLlamaCpp(toys.Plain(model), beginning=True)
     provider = LlamaCpp(URL, http_client=server.client(), strategy=strategy)
     expected = ScriptedProvider(toys.Plain(model))
@@ -72,13 +73,13 @@ async def test_proposals_are_the_models_own(strategy: Any, data: st.DataObject, 
             close(one.tokens, other.tokens)
 
 
-@given(st.data(), toys.models(may_hide_end=False, longest_merge=6))
-async def test_choosing_changes_no_answer(data: st.DataObject, model: toys.ToyModel) -> None:
+@given(inquired_thrice(toys.models(may_hide_end=False, longest_merge=6)))
+async def test_choosing_changes_no_answer(case: tuple[toys.ToyModel, list[Inquiry], int]) -> None:
+    model, inquiries, seed = case
     server, expected = FakeLlamaCpp(toys.Plain(model), beginning=True), ScriptedProvider(toys.Plain(model))
     provider: Any = LlamaCpp(URL, http_client=server.client())
-    provider._chooser = Drawn(data)
-    for _ in range(3):
-        prompt, text, questions = data.draw(along(model))
+    provider._chooser = Drawn(seed)
+    for prompt, text, questions in inquiries:
         ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
         theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
         for one, other in zip(ours, theirs, strict=True):
@@ -383,6 +384,47 @@ async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
     assert [one and one.start for one in await provider.propose("Q", b" a a a", [fits], usage=Usage())] == [0]
     with pytest.raises(ContextLengthError):
         await provider.propose("Q", b" a a a", [fits, too_long], usage=Usage())
+
+
+async def test_what_an_assistant_says_of_a_text_that_its_server_has_shifted_is_not_taken() -> None:
+    server, provider = fake({"Q": [" a"] * 9}, context=4)
+    await provider.describe()
+    server.context = 4096
+    [proposal] = await provider.propose("Q", b"", [Question(0, (b" a",) * 9, word=True)], usage=Usage())
+    assert proposal is not None
+    assert [token.data for token in proposal.tokens] == [b" a"] * 3
+
+
+@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+@given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)), context=st.integers(6, 30))
+async def test_near_the_end_of_the_context_all_strategies_answer_as_one_question(
+    strategy: Any, case: tuple[toys.ToyModel, Inquiry], context: int
+) -> None:
+    model, (prompt, text, questions) = case
+
+    async def found(way: Any, asked: list[Question]) -> list[Proposal | None] | None:
+        server = FakeLlamaCpp(toys.Plain(model), context=context)
+        provider = LlamaCpp(URL, http_client=server.client(), strategy=way)
+        try:
+            return await provider.propose(prompt.decode(), text, asked, usage=Usage())
+        except (ContextLengthError, InvalidRequestError):
+            return None
+
+    alone = [await found("singles", [question]) for question in questions]
+    assert await found(strategy, questions) == (
+        None if None in alone else [one for some in alone for one in some or ()]
+    )
+
+
+async def test_a_character_that_still_fits_into_the_context_is_said() -> None:
+    """The first of its tokens is hidden, and the last one fills the context."""
+    tokens = [b"Q", b"\xc3", b"\xa9", b"", b"a"]
+    parts = TableModel(tokens, lambda ids: [float(n == ids[-1] + 1) for n in range(5)], end_ids=(3,))
+    server = FakeLlamaCpp(parts, context=3)
+    provider = LlamaCpp(URL, http_client=server.client())
+    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",), word=True)], usage=Usage())
+    assert proposal is not None
+    assert [token.data for token in proposal.tokens] == ["é".encode()]
 
 
 async def test_missing_probabilities() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import toys
 from asked import close, draft, inquiries, near
+from breaking import waiting
 from cosd_providers import (
     Capabilities,
     ContextLengthError,
@@ -43,11 +44,7 @@ SCRIPTS: dict[str, list[Any]] = {"a": [" b"], "Q": [" a", (" b", 0.6), " c"]}
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """No wait between attempts."""
-
-    async def sleep(seconds: float) -> None:
-        """Does not."""
-
-    monkeypatch.setattr("cosd_providers.http.retries.anyio.sleep", sleep)
+    waiting(monkeypatch)
 
 
 def fake(

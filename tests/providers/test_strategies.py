@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -16,11 +18,14 @@ from cosd_providers import (
     ContextLengthError,
     InvalidRequestError,
     ProviderError,
+    ProviderTimeoutError,
     Question,
+    ResponseError,
     ServerError,
     UnsupportedError,
     Usage,
 )
+from cosd_providers.costs import Work
 from cosd_providers.strategies import TOKEN_SECONDS, Chooser, Strategy, Task, checked_strategy
 
 VLLM: tuple[Strategy, ...] = ("list", "echo", "singles", "continuation")
@@ -279,6 +284,45 @@ async def test_other_errors_are_the_callers(error: ProviderError) -> None:
         await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
     with pytest.raises(type(error)):
         await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [ServerError("no"), ResponseError("no"), ProviderTimeoutError("no")])
+async def test_a_way_that_fails_at_its_first_trial_is_tried_once(error: ProviderError) -> None:
+    clock, usage = Clock(), Usage()
+    chooser = Chooser(clock=clock)
+    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, error, usage)}
+    for _ in range(3):
+        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+    with pytest.raises(type(error)):
+        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+    assert await chooser.answer(LONG, ways, usage) == "list"  # type: ignore[arg-type]
+
+
+async def test_a_copy_tries_nothing_that_another_one_is_trying() -> None:
+    clock, usage = Clock(), Usage()
+    chooser = Chooser()
+    chooser._clock = clock
+    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, "echo", usage)}
+    for _ in range(3):
+        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+    with chooser.measured("echo", LONG, usage):
+        assert chooser.choose(LONG, ["list", "echo"]) == "list"
+        assert copy.deepcopy(chooser).choose(LONG, ["list", "echo"]) == "echo"
+
+
+def test_what_another_thread_learns_meanwhile_does_not_matter() -> None:
+    chooser = Chooser()
+    for _ in range(3):
+        chooser.learn("list", LONG, 1.0, 0.0)
+    plain = chooser._cost.seconds
+
+    def seconds(work: Work) -> float:
+        chooser._cost.seconds = plain  # type: ignore[method-assign]
+        chooser.learn("list", LONG, 1.0, 0.0)
+        return plain(work)
+
+    with patch.object(chooser._cost, "seconds", seconds):
+        chooser._factor("list")
 
 
 async def test_a_way_that_was_named_fails_as_it_is() -> None:

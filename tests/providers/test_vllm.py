@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import Drawn, along, close, draft, inquiries, near
+from asked import Drawn, Inquiry, close, draft, inquired, inquired_thrice, near, valid
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -41,21 +40,6 @@ Strategy = Literal["echo", "list", "singles", "continuation"]
 STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
 
 
-@dataclass(frozen=True)
-class Plain(toys.Plain):
-    """A toy model that says nothing silent, as a special token is, inside a character: no real one does."""
-
-    def next(self, ids: Sequence[int]) -> Sequence[float]:
-        probs = self.toy.next(ids)
-        if not toys.is_incomplete(self.toy.vocabulary.decode(ids)):
-            return probs
-        heard = [
-            prob if data or n in self.end_ids else 0.0
-            for n, (prob, data) in enumerate(zip(probs, self.tokens, strict=True))
-        ]
-        return heard if any(heard) else probs
-
-
 @st.composite
 def models(draw: st.DrawFn) -> toys.ToyModel:
     """Toy models that this server can show.
@@ -76,15 +60,6 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeVllm, Vllm]
     return server, Vllm(URL, http_client=server.client())
 
 
-def valid(tokens: Sequence[Token]) -> bool:
-    """Whether the bytes are text: what is none, this server cannot show."""
-    try:
-        codecs.utf_8_decode(b"".join(token.data for token in tokens), "strict", True)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 # Against toy models: whatever they do, the adapter gives what the model itself would.
 
 
@@ -92,9 +67,10 @@ def valid(tokens: Sequence[Token]) -> bool:
 async def test_drafts_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, limit: int, begins: bool, per_event: int, ids: bool
 ) -> None:
-    server = FakeVllm(Plain(model), beginning=begins or not prompt, context=300)  # some models write nothing for ever
+    # Some models write nothing for ever.
+    server = FakeVllm(toys.Heard(model), beginning=begins or not prompt, context=300)
     server.per_event, server.ids = per_event, ids
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
     theirs = await draft(expected, prompt.decode(), limit=limit)
     longer = await draft(expected, prompt.decode(), limit=2 * limit + 4)
     ours = await draft(provider, prompt.decode(), limit=limit)
@@ -110,11 +86,11 @@ async def test_drafts_are_the_models_own(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(data=st.data(), model=models())
-async def test_proposals_are_the_models_own(strategy: Strategy, data: st.DataObject, model: toys.ToyModel) -> None:
-    prompt, text, questions = data.draw(inquiries() | along(model))
-    server = FakeVllm(Plain(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client(), strategy=strategy), ScriptedProvider(Plain(model))
+@given(case=inquired(models()))
+async def test_proposals_are_the_models_own(strategy: Strategy, case: tuple[toys.ToyModel, Inquiry]) -> None:
+    model, (prompt, text, questions) = case
+    server = FakeVllm(toys.Heard(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client(), strategy=strategy), ScriptedProvider(toys.Heard(model))
     ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     for one, other in zip(ours, theirs, strict=True):
@@ -125,13 +101,13 @@ async def test_proposals_are_the_models_own(strategy: Strategy, data: st.DataObj
             close(one.tokens, other.tokens)
 
 
-@given(st.data(), models())
-async def test_choosing_changes_no_answer(data: st.DataObject, model: toys.ToyModel) -> None:
-    server, expected = FakeVllm(Plain(model), beginning=True), ScriptedProvider(Plain(model))
+@given(inquired_thrice(models()))
+async def test_choosing_changes_no_answer(case: tuple[toys.ToyModel, list[Inquiry], int]) -> None:
+    model, inquiries, seed = case
+    server, expected = FakeVllm(toys.Heard(model), beginning=True), ScriptedProvider(toys.Heard(model))
     provider: Any = Vllm(URL, http_client=server.client())
-    provider._chooser = Drawn(data)
-    for _ in range(3):
-        prompt, text, questions = data.draw(along(model))
+    provider._chooser = Drawn(seed)
+    for prompt, text, questions in inquiries:
         usage = Usage()
         ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
         theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
@@ -143,8 +119,8 @@ async def test_choosing_changes_no_answer(data: st.DataObject, model: toys.ToyMo
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
 async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeVllm(Plain(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeVllm(toys.Heard(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
     ours = await provider.score(prompt.decode(), text, usage=Usage())
     close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
     assert b"".join(token.data for token in ours) == text
@@ -152,8 +128,8 @@ async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, te
 
 @given(models(), toys.prompts(), toys.prompts())
 async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeVllm(Plain(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeVllm(toys.Heard(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
     ours = await provider.propose(prompt.decode(), text, None, usage=Usage())
     theirs = await expected.propose(prompt.decode(), text, None, usage=Usage())
     assert len(ours) == len(theirs)
@@ -166,8 +142,8 @@ async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, pro
 
 @given(toys.models(may_hide_end=False), toys.prompts())
 async def test_tokens_of_a_text_are_the_models_own(model: toys.ToyModel, text: bytes) -> None:
-    server = FakeVllm(Plain(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(Plain(model))
+    server = FakeVllm(toys.Heard(model), beginning=True)
+    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
     assert await provider.tokenize(text.decode()) == await expected.tokenize(text.decode())
 
 
@@ -370,26 +346,15 @@ async def test_a_space_that_a_string_has_lost_is_found_in_the_text(
     assert provider._server.found.bare is bare
 
 
+async def test_questions_about_one_place_are_counted_each() -> None:
+    server, _ = fake({"Q": [" a", " b", " c"]})
+    provider, usage = Vllm(URL, http_client=server.client(), strategy="echo"), Usage()
+    questions = [Question(0, (b" a",)), Question(0, (b" x",)), Question(2, (b" b",))]
+    await provider.propose("Q", b" a b", questions, usage=usage)
+    assert usage.strategies == {"echo": 3}
+
+
 # Ties.
-
-
-def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel:
-    """Says, after one token, all of `tokens` with equal probability; what it says then depends on that one."""
-    after = second or {}
-    vocabulary = [b"", b"Q", *tokens, *after.values()]
-    vocabulary += [bytes([n]) for n in range(256) if n != ord("Q")]
-
-    def following(ids: Sequence[int]) -> list[float]:
-        probs = [0.0] * len(vocabulary)
-        if len(ids) == 1:
-            for n in range(2, 2 + len(tokens)):
-                probs[n] = 1 / len(tokens)
-        else:
-            said = after.get(vocabulary[ids[-1]])
-            probs[vocabulary.index(said) if said else 0] = 1.0
-        return probs
-
-    return TableModel(vocabulary, following, end_ids=(0,))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -397,7 +362,7 @@ def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel
 async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Strategy, count: int) -> None:
     others = [b"n%d" % n for n in range(count - 2)]
     tokens = [b"no", *others[:2], b"ye", *others[2:]]
-    server = FakeVllm(tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}))
+    server = FakeVllm(toys.tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}))
     provider = Vllm(URL, http_client=server.client(), strategy=strategy)
     questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
     proposals = await provider.propose("Q", b"x", questions, usage=Usage())
@@ -405,7 +370,7 @@ async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Stra
 
 
 async def test_of_equals_with_the_same_string_the_first_is_taken() -> None:
-    model = tied(b"no", b"ye", b"ye", second={b"ye": b"s!"})
+    model = toys.tied(b"no", b"ye", b"ye", second={b"ye": b"s!"})
     after = model.next
     model.next = lambda ids: [0.0, 1.0] + [0.0] * (len(model.tokens) - 2) if ids[-1] == 4 else after(ids)
     server = FakeVllm(model)
@@ -416,7 +381,7 @@ async def test_of_equals_with_the_same_string_the_first_is_taken() -> None:
 
 
 async def test_the_end_may_be_one_of_equals() -> None:
-    model = tied(b"no")
+    model = toys.tied(b"no")
     plain = model.next
     model.next = lambda ids: [0.5, 0.0, 0.5] + [0.0] * (len(model.tokens) - 3) if len(ids) == 1 else plain(ids)
     model.tokens = [model.tokens[2], model.tokens[1], model.tokens[0], *model.tokens[3:]]
@@ -582,10 +547,7 @@ async def test_models() -> None:
 
 
 async def test_a_template_that_fails_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def sleep(seconds: float) -> None:
-        """Nobody waits."""
-
-    monkeypatch.setattr("cosd_providers.http.retries.anyio.sleep", sleep)
+    waiting(monkeypatch)
     server, provider = fake({"Q": ["a"]})
     server.template, server.broken = ("<|user|>", "<|assistant|>"), True
     assert (await provider.describe()).answer_cue is None
@@ -807,7 +769,7 @@ async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differe
 async def test_a_draft_that_broke_off_goes_on(
     model: toys.ToyModel, prompt: bytes, limit: int, per_event: int, ids: bool, faults: list[Break]
 ) -> None:
-    server, whole = FakeVllm(Plain(model), beginning=True, context=300), Usage()
+    server, whole = FakeVllm(toys.Heard(model), beginning=True, context=300), Usage()
     server.per_event, server.ids = per_event, ids
     expected = await draft(Vllm(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
     assume(valid(expected[:-1]))

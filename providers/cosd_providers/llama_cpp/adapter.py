@@ -34,16 +34,11 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
-from cosd_providers.errors import (
-    InvalidRequestError,
-    ModelChoiceError,
-    ResponseError,
-    StatusError,
-    UnsupportedError,
-)
+from cosd_providers.errors import ResponseError, StatusError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.learning import ask_only, no_model
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.drafting import Drafting
 from cosd_providers.llama_cpp.examining import LlamaCppWire
@@ -192,8 +187,9 @@ class LlamaCpp(Adapter):
         return await self._server.get(partial(self._recollected, Server, self._learn))
 
     async def _learn(self) -> Server:
-        model = self._choose(await self._ask(Models, "/v1/models"))
-        props = await self._ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
+        ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
+        model = self._choose(await ask(Models, "/v1/models"))
+        props = await ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
         if not visible:
@@ -235,25 +231,12 @@ class LlamaCpp(Adapter):
         except (StatusError, ResponseError):
             return False
 
-    async def _ask(self, kind: type[_M], path: str) -> _M:
-        """What only this engine answers."""
-        words = "this does not look like a llama.cpp server"
-        hint = "Give the URL of `llama-server`, without /v1; for another server leave out engine."
-        try:
-            return self._read(kind, await self._transport.get(path))
-        except (InvalidRequestError, ResponseError) as error:
-            if error.retryable:  # a connection that broke says nothing about the server
-                raise
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
-
     def _choose(self, models: Models) -> str:
         """The id of the model to use."""
         for model in models.data:
             if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
                 return model.id
-        problem = f"no model {self._model!r}" if self._model else "several models, and none was named"
-        words = f"{problem}; the server has {', '.join(repr(model.id) for model in models.data) or 'none'}"
-        raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give one as `model`.")
+        raise no_model(self._model, (model.id for model in models.data), self._transport.endpoint)
 
     def _read(self, kind: type[_M], data: object) -> _M:
         return parse(kind, data, self._transport.endpoint)

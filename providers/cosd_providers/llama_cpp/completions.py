@@ -75,7 +75,7 @@ class Completions:
             server, prefixes, usage, singly=singly, n_predict=wanted, n_probs=TIES, return_tokens=True
         )
         positions = [server.positions(item) for item in answers]
-        hidden = [at for at, found in enumerate(positions) if not found and not answers[at].truncated]
+        hidden = [at for at, item in enumerate(answers) if not positions[at] and server.goes_on(item)]
         peeked = await self.peek(server, [prefixes[at] for at in hidden], usage)
         for at, position in zip(hidden, peeked, strict=True):
             positions[at] = [position]

@@ -67,16 +67,27 @@ class Server:
         return Choice(entry.id, Token(bytes(entry.bytes), prob(entry.logprob)))
 
     def positions(self, answer: Answer) -> list[Position]:
-        """What the server went through, up to the first token that it hides."""
+        """What the server went through, up to the first token that it hides, or to the end of the context.
+
+        There a server with --context-shift forgets what stands at the start, and goes on.
+        """
         entries = self.entries(answer) if answer.completion_probabilities else []
         if answer.stop_type == "eos" and answer.tokens:
             self.ends.setdefault(answer.tokens[-1], None)
         positions: list[Position] = []
-        for token_id, entry in zip(answer.tokens, entries, strict=False):
+        for token_id, entry in zip(answer.tokens[: self._room(answer)], entries, strict=False):
             if entry.id != token_id:
                 break
             positions.append(Position(self._own(entry), [self.choice(item) for item in entry.top_logprobs]))
         return positions
+
+    def goes_on(self, answer: Answer) -> bool:
+        """Whether there is a first token that is the model's own, shown or not."""
+        return self._room(answer) != 0 and (bool(answer.tokens) or not answer.truncated)
+
+    def _room(self, answer: Answer) -> int | None:
+        """How many tokens fit after what was read, where that is known."""
+        return max(self.info.context - answer.tokens_evaluated, 0) if self.info.context else None
 
     def hidden_position(self, answer: Answer) -> Position:
         """The position before a forced token. Of equally probable ones the hidden one was the server's pick."""

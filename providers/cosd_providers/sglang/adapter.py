@@ -135,7 +135,7 @@ class Sglang(Adapter):
         async def echo() -> list[Proposal | None]:
             proposing = begin(echo=task.places > 1)
             proposals = await answer(asked, proposing.ask)
-            aside["list"] = task.places - len(proposing.from_text)
+            aside["list"] = task.places - proposing.from_text
             return proposals
 
         async def continuation() -> list[Proposal | None]:

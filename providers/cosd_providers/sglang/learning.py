@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from pydantic import BaseModel
+from functools import partial
 
 from cosd_providers.contract import Capabilities, ServerInfo
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
+from cosd_providers.learning import Served, answer_cue, ask_only, choose
 from cosd_providers.parsing import parse
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import checked, steps
-from cosd_providers.sglang.wire import Answer, Card, Name, Running, Served, Server
+from cosd_providers.sglang.wire import Answer, Card, Running, Server
 
 __all__ = ["learn"]
 
 _LETTERS = "a \u00e9 a"  # whose last token is a plain one
-_MARK = "5f0c9a"  # stands for a user's message in a chat template
 
-_M = TypeVar("_M", bound=BaseModel)
+_IT = {"looks": "SGLang", "url": "`sglang serve`"}
 
 
 async def learn(transport: Transport, asking: Asking, model: str | None) -> Server:
@@ -33,8 +31,8 @@ async def learn(transport: Transport, asking: Asking, model: str | None) -> Serv
         words = "the server was started with a model that writes no text (--is-embedding)"
         raise UnsupportedError(words, endpoint=transport.endpoint)
     running = await _running(transport)
-    listed = await _ask(transport, Served, "/v1/models")
-    name, adapter = _choose(listed.data, model, transport.endpoint)
+    listed = await ask_only(transport, Served, "/v1/models", **_IT)
+    name = choose(listed.data, model, transport.endpoint)
     plain = await _encoded(transport, asking, name.id)
     if not plain:
         raise ResponseError("the encoding of a letter has no token", endpoint=transport.endpoint)
@@ -45,7 +43,6 @@ async def learn(transport: Transport, asking: Asking, model: str | None) -> Serv
         words = f"{whose} encodes text differently from the model that is served: it is another one"
         raise UnsupportedError(words, endpoint=transport.endpoint)
     anchored = "" if asking.tokenizer else (await asking.decode(name.id, [plain[-1:]], specials=True))[0]
-    cue = await asking.template(name.id, _MARK)
     info = ServerInfo(
         endpoint=transport.endpoint,
         engine="sglang",
@@ -54,8 +51,9 @@ async def learn(transport: Transport, asking: Asking, model: str | None) -> Serv
         context=name.max_model_len or next((one.max_model_len for one in listed.data if one.max_model_len), None),
         capabilities=Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True),
         longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
-        answer_cue=cue.rpartition(_MARK)[2] or None if cue and _MARK in cue else None,
+        answer_cue=await answer_cue(partial(asking.template, name.id)),
     )
+    adapter = None if name.parent is None else name.id
     return Server(info, adapter, read[:before], plain[-1], anchored)
 
 
@@ -64,7 +62,7 @@ async def _card(transport: Transport) -> Card:
     try:
         return parse(Card, await transport.get("/model_info"), transport.endpoint)
     except (InvalidRequestError, ResponseError):
-        return await _ask(transport, Card, "/get_model_info")
+        return await ask_only(transport, Card, "/get_model_info", **_IT)
 
 
 async def _running(transport: Transport) -> Running:
@@ -96,25 +94,3 @@ async def _read(transport: Transport, asking: Asking) -> list[int]:
         words = "the server does not give the probabilities of a text, although asked (logprob_start_len)"
         raise UnsupportedError(words, endpoint=transport.endpoint)
     return [token_id for _, token_id, _ in entries]
-
-
-async def _ask(transport: Transport, kind: type[_M], path: str) -> _M:
-    try:
-        return parse(kind, await transport.get(path), transport.endpoint)
-    except (InvalidRequestError, ResponseError) as error:
-        words = "this does not look like SGLang"
-        hint = "Give the URL of `sglang serve`, without /v1; for another server leave out engine."
-        raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error
-
-
-def _choose(models: list[Name], wanted: str | None, endpoint: str) -> tuple[Name, str | None]:
-    """The model to use, and the adapter on top of it; no adapter unless it is named."""
-    own = [one for one in models if one.parent is None]
-    if wanted is None and len(own) == 1:
-        return own[0], None
-    for one in models:
-        if wanted == one.id:
-            return one, None if one.parent is None else one.id
-    problem = f"no model {wanted!r}" if wanted else "several models, and none was named"
-    words = f"{problem}; the server has {', '.join(repr(one.id) for one in models) or 'none'}"
-    raise ModelChoiceError(words, endpoint=endpoint, hint="Give one as `model`.")

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cosd_providers.contract import Usage
-from cosd_providers.scoring import Chain, Position, along
+from cosd_providers.errors import ContextLengthError
+from cosd_providers.rounds import Rounds
+from cosd_providers.scoring import Chain, Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.echo import Echo
 from cosd_providers.sglang.reading import Step, steps
@@ -28,8 +30,8 @@ class _Round:
     runs: Sequence[Run] = field(default=())
 
 
-class Proposing:
-    """The rounds of one `propose`.
+class Proposing(Rounds):
+    """The rounds of one `propose`; see `Rounds`.
 
     Args:
         asking: the server's requests.
@@ -39,9 +41,6 @@ class Proposing:
         usage: is billed.
         echo: whether the text is scored first, where several places of it are asked.
         singly: whether each prompt has its own request.
-
-    Attributes:
-        from_text: the places that the scored text has answered, or begun to.
     """
 
     def __init__(
@@ -55,26 +54,14 @@ class Proposing:
         echo: bool = False,
         singly: bool = False,
     ) -> None:
+        super().__init__(prompt, text)
         self._asking = asking
         self._server = server
-        self._prompt = prompt
-        self._text = text
         self._usage = usage
         self._echo = echo
         self._singly = singly
         self._strings = Strings(asking, server, usage)
         self._heads: dict[int, list[int]] = {}  # what the model reads before each place
-        self.from_text: set[int] = set()
-
-    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
-        """What the model goes on with in each open chain; see `scoring.answer`."""
-        await self.prepare(chain.question.start for chain in chains)
-        found: dict[int, Iterable[Position]] = {}
-        if self._echo and not any(chain.ids for chain in chains):
-            found = await self._scored(chains)
-        left = [chain for chain in chains if id(chain) not in found]
-        found |= zip(map(id, left), await self._generated(left), strict=True)
-        return [found[id(chain)] for chain in chains]
 
     async def encode(self, place: int) -> list[int]:
         """The ids that the model reads up to a place."""
@@ -84,48 +71,36 @@ class Proposing:
     async def prepare(self, places: Iterable[int]) -> None:
         """Encodes the text up to each place, all at once."""
         new = sorted({*places} - {*self._heads})
-        texts = [self._prompt + sendable(self._text[:place]) for place in new]
+        texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._asking.prompts(self._server, texts), strict=True)
 
-    async def _scored(self, chains: list[Chain]) -> dict[int, Iterable[Position]]:
+    async def _begin(self, chains: Sequence[Chain]) -> None:
+        await self.prepare(chain.question.start for chain in chains)
+
+    async def _scored(self, chains: Sequence[Chain]) -> dict[int, Iterable[Position]]:
         """The chains that the scored text answers: its encoding up to there is the model's own."""
+        if not self._echo:
+            return {}
         whole = await self.encode(len(self._text))
         heads = {chain.question.start: self._heads[chain.question.start] for chain in chains}
         places = {start: len(head) for start, head in heads.items() if head and whole[: len(head)] == head}
         if len(places) < 2 or self._asking.room(self._server, whole, 1) < 1:
             return {}
         start = min(places)
-        first = places[start]
         echo = Echo(self._asking, self._server, self._strings, self._usage)
-        positions = await echo.positions(whole, first, sendable(self._text[start:]).encode())
-        found: dict[int, Iterable[Position]] = {}
-        for chain in chains:
-            count = places.get(chain.question.start)
-            known = [] if count is None else _until_doubt(positions[count - first :])
-            if known:
-                found[id(chain)] = along(chain, whole[count:], known)
-                self.from_text.add(chain.question.start)
-        return found
+        positions = await echo.positions(whole, places[start], sendable(self._text[start:]).encode())
+        return self._along(chains, whole, places, positions)
 
-    async def _generated(self, chains: list[Chain]) -> list[Sequence[Position]]:
-        """What the server writes after each chain, in as few requests as the context allows."""
-        wanted = max((chain.wanted for chain in chains), default=0)
-        groups: dict[int, list[Chain]] = {}
-        found: dict[int, Sequence[Position]] = {}
-        for chain in chains:
-            prompt = self._ids(chain)
-            room = self._asking.room(self._server, prompt, wanted)
-            if room > 0:
-                groups.setdefault(room, []).append(chain)
-            elif chain.ids:  # its answer has reached the end of the context: it cannot go on
-                found[id(chain)] = ()
-            else:  # the text itself is too long for this model
-                raise self._asking.too_long(self._server, prompt)
-        for room, group in groups.items():
-            prompts = [self._ids(chain) for chain in group]
-            answers = await self._asking.batch(self._server, prompts, room, self._usage, singly=self._singly)
-            found |= zip(map(id, group), await self._read(group, prompts, answers), strict=True)
-        return [found[id(chain)] for chain in chains]
+    async def _room(self, chain: Chain, wanted: int) -> int:
+        return self._asking.room(self._server, self._ids(chain), wanted)
+
+    async def _too_long(self, chain: Chain) -> ContextLengthError:
+        return self._asking.too_long(self._server, self._ids(chain))
+
+    async def _written(self, chains: Sequence[Chain], count: int) -> Sequence[Sequence[Position]]:
+        prompts = [self._ids(chain) for chain in chains]
+        answers = await self._asking.batch(self._server, prompts, count, self._usage, singly=self._singly)
+        return await self._read(chains, prompts, answers)
 
     def _ids(self, chain: Chain) -> list[int]:
         return [*self._heads[chain.question.start], *chain.ids]
@@ -177,12 +152,3 @@ def _note(strings: Strings, found: Sequence[Step], answer: Answer) -> None:
         strings.ended(found[-1].id)
         found = found[:-1]
     strings.note([step.id for step in found], [step.text for step in found], answer.text or "")
-
-
-def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
-    known: list[Position] = []
-    for position in positions:
-        if position is None:
-            break
-        known.append(position)
-    return known

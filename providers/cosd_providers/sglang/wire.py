@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from cosd_providers.contract import ServerInfo
-from cosd_providers.openai.wire import Listed
 
 __all__ = [
     "GREEDY",
@@ -22,7 +21,6 @@ __all__ = [
     "Rendered",
     "Run",
     "Running",
-    "Served",
     "Server",
     "Triple",
 ]
@@ -115,18 +113,6 @@ class Running(BaseModel):
 
     version: str | None = None
     max_req_input_len: int | None = None
-
-
-class Name(Listed):
-    """A model of `/v1/models`: the model itself, or an adapter (LoRA) on top of it."""
-
-    parent: str | None = None
-
-
-class Served(BaseModel):
-    """The answer of `/v1/models`."""
-
-    data: list[Name]
 
 
 class Encoded(BaseModel):

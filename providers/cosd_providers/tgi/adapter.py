@@ -25,11 +25,12 @@ from typing import Any, Literal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.errors import ModelChoiceError, ResponseError, StatusError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.learning import ask_only
 from cosd_providers.once import Once
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
@@ -250,14 +251,8 @@ class Tgi(Adapter):
 
     async def _info(self) -> Info:
         """What only this engine answers."""
-        try:
-            info = parse(Info, await self._transport.get("/info"), self._transport.endpoint)
-        except (InvalidRequestError, ResponseError) as error:
-            if error.retryable:  # a connection that broke says nothing about the server
-                raise
-            words = "this does not look like TGI (text-generation-inference): it does not answer /info as that does"
-            hint = "Give the URL of the server, without /v1; for another server leave out engine."
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint) from error
+        looks = "TGI (text-generation-inference)"
+        info = await ask_only(self._transport, Info, "/info", looks=looks, url="the server")
         if self._model not in (None, info.model_id):
             words = f"no model {self._model!r}; the server has {info.model_id!r}"
             raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give that as `model`, or none.")

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token, Usage
+from cosd_providers.errors import ContextLengthError
 from cosd_providers.openai.reading import Spelling
 from cosd_providers.openai.wire import Completion, steps
 from cosd_providers.parsing import check_own
-from cosd_providers.scoring import TIES, Chain, Choice, Position, along
+from cosd_providers.rounds import Rounds
+from cosd_providers.scoring import TIES, Chain, Choice, Position
 from cosd_providers.text import sendable
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.reading import Scored, closed, doubtful, equals
@@ -47,8 +49,8 @@ class Place:
                 self.safe = at
 
 
-class Proposing:
-    """The rounds of one `propose`.
+class Proposing(Rounds):
+    """The rounds of one `propose`; see `Rounds`.
 
     Args:
         asking: the server's requests.
@@ -58,9 +60,6 @@ class Proposing:
         usage: is billed.
         singly: whether each prompt has its own request.
         scored: the scored text, where there is one.
-
-    Attributes:
-        from_text: how many chains went along it.
     """
 
     def __init__(
@@ -74,27 +73,14 @@ class Proposing:
         singly: bool = False,
         scored: Scored | None = None,
     ) -> None:
+        super().__init__(prompt, text)
         self._asking = asking
         self._server = server
-        self._prompt = prompt
-        self._text = text
         self._usage = usage
         self._singly = singly
-        self._scored = scored
+        self._scored_text = scored
         self._places: dict[int, Place] = {}
         self._blind = False  # whether the server does not tell the ids of what it writes
-        self.from_text = 0
-
-    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
-        """What the model goes on with in each open chain; see `scoring.answer`."""
-        for chain in chains:
-            self._places.setdefault(id(chain), Place()).settle(chain)
-        found: dict[int, Iterable[Position]] = {}
-        if self._scored is not None and not any(chain.ids for chain in chains):
-            found = await self._from_text(chains, self._scored)
-        left = [chain for chain in chains if id(chain) not in found]
-        found |= zip(map(id, left), await self._generated(left), strict=True)
-        return [found[id(chain)] for chain in chains]
 
     async def encode(self, place: int) -> list[int] | None:
         """The ids that the server makes of prompt and text up to there; None where it does not tell what it writes."""
@@ -108,8 +94,15 @@ class Proposing:
         place.settle(chain)
         place.head, place.given = [*cast("Sequence[int]", own)], (len(chain.ids), positions)
 
-    async def _from_text(self, chains: list[Chain], scored: Scored) -> dict[int, Iterable[Position]]:
+    async def _begin(self, chains: Sequence[Chain]) -> None:
+        for chain in chains:
+            self._places.setdefault(id(chain), Place()).settle(chain)
+
+    async def _scored(self, chains: Sequence[Chain]) -> dict[int, Iterable[Position]]:
         """The chains that the scored text answers: its encoding up to there is the model's own."""
+        scored = self._scored_text
+        if scored is None:
+            return {}
         start = len(self._prompt.encode())
         ends, at = {0: 0}, 0
         for count, piece in enumerate(scored.pieces, 1):
@@ -125,44 +118,20 @@ class Proposing:
             )
 
         exact = await concurrently([partial(own, *place) for place in places])
-        usable = {place: count for (place, count), right in zip(places, exact, strict=True) if right}
-        found: dict[int, Iterable[Position]] = {}
-        for chain in chains:
-            own_count = usable.get(chain.question.start)
-            known = [] if own_count is None else _until_doubt(scored.positions[own_count:])
-            if known:
-                place = self._places[id(chain)]
-                place.head, place.given = [*self._server.beginning, *ids[:own_count]], (0, known)
-                found[id(chain)] = along(chain, ids[own_count:], known)
-                self.from_text += 1
-        return found
+        beginning = self._server.beginning
+        usable = {place: len(beginning) + count for (place, count), right in zip(places, exact, strict=True) if right}
+        return self._along(chains, [*beginning, *ids], usable, scored.positions, self.share)
 
-    async def _generated(self, chains: list[Chain]) -> list[Sequence[Position]]:
-        """What the server writes after each chain, in as few requests as the context allows."""
-        wanted = max((chain.wanted + self._skipped(chain) for chain in chains), default=0)
-        groups: dict[int, list[Chain]] = {}
-        found: dict[int, Sequence[Position]] = {}
-        rooms: dict[int, int] = {}
-        for chain in sorted(chains, key=lambda chain: -chain.question.start):  # where the longest fits, all do
-            rooms[id(chain)] = await self._asking.room(self._server, self._prefix(chain), wanted)
-        for chain in chains:
-            room = min(wanted, rooms[id(chain)])
-            if room > self._skipped(chain):
-                groups.setdefault(room, []).append(chain)
-            elif chain.ids:  # its answer has reached the end of the context: it cannot go on
-                found[id(chain)] = ()
-            else:  # the text itself is too long for this model
-                raise self._asking.too_long(self._server, room)
-        for room, group in groups.items():
-            prompts = [self._prefix(chain) for chain in group]
-            model, usage = self._server.info.model, self._usage
-            answers = await self._asking.batch(model, prompts, room, usage, singly=self._singly)
-            for chain, answer in zip(group, answers, strict=True):
-                found[id(chain)] = await self._read(chain, answer)
-        return [found[id(chain)] for chain in chains]
+    async def _room(self, chain: Chain, wanted: int) -> int:
+        return await self._asking.room(self._server, self._prefix(chain), wanted)
 
-    def _before(self, place: int) -> str:
-        return self._prompt + sendable(self._text[:place])
+    async def _too_long(self, chain: Chain) -> ContextLengthError:
+        return self._asking.too_long(self._server, await self._room(chain, 1))
+
+    async def _written(self, chains: Sequence[Chain], count: int) -> Sequence[Sequence[Position]]:
+        prompts, model = [self._prefix(chain) for chain in chains], self._server.info.model
+        answers = await self._asking.batch(model, prompts, count, self._usage, singly=self._singly)
+        return [await self._read(chain, answer) for chain, answer in zip(chains, answers, strict=True)]
 
     def _prefix(self, chain: Chain) -> Prompt:
         """From where the server is asked to go on."""
@@ -228,12 +197,3 @@ class Proposing:
         if token_id in self._server.ends:
             return Choice(token_id, Token(b"", best, end=True, name=(data or b"").decode() or None))
         return Choice(token_id, Token(data or b"", best), not data)
-
-
-def _until_doubt(positions: Sequence[Position | None]) -> list[Position]:
-    known: list[Position] = []
-    for position in positions:
-        if position is None:
-            break
-        known.append(position)
-    return known

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.openai.wire import Completion, Listed
+from cosd_providers.openai.wire import Completion
 
-__all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Prompt", "Served", "Server", "Version", "checked", "special"]
+__all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Prompt", "Server", "Version", "checked", "special"]
 
 Prompt = str | list[int]
 """A text, which the server encodes, or ids, which it takes as they are."""
@@ -77,19 +77,6 @@ class Version(BaseModel):
     """The answer of `/version`."""
 
     version: str
-
-
-class Adapter(Listed):
-    """A model of `/v1/models`: a name of the model, or an adapter (LoRA) on top of it."""
-
-    root: str | None = None
-    parent: str | None = None
-
-
-class Served(BaseModel):
-    """The answer of `/v1/models`."""
-
-    data: list[Adapter]
 
 
 class Encoded(BaseModel):
