@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
+from anyio.lowlevel import current_token
 
 __all__ = ["Once"]
 
@@ -21,17 +22,18 @@ class Once(Generic[_T]):
 
     def __init__(self) -> None:
         self.found: _T | None = None
-        self._lock: anyio.Lock | None = None
+        self._locks: dict[object, anyio.Lock] = {}  # a lock belongs to one event loop
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:
-        """What `find` gives the first time that it succeeds; the others wait for it."""
+        """What `find` gives the first time that it succeeds; the others in this event loop wait for it."""
         if self.found is None:
-            self._lock = self._lock or anyio.Lock()
-            async with self._lock:
+            async with self._locks.setdefault(current_token(), anyio.Lock()):
                 if self.found is None:
-                    self.found = await find()
+                    found = await find()
+                    self.found = found if self.found is None else self.found  # another loop may have been faster
+            self._locks.clear()
         return self.found
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: a lock cannot be copied, and what was found may not hold elsewhere."""
-        return {"found": None, "_lock": None}
+        return {"found": None, "_locks": {}}

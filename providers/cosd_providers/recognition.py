@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, cast
 
+from anyio.lowlevel import current_token
+
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -47,7 +49,7 @@ async def recognize(transport: Transport) -> str:
     models = cast("list[Any]", listed["data"]) if isinstance(listed.get("data"), list) else None
     for model in models or ():
         owner = cast("dict[str, Any]", model).get("owned_by") if isinstance(model, dict) else None
-        if owner in _OWNERS:
+        if isinstance(owner, str) and owner in _OWNERS:
             return _OWNERS[owner]
     for route, (field, engine) in _ROUTES.items():
         if _has(await _asked(transport, route, strict=models is None), field):
@@ -99,37 +101,50 @@ class Recognized(Adapter):
         self._make = adapter
         self._model = model
         self._adapter: Once[Provider] = Once()
-        self._users = 0
+        self._users: dict[object, int] = {}  # in each event loop
+        self._entered: dict[object, int] = {}  # how often the adapter was entered there
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Copies are of the settings alone; they ask again."""
-        return {**self.__dict__, "_users": 0}
+        return {**self.__dict__, "_users": {}, "_entered": {}}
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        loop = current_token()
+        self._users[loop] = self._users.get(loop, 0) + 1
         if self._adapter.found is not None:
-            await self._adapter.found.__aenter__()
-        self._users += 1
+            await self._enter(self._adapter.found)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._users -= 1
-        if self._adapter.found is not None:
+        loop = current_token()
+        self._users[loop] -= 1
+        if self._adapter.found is not None and self._entered.get(loop, 0) > self._users[loop]:
+            self._entered[loop] -= 1
             await self._adapter.found.__aexit__(*exc)
+        if not self._users[loop]:
+            del self._users[loop]
+            self._entered.pop(loop, None)
         await super().__aexit__(*exc)
 
     async def adapter(self) -> Provider:
         """The adapter; found once, and entered as often as this is."""
-        return await self._adapter.get(self._find)
+        adapter = await self._adapter.get(self._find)
+        await self._enter(adapter)
+        return adapter
 
     async def _find(self) -> Provider:
-        adapter = self._make(await recognize(self._transport))
-        for _ in range(self._users):
+        return self._make(await recognize(self._transport))
+
+    async def _enter(self, adapter: Provider) -> None:
+        """Enters it as often as this was entered in this event loop."""
+        loop = current_token()
+        while self._entered.get(loop, 0) < self._users.get(loop, 0):
+            self._entered[loop] = self._entered.get(loop, 0) + 1
             await adapter.__aenter__()
-        return adapter
 
     async def describe(self) -> ServerInfo:
         """What the server is; see `contract.Provider`."""

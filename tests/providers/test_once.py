@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from cosd_providers.once import Once
@@ -53,3 +56,28 @@ async def test_a_copy_finds_out_anew() -> None:
 
     await once.get(find)
     assert pickle.loads(pickle.dumps(once)).found is None
+
+
+def test_who_asks_in_several_event_loops_waits_for_no_other_loop() -> None:
+    once, begun, may_end = Once[int](), threading.Event(), threading.Event()
+
+    async def slowly() -> int:
+        begun.set()
+        await anyio.to_thread.run_sync(may_end.wait)
+        return 7
+
+    async def at_once() -> int:
+        async def quickly() -> int:
+            return 8
+
+        with anyio.fail_after(5):
+            return await once.get(quickly)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(anyio.run, once.get, slowly)
+        begun.wait()
+        try:
+            assert anyio.run(at_once) == 8
+        finally:
+            may_end.set()
+        assert other.result() == once.found == 8  # what was found first stays

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
+import anyio
 import httpx
 import pytest
 
@@ -24,6 +27,7 @@ from cosd_providers import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.recognition import Recognized, recognize
 from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.tgi import Tgi
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -53,6 +57,7 @@ def owned(owner: str) -> dict[str, Any]:
         ({"/info": {"model_id": "tiny", "max_total_tokens": 9}}, "tgi"),
         ({"/props": {"default_generation_settings": {}}}, "llama.cpp"),
         ({"/v1/models": owned("system")}, "openai"),
+        ({"/v1/models": {"data": [{"id": "m", "owned_by": ["vllm"]}]}}, "openai"),
         ({"/v1/models": owned("me"), "/openapi.json": {"paths": {"/extras/tokenize/count": {}}}}, "llama-cpp-python"),
         ({"/v1/models": owned("me"), "/openapi.json": {"paths": {"/v1/completions": {}}}}, "openai"),
         ({"/v1/models": owned("me"), "/openapi.json": {"paths": []}}, "openai"),
@@ -182,3 +187,27 @@ async def test_a_server_that_never_answers_is_given_up_soon() -> None:
     with pytest.raises(ProviderTimeoutError, match=r"no answer within 10 s. It took the connection. Is it an API\?"):
         await recognize(transport)
     assert [request.extensions["timeout"]["read"] for request in asked] == [10]
+
+
+def test_in_several_event_loops_at_once() -> None:
+    """What one loop finds out serves the others, and each closes what it has opened."""
+    all_three = threading.Barrier(3, timeout=20)
+    client = server({"/info": {"model_id": "tiny", "max_total_tokens": 9}})
+    provider = Recognized(Transport(URL, http_client=client), lambda _: Tgi(URL, http_client=client), None)
+
+    async def use() -> Provider:
+        async with provider:
+            all_three.wait()
+            adapter = await provider.adapter()
+            all_three.wait()
+            return adapter
+
+    async def look() -> None:
+        async with provider:
+            all_three.wait()
+            all_three.wait()
+
+    with ThreadPoolExecutor(3) as pool:
+        one, other, _ = pool.map(anyio.run, [use, use, look])
+    assert one is other
+    assert (provider._users, provider._entered) == ({}, {})

@@ -236,6 +236,22 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("/login?next=%2Fprops", "redirects to another page of its own. .* does it want a login"),
+        (f"{URL}/props/", "redirects to another page of its own"),
+        ("http://[bad", "redirects to what is no URL"),
+        ("javascript:alert(1)", "redirects to what is no URL"),
+    ],
+)
+async def test_a_redirect_that_no_url_can_be_told_of(location: str, words: str) -> None:
+    found, requests = transport(httpx.Response(302, headers={"location": location}))
+    with pytest.raises(StatusError, match=words):
+        await found.get("/props")
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
     ("response", "words"),
     [
         (httpx.Response(200, html="<html>hi</html>"), "a web page instead of .* Is this the URL of the API"),
@@ -393,6 +409,7 @@ async def test_waits_that_are_no_number(wait: bytes) -> None:
         ({"retry-after": "Wed, 21 Oct 2026 07:28:12 GMT"}, 12.0),
         ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT"}, 0.0),
         ({"retry-after": "Wed, 21 Oct 2026 09:28:12 +0200"}, 12.0),
+        ({"retry-after": "Wed Oct 21 07:28:12 2026"}, 12.0),
     ],
 )
 async def test_the_wait_that_a_server_asks_for(
@@ -419,7 +436,7 @@ async def test_who_only_asks_what_it_is_waits_ten_seconds(slept: list[float]) ->
         with pytest.raises(ProviderTimeoutError, match=f"no answer within {limit} s") as caught:
             await found.get("/v1/models", quick=True)
         assert [request.extensions["timeout"]["read"] for request in requests] == [limit]
-        assert ("longer `timeout`" in str(caught.value)) == (limit == 3)
+        assert ("A longer wait" in str(caught.value)) == (limit == 3)
     found, requests = transport(httpx.Response(500))
     with pytest.raises(ServerError):
         await found.get("/v1/models", quick=True)
@@ -449,8 +466,8 @@ async def test_a_long_wait_is_cut(slept: list[float]) -> None:
         (unreachable(PLAIN), "WRONG_VERSION_NUMBER]. Does the server speak https"),
         (httpx.UnsupportedProtocol("no 'ftp://'"), "no 'ftp://'. Is the URL right"),
         (httpx.ConnectTimeout(""), "no connection: nothing within 3 s. Is the server running"),
-        (httpx.ReadTimeout(""), "no answer within 7 s. A longer `timeout` may help"),
-        (httpx.WriteTimeout(""), "the server took nothing more of the request within 9 s. A longer `timeout`"),
+        (httpx.ReadTimeout(""), "no answer within 7 s. A longer wait may help"),
+        (httpx.WriteTimeout(""), "the server took nothing more of the request within 9 s. A longer wait may help"),
         (httpx.PoolTimeout(""), "no free connection within 11 s. Allow the `http_client` more connections, or lower"),
         (httpx.RemoteProtocolError("Server disconnected"), "the server closed the connection without an answer"),
         (httpx.LocalProtocolError("Illegal value b'secret'"), "the request is not valid HTTP and was not sent"),
@@ -491,7 +508,7 @@ async def test_what_needs_no_generating_waits_no_longer_than_a_minute() -> None:
     found, _ = transport(httpx.ReadTimeout(""), timeout=600)
     with pytest.raises(ProviderTimeoutError, match=r"no answer within 60 s$"):
         await found.get("/props")
-    with pytest.raises(ProviderTimeoutError, match=r"no answer within 600 s. A longer `timeout` may help"):
+    with pytest.raises(ProviderTimeoutError, match=r"no answer within 600 s. A longer wait may help"):
         await found.post("/completion", {}, usage=Usage())
 
 
@@ -624,7 +641,7 @@ async def test_a_server_that_never_answers(slept: list[float]) -> None:
         await anyio.sleep_forever()
 
     async with server(handle) as url, Transport(url, timeout=0.05) as found:
-        with pytest.raises(ProviderTimeoutError, match=r"no answer within 0.05 s. A longer `timeout` may help"):
+        with pytest.raises(ProviderTimeoutError, match=r"no answer within 0.05 s. A longer wait may help"):
             await found.get("/props")
         assert isinstance(ProviderTimeoutError(""), TimeoutError)
 

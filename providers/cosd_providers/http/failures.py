@@ -52,7 +52,7 @@ def timed_out(errors: Errors, what: str, limit: float | None, *, answered: bool,
     """
     within = f"within {limit:g} s" if limit else "in time"
     kind: type[ProviderError] = ProviderTimeoutError
-    hint = "" if ours else "A longer `timeout` may help."
+    hint = "" if ours else "A longer wait may help: connect(..., timeout=...), or --read-timeout."
     words = f"the answer stopped: nothing more {within}" if answered else f"no answer {within}"
     if what == "connect":
         kind, words, hint = ConnectError, f"no connection: nothing {within}", _HINT

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import urljoin, urlsplit
 
 from pydantic_core import from_json
 
@@ -100,6 +102,19 @@ class Errors:
             error.retryable = False
         return error
 
+    def redirected(self, response: Response | None = None) -> StatusError:
+        """The server says that what is asked for is elsewhere: no key follows there."""
+        words, hint = "the server redirects to what is no URL", ""
+        with suppress(ValueError):
+            target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
+            origin = f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
+            if origin == "{0.scheme}://{0.netloc}".format(urlsplit(self._endpoint)):
+                words = "the server redirects to another page of its own"
+                hint = "Is this the URL of the API, and does it want a login?"
+            elif target.scheme in ("http", "https") and target.hostname:
+                words = f"the server redirects to {origin}; give that URL"
+        return self.make(StatusError, words, response, hint)
+
     def parsed(self, response: Response, text: str, *, generated: bool) -> Any:
         """The JSON of an answer, or the error of what is none.
 
@@ -138,6 +153,7 @@ def event_status(event: dict[str, Any]) -> int:
     """The status of an error within a stream, or an answer."""
     error: Any = event["error"]
     code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    code = int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else code
     if isinstance(code, int) and code >= 400:
         return code
     return _TYPES.get(str(event.get("error_type")), 500)
@@ -151,6 +167,7 @@ def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
             return float(value) * unit
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # as dates of HTTP are
         return max(date.timestamp() - now, 0.0)
     except (ValueError, OverflowError):
         return None
@@ -187,6 +204,8 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""
+    if status in (502, 504):
+        return ServerError, "That is what a proxy says: is the server behind it running?"
     if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation has failed
         return ServerError, ""
     if status == 404:

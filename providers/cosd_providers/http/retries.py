@@ -41,7 +41,7 @@ async def until_answered(
         again: called with the error before each further attempt.
         few: how many attempts there are where the error is `lasting`.
     """
-    number = 0
+    number = failures = 0
 
     async def send() -> _T:
         nonlocal number
@@ -59,10 +59,12 @@ async def until_answered(
         return min(_BACKOFF(state), 2.0) if _loading(error) else _BACKOFF(state)
 
     def enough(state: tenacity.RetryCallState) -> bool:
+        nonlocal failures
         error = _error(state)
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-        return state.attempt_number >= (few if getattr(error, "lasting", False) else _ATTEMPTS)
+        failures += 1  # those while it was loading do not count
+        return failures >= (few if getattr(error, "lasting", False) else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
@@ -86,11 +88,15 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
         ProviderError: no further item could be had; its words tell how often that was tried.
     """
     answer: AsyncGenerator[_T] | None = None
+    broken: ProviderError | None = None
     last = 0
 
     async def step(number: int) -> object:
-        nonlocal answer, last
+        nonlocal answer, broken, last
         last = number
+        if broken is not None:  # that was the first attempt
+            error, broken, answer = broken, None, None
+            raise error
         if answer is None:
             answer = begin(number)
         try:
@@ -102,6 +108,14 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
     try:
         while (item := await until_answered(step, _say)) is not _END:
             yield item  # type: ignore[misc]  # what `begin` gives
+            assert answer is not None
+            try:
+                async for item in answer:
+                    yield item
+            except ProviderError as error:
+                broken = error
+            else:
+                return
     except ProviderError as error:
         if last > 1 and error.retryable:
             error.args = (f"{error.args[0]} (tried {last} times)",)

@@ -20,7 +20,7 @@ import httpx
 from httpx_sse import EventSource
 
 from cosd_providers.contract import Usage
-from cosd_providers.errors import InvalidRequestError, ProviderError, StatusError
+from cosd_providers.errors import InvalidRequestError, ProviderError
 from cosd_providers.http.bodies import LINES, LONGEST, LONGEST_ERROR, Measured, beginning, lines
 from cosd_providers.http.calls import Call, under_way
 from cosd_providers.http.clients import Clients
@@ -223,6 +223,8 @@ class Transport:
             pass  # it quotes headers: nothing of it may be seen, and none of what is raised here may remember it
         except (httpx.HTTPError, OSError) as error:
             raise self._failure(error, answered=False) from error
+        except httpx.InvalidURL as error:  # ours is none, so that it is where the server redirects to
+            raise self._errors.redirected() from error
         except RuntimeError as error:
             raise unusable(self._errors, error) from error
         if response is None:
@@ -283,10 +285,7 @@ class Transport:
     def _refusal(self, response: httpx.Response, text: str) -> ProviderError:
         """The server answered, but not with success."""
         if response.has_redirect_location:
-            target = response.request.url.join(response.headers["location"])
-            origin = str(target.copy_with(username=None, password=None, path="/", query=None, fragment=None))
-            words = f"the server redirects to {origin.rstrip('/')}; give that URL"
-            return self._errors.make(StatusError, words, response)
+            return self._errors.redirected(response)
         return self._errors.refusal(response, text)
 
 
