@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import along, close, draft, inquiries, near
+from asked import Inquiry, close, draft, inquired, near
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     AuthenticationError,
@@ -207,11 +207,11 @@ async def test_a_stream_that_ends_without_a_word_is_asked_why() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["echo", "list", "singles", "continuation"])
-@given(st.data(), toys.models(may_hide_end=False), ways(opened=("empty", "bytes")))
+@given(case=inquired(toys.models(may_hide_end=False)), way=ways(opened=("empty", "bytes")))
 async def test_proposals_are_the_models_own(
-    strategy: Any, data: st.DataObject, model: toys.ToyModel, way: dict[str, Any]
+    strategy: Any, case: tuple[toys.ToyModel, Inquiry], way: dict[str, Any]
 ) -> None:
-    prompt, text, questions = data.draw(inquiries() | along(model))
+    model, (prompt, text, questions) = case
     expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
     theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
     assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
@@ -261,7 +261,7 @@ async def test_scores_are_the_models_own(
 async def test_what_a_draft_asks() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.4)]}, {"dialect": "openai", "extra_body": {"seed": 7}})
     await draft(provider, limit=1)
-    _, body = server.bodies  # the first one is the proof that there is no template
+    *_, body = server.bodies  # behind the proofs that it is unsure, and gets the prompt as it is
     assert server.requests[-1][0] == "/v1/completions"
     assert body == {
         "model": "toy",
@@ -344,7 +344,9 @@ async def test_every_dialect_drafts_and_proposes(name: str) -> None:
     assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
     found = await provider.propose("Q", b" a b", [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
     assert [one.tokens[0].data for one in found] == [b" a", b" c"]
-    assert all(body["temperature"] == 0 and body["max_tokens"] > 0 for body in server.bodies)
+    assert all(body["max_tokens"] > 0 for body in server.bodies)
+    warm = [body for body in server.bodies if body["temperature"]]  # is a model that seems certain so by itself?
+    assert len(warm) == (DIALECTS[name].probs is None and warm[:1] == warm)
 
 
 # How questions are asked.
@@ -359,9 +361,10 @@ async def test_all_questions_in_one_list() -> None:
     usage = Usage()
     found = await provider.propose("Q", b" a b c", QUESTIONS, usage=usage)
     assert [one.tokens for one in found] == [(Token(b" a", 1.0),), (Token(b" b", near(0.5)),), (Token(b" c", 1.0),)]
-    [body] = server.bodies
-    assert body["prompt"] == ["Q", "Q a", "Q a b"]
-    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 6, 3)
+    assert [body["prompt"] for body in server.bodies] == [["Q", "Q a", "Q a b"], "Q a b"]  # once, to see which is which
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 9, 4)
+    await provider.propose("Q", b" a b c", QUESTIONS, usage=usage)
+    assert [body["prompt"] for body in server.bodies[2:]] == [["Q", "Q a", "Q a b"]]
 
 
 async def test_long_lists_are_parted() -> None:
@@ -629,7 +632,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
     if cut is None:
         for _ in range(2):
             await draft(provider, prompt=LONG)
-        assert len(server.bodies) == 1 + 2 + 2  # the tokenizer is proved and the prompt counted, or sent twice
+        assert len(server.bodies) == 3 + 2 + 2  # the tokenizer is proved and the prompt counted, or sent twice
         return
     words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
     with pytest.raises(ContextLengthError, match=rf"{words}.*Start it with more"):
@@ -642,7 +645,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
 async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
     server, provider = fake({"Q": [" a"]}, {"dialect": CUTS})
     await draft(provider)
-    assert [body["prompt"] for body in server.bodies] == ["a", "Q"]
+    assert [body["prompt"] for body in server.bodies] == ["a", "a", "a\n\n", "Q"]
     _, other = fake({"Q": [" a"]}, {"dialect": "fireworks"})
     await draft(other)
 
@@ -862,7 +865,63 @@ async def test_a_prompt_without_a_template_is_looked_into_once(beginning: bool) 
     server, provider = fake({"Q": [" a"]}, {"dialect": "openai"}, beginning=beginning)
     for _ in range(2):
         await draft(provider)
-    assert [body["prompt"] for body in server.bodies] == ["a", "Q", "Q"]
+    assert [body["prompt"] for body in server.bodies] == ["a", "a", "a\n\n", "Q", "Q"]
+
+
+async def test_a_server_that_trims_prompts_is_refused() -> None:
+    class Trims(FakeOpenAI):
+        def _answer(self, body: Any, prompts: list[str], chat: str) -> Any:
+            return super()._answer(body, [prompt.rstrip() for prompt in prompts], chat)
+
+    provider = OpenAICompatible(URL, http_client=Trims(TextModel({"Q": [" a"]})).client())
+    with pytest.raises(UnsupportedError, match=r"takes white space off the end of every prompt.* cannot go on with"):
+        await draft(provider)
+
+
+@pytest.mark.parametrize("strings", [True, False])
+async def test_a_server_that_trims_answers_is_refused(strings: bool) -> None:
+    """Where strings have lost their spaces too, nothing in an answer tells."""
+
+    class Trims(FakeOpenAI):
+        def _choice(self, part: Any, index: int, chat: str, finish: str | None, *, stream: bool) -> Any:
+            choice = super()._choice(part, index, chat, finish, stream=stream)
+            return {**choice, "text": choice["text"].lstrip()}
+
+    server = Trims(TextModel({"Q": [" a", " b"]}), spaces=strings)
+    provider = OpenAICompatible(URL, http_client=server.client())
+    asking = provider.propose("Q", b"", [Question(0, (b" a",))], usage=Usage())
+    if strings:
+        with pytest.raises(UnsupportedError, match="takes white space off the beginning of its answers"):
+            await asking
+        with pytest.raises(UnsupportedError, match="takes white space off the beginning of its answers"):
+            await draft(provider)
+    else:
+        assert [one.tokens[0].data for one in await asking if one] == [b"a"]
+
+
+@pytest.mark.parametrize("always", [True, False])
+async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused(always: bool) -> None:
+    """A model that is certain by itself is believed."""
+
+    class Certain(FakeOpenAI):
+        def _run(self, ids: Any, limit: int, count: int) -> Any:
+            run = super()._run(ids, limit, count)
+            if always or not self.bodies[-1]["temperature"]:
+                for shown in run:
+                    best = shown.entry["top_logprobs"][0] if shown.entry else {}
+                    for one in shown.entry["top_logprobs"] if shown.entry else ():
+                        one["logprob"] = 0.0 if one is best else -9999.0
+                    if shown.entry:
+                        shown.entry["logprob"] = 0.0
+            return run
+
+    script = {"a": [(" b", 0.5)], "Q": [(" b", 0.5)]}
+    provider = OpenAICompatible(URL, http_client=Certain(TextModel(script)).client())
+    if always:
+        assert [token.data for token in (await draft(provider, limit=1))[:-1]] == [b" b"]
+        return
+    with pytest.raises(UnsupportedError, match="at temperature 0 the server tells no probabilities but 1 and 0"):
+        await draft(provider)
 
 
 async def test_a_template_that_trims_answers_is_refused() -> None:

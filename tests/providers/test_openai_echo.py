@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import toys
 from asked import close, inquiries
-from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers import Question, ResponseError, UnsupportedError, Usage
 from cosd_providers.contract import Piece
 from cosd_providers.openai import Dialect, OpenAICompatible
 from fake_openai import FakeOpenAI
@@ -116,9 +117,73 @@ async def test_an_echo_that_is_shifted_further_is_not_used(off: int, beginning: 
         await over(server, "echo").propose("a", b" ab", [Question(0, (b" a",))], usage=Usage())
 
 
+class Changed(FakeOpenAI):
+    """Logits of an echo are changed by a function of the logit and its token."""
+
+    change: Any = None
+
+    def _echoed(self, ids: Any, count: int) -> Any:
+        shown = super()._echoed(ids, count)
+        for one in shown:
+            tops = (one.entry or {}).get("top_logprobs") or ()
+            for named in {id(top): top for top in (*tops, one.entry)}.values():
+                if named["logprob"] is not None and named["logprob"] > -50:
+                    named["logprob"] = min(0.0, self.change(named["logprob"], named["token"]))
+        return shown
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, 6, 7, 8, 9])
+@pytest.mark.parametrize("size", [0.0625, 0.125])
+async def test_an_echo_of_16_bits_is_used(seed: int, size: float) -> None:
+    """A logit is then one of every eighth, and rounded in another way where the text is read in one go."""
+    server = Changed(talkative(seed, 0), beginning=True)
+    server.change = lambda logprob, token: logprob + (-size, 0.0, size)[len(token + str(logprob)) % 3]
+    assert (await over(server, "echo").describe()).capabilities.score
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("power", [0.7, 1.4])
+async def test_an_echo_of_another_temperature_is_not(seed: int, power: float) -> None:
+    server = Changed(talkative(seed, 0), beginning=True)
+    server.change = lambda logprob, token: logprob * power
+    assert not (await over(server, "echo").describe()).capabilities.score
+
+
 async def test_a_beginning_that_is_not_shown_counts() -> None:
     server = FakeOpenAI(talkative(5, 0), beginning=True, shows_beginning=False)
     provider = over(server, "echo")
     scored = await provider.score("", b"a ab", usage=Usage())
     assert b"".join(token.data for token in scored) == b"a ab"
     assert [token.prob is None for token in scored] == [True, *[False] * (len(scored) - 1)]
+
+
+class RightForShortTexts(FakeOpenAI):
+    """Echoes texts of more than 60 tokens with a shift."""
+
+    def _echoed(self, ids: Sequence[int], count: int) -> Any:
+        self.echo = "shifted" if len(ids) > 60 else "yes"
+        try:
+            return super()._echoed(ids, count)
+        finally:
+            self.echo = "yes"
+
+
+async def test_an_echo_that_is_right_for_short_texts_alone_is_found_out() -> None:
+    server = RightForShortTexts(talkative(5, 0))
+    provider, expected = over(server, "echo"), over(FakeOpenAI(talkative(5, 0)), "singles")
+    prompt, text = "ab a b1 11 ab, " * 15, b"a b a1b ba"
+    asked = [Question(at, (text[at : at + 1],)) for at in (2, 4, 8)]
+    found = await provider.propose(prompt, text, asked, usage=Usage())
+    assert found == await expected.propose(prompt, text, asked, usage=Usage())
+    with pytest.raises(ResponseError, match="the echo of a long text does not agree with what the model says there"):
+        await provider.score(prompt, text, usage=Usage())
+
+
+async def test_a_long_echo_is_held_against_the_model_once() -> None:
+    server = FakeOpenAI(talkative(5, 0))
+    provider = over(server, "echo")
+    prompt, text = "ab a b1 11 ab, " * 15, b"a b a1b ba"
+    await provider.score(prompt, text, usage=Usage())
+    server.requests.clear()
+    await provider.score(prompt, text, usage=Usage())
+    assert [bool(body.get("echo")) for body in server.bodies] == [True]

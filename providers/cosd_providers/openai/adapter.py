@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Literal
 
 from cosd_providers.contract import (
@@ -239,6 +240,8 @@ class OpenAICompatible(Adapter):
         name = self._tokenizer.name if self._tokenizer else None
         if (one := await self._taken_up(Kept)) is not None:
             known = taken_up(one, self._asking, self._echo)
+            if self._context is not None:
+                known = replace(known, context=self._context)
             if self._tokenizer is not None and name != one.tokenizer:
                 await check_tokenizer(self._asking, self._dialect, self._tokenizer)
             return known
@@ -264,7 +267,8 @@ class OpenAICompatible(Adapter):
         words = "the server gives no probabilities with its tokens, although asked (logprobs)"
         hint = (
             "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
-            " verifier=AgreementVerifier(). Or is there another server for this model, such as vLLM or llama.cpp's?"
+            " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or"
+            " llama.cpp's?"
         )
         return self._unsupported(words, hint)
 

@@ -221,7 +221,10 @@ class Asking:
         return {**common, "messages": messages, **(shown if self.probs else {})}
 
     async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
-        """The answers to a list of prompts; None where the server takes none."""
+        """The answers to a list of prompts; None where the server takes none.
+
+        Where that is not known, the last prompt is asked alone, too: the answers may come in another order.
+        """
         body = {**self._body(prefixes[0], limit), "prompt": [prefix.whole for prefix in prefixes]}
         try:
             found = await self._transport.post(self.path, body, usage=usage)
@@ -239,9 +242,11 @@ class Asking:
                 raise ResponseError(words, endpoint=self._transport.endpoint, retryable=True)
             self.lists = False
             return None
-        self.lists = True
         bill(usage, self._of_all(answer, prefixes))
-        return choices
+        if self.lists is None and len({choice.written for choice in choices}) > 1:
+            alone = (await self.one(prefixes[-1], limit, usage)).choices[0]
+            self.lists = alone.written == choices[-1].written
+        return None if self.lists is False else choices
 
     def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
         """What a list has cost.

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from cosd_providers.contract import Token, Usage
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
-from cosd_providers.findings import agree
+from cosd_providers.findings import agree, powered
 from cosd_providers.once import Once
 from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.dialects import Dialect
@@ -26,10 +25,10 @@ from cosd_providers.text import join, whole
 
 __all__ = ["Echo", "Proof", "Scored", "hidden_tokens", "spelt"]
 
+_GROWN = 4  # times what was proved: so much longer a text may be without being proved again
 _PLACES = 3  # that are compared
 _AGREEING = 2  # of them, at least, that can be compared
-_RELATIVE, _ABSOLUTE = 1e-2, 1e-3
-_agree = partial(agree, relative=_RELATIVE, absolute=_ABSOLUTE)
+_NOISE = 1e-3  # of a sum of probabilities
 _SHIFTS = (0, 1)  # that are known: an entry is of its own token's position, or of the next one
 
 
@@ -97,6 +96,7 @@ class Echo:
         self._asking = asking
         self._dialect = dialect
         self._proof: Once[Proof] = Once()
+        self._sound = len(dialect.known_text)  # bytes of the longest text whose echo was seen to be right
 
     async def proved(self, usage: Usage) -> bool:
         """Whether the server can do this; found out once."""
@@ -125,14 +125,25 @@ class Echo:
     async def score(self, prefix: Prefix, usage: Usage) -> Scored:
         """A text's own tokens and what the model says at each.
 
+        A server may echo a short text rightly and not a long one: where it has grown much, some places near its end are
+        asked, too.
+
         Raises:
             ResponseError: the answer is not what it was when it was proved.
         """
         shift = (await self.found(usage)).shift or 0
-        scored = self._read(await self._asking.one(prefix, 1, usage, echo=True), prefix.whole.encode(), shift)
+        text = prefix.whole.encode()
+        scored = self._read(await self._asking.one(prefix, 1, usage, echo=True), text, shift)
         if scored is None:
             words = "the echo of the text does not hold what that of a known text did"
             raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
+        if len(text) > _GROWN * self._sound:
+            agreeing = await self._agreeing(scored, {}, usage, since=len(text) - len(text) // _GROWN)
+            if agreeing is None:
+                words = "the echo of a long text does not agree with what the model says there"
+                raise ResponseError(words, endpoint=self._asking.endpoint)
+            if agreeing:
+                self._sound = len(text)
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int) -> Scored | None:
@@ -175,13 +186,23 @@ class Echo:
 
     async def _agrees(self, scored: Scored, asked: dict[bytes, Answer], usage: Usage) -> bool:
         """Whether the server says the same at some places when it is asked there; `asked` keeps what it says."""
+        agreeing = await self._agreeing(scored, asked, usage)
+        return agreeing is not None and len(agreeing) >= _AGREEING and powered(agreeing) is None
+
+    async def _agreeing(
+        self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, since: int = 0
+    ) -> list[tuple[Position, Position]] | None:
+        """Places from byte `since` on where the server, asked there, says the same and not what is beside them.
+
+        None where it says something else at one of them.
+        """
         cuts: list[tuple[int, bytes]] = []
         before = b""
         for at, position in enumerate(scored.positions):
-            if at > 1 and position.pick.token.data and whole(before) == len(before):
+            if at > 1 and len(before) >= since and position.pick.token.data and whole(before) == len(before):
                 cuts.append((at, before))
             before += position.pick.token.data
-        agreeing = 0
+        agreeing: list[tuple[Position, Position]] = []
         for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))]:
             if text not in asked:
                 asked[text] = await self._asking.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
@@ -190,15 +211,15 @@ class Echo:
             positions = read(answer.choices[0], self._asking.endpoint, self._asking.ends)
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
                 continue  # it is encoded in another way there
-            if not _agree(scored.positions[at], positions[0]):
-                return False
+            if not agree(scored.positions[at], positions[0]):
+                return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
-            if any(other is not None and _agree(other, positions[0]) for other in beside):
+            if any(other is not None and agree(other, positions[0]) for other in beside):
                 continue  # it tells nothing of a shift
-            agreeing += 1
-            if agreeing == _PLACES:
+            agreeing.append((scored.positions[at], positions[0]))
+            if len(agreeing) == _PLACES:
                 break
-        return agreeing >= _AGREEING
+        return agreeing
 
 
 def spelt(
@@ -271,6 +292,6 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
     known = position.pick.token.prob is not None or listed
     if not known or len(first) != 1 or any(choice.open for choice in choices):
         return None
-    if not all_told and best <= 1 - sum(choice.token.prob or 0.0 for choice in choices) + _ABSOLUTE:
+    if not all_told and best <= 1 - sum(choice.token.prob or 0.0 for choice in choices) + _NOISE:
         return None
     return Position(first[0], choices)

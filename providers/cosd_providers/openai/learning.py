@@ -17,7 +17,7 @@ from cosd_providers.errors import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.dialects import Dialect
-from cosd_providers.openai.wire import Listed, Models, steps
+from cosd_providers.openai.wire import Completion, Listed, Models, steps
 from cosd_providers.parsing import parse
 from cosd_providers.tokenization import Tokenizer, count
 
@@ -25,6 +25,7 @@ __all__ = ["Known", "check_continued", "check_probs", "check_raw", "check_starte
 
 _NAMED = 8  # models that an error lists
 _STARTED = "4711 and 0815"  # of several tokens: no single one says it
+_SURE = 1 - 1e-6
 _BARE = 4  # tokens, at most, of a letter with the special tokens before it
 
 
@@ -96,7 +97,7 @@ async def check_probs(asking: Asking, dialect: Dialect) -> int | None:
         How many tokens were read of the letter, where that is told.
 
     Raises:
-        UnsupportedError: the model is refused, for a reason that is known.
+        UnsupportedError: the model is refused, for a reason that is known; or what is told is 1 and 0 at temperature 0.
     """
     read: int | None = None
     for text in ("a", dialect.known_text):
@@ -113,11 +114,34 @@ async def check_probs(asking: Asking, dialect: Dialect) -> int | None:
         read = read or (answer.usage.prompt_tokens or None if answer.usage else None)
         [choice] = answer.choices
         if steps(choice) or (choice.logprobs and choice.logprobs.alone):
+            await _check_unsure(asking, text, choice)
             return read
         if choice.written:
             asking.probs = False
             return read
     return read
+
+
+async def _check_unsure(asking: Asking, text: str, choice: Completion) -> None:
+    """Where a token is certain, and others are listed, sees whether the temperature alone has made it so.
+
+    Raises:
+        UnsupportedError: it has: all drafts would look certain, and be replaced nowhere.
+    """
+    if not _certain(choice):
+        return
+    answer = await asking.one(Prefix(text, ""), 1, Usage(), check=False, temperature=1)
+    if steps(answer.choices[0]) and not _certain(answer.choices[0]):
+        words = "at temperature 0 the server tells no probabilities but 1 and 0: the temperature has made them so"
+        hint = "Is there a setting by which it shows the model's own, as vLLM's --logprobs-mode raw_logprobs?"
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
+
+
+def _certain(choice: Completion) -> bool:
+    """Whether the first token has all of the probability, and others are listed with none."""
+    told = [step.pick.prob for step in steps(choice)[:1]] + [one.prob for step in steps(choice)[:1] for one in step.top]
+    probs = [prob for prob in told if prob is not None]
+    return len(probs) > 1 and max(probs) >= _SURE and all(prob in (0.0, max(probs)) or prob < 1e-30 for prob in probs)
 
 
 def _known_refusal(error: InvalidRequestError | AuthenticationError, said: str, dialect: Dialect) -> None:
@@ -131,6 +155,8 @@ def _known_refusal(error: InvalidRequestError | AuthenticationError, said: str, 
 
 async def check_raw(asking: Asking, read: int | None = None) -> None:
     """Asks for one token after a letter: if many tokens were read, a chat template stands around it.
+
+    And after a letter with line breaks behind it: if no more were read, those are lost.
 
     A server that tells no usage cannot be checked.
 
@@ -148,6 +174,10 @@ async def check_raw(asking: Asking, read: int | None = None) -> None:
             "So it cannot go on with an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
             " Else use a model whose template is the bare prompt."
         )
+        raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
+    if read is not None and read == await _read(asking, Prefix("a\n\n", "")):
+        words = "the server takes white space off the end of every prompt"
+        hint = "So it cannot go on with every answer. Is it a gateway? Then give the URL of the server behind it."
         raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 
 

@@ -38,12 +38,14 @@ class Spelling:
         count: how many tokens the server told of.
         listed: whether the server listed what is most probable at the position that came last.
         told: how probable it said its own token there is.
+        trimmed: whether the text lacks the space that its first token begins with.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
         self.count = 0
         self.listed = False
         self.told: float | None = None
+        self.trimmed = False
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
@@ -196,6 +198,7 @@ class Spelling:
         data = next(following, fits[0]) if len(fits) > 1 else fits[0]
         if data == b" " + plain:
             self._learn()
+        self.trimmed = not self._begun and data == plain.removeprefix(b" ") != plain
         return self._take_first(len(data))
 
     def _take_first(self, size: int) -> bytes:

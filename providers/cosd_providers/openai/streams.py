@@ -116,8 +116,12 @@ def _check_told(choice: Completion, spelling: Spelling, endpoint: str) -> None:
 
 
 def _check_greedy(position: Position, at: int, spelling: Spelling, endpoint: str) -> None:
-    """An error where the server has not taken the most probable token, or does not say how probable it was."""
+    """An error where the server has not taken the most probable token, or does not show it, or its probability."""
     own = position.pick.token.prob
+    if spelling.trimmed:
+        words = "the server takes white space off the beginning of its answers"
+        hint = "A fusion goes on with an answer many times, and would lose spaces. Is there a setting against it?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if position.pick.token.end and own is None:
         return
     check_own(spelling.told, endpoint)

@@ -14,6 +14,7 @@ from cosd_providers.text import first_character
 __all__ = ["endings", "readings", "spells"]
 
 _LOST = "\ufffd".encode()
+_PART = 8  # bytes that a token without a string may say before a character that it leaves open, and that never is one
 _WINDOW = 256  # bytes in which a token is looked for that says something behind an open character
 
 
@@ -66,8 +67,9 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
             return False
         if follow(index + 1, at):  # no character is complete, or a token without text
             return True
-        if text.startswith(_LOST, at) and not core:  # for its bytes
-            return follow(index, at + len(_LOST))
+        lost_at = text.find(_LOST, at, at + _PART + len(_LOST)) if not core else -1
+        if lost_at >= 0 and follow(index, lost_at + len(_LOST)):  # for its bytes, and what it says before them
+            return True
         size = len(first_character(text[at:]).encode())
         return bare and not core and size > 1 and follow(index + 1, at + size)
 
