@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import anyio
 
+from cosd_api.absence import Absences
 from cosd_api.alignment import Unit
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.result import Endpoint
 from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.contract import Provider, ServerInfo
-from cosd_providers.errors import ContextLengthError, UnsupportedError
-from cosd_providers.findings import encoding
+from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
+from cosd_providers.findings import Memory, encoding
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
@@ -31,6 +32,7 @@ class Learned:
         unit: what they are judged by.
         warnings: what a reader of any answer should know.
         cues: for each chat model its name and what its template writes before an answer.
+        without: the assistants that an answer goes without, by their index, and why.
     """
 
     draft: Endpoint
@@ -38,6 +40,7 @@ class Learned:
     unit: Unit
     warnings: tuple[str, ...]
     cues: tuple[tuple[str, str], ...] = ()
+    without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def warnings_for(self, prompt: str) -> tuple[str, ...]:
         """What a reader of the answer to `prompt` should know before it is there."""
@@ -58,6 +61,10 @@ class Endpoints:
         assistant: one or several of them.
         unit: what they are judged by; None finds out whether they have the same tokenizer.
         needs_q: whether the verifier looks at the assistants' probabilities.
+        spares: whether an answer goes on without an assistant that is down (`on_assistant_error="draft"`).
+
+    Attributes:
+        absences: the assistants that have failed.
 
     Raises:
         SettingError: one of them is neither.
@@ -70,8 +77,11 @@ class Endpoints:
         *,
         unit: Unit | None = None,
         needs_q: bool = True,
+        spares: bool = False,
     ) -> None:
         self.needs_q = needs_q
+        self.spares = spares
+        self.absences = Absences()
         self.unit: Unit | None = unit
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant
@@ -84,6 +94,7 @@ class Endpoints:
         self.names = ["assistant"] if count == 1 else [f"assistant {i}" for i in range(1, count + 1)]
         self._stack: AsyncExitStack | None = None
         self._learned: Learned | None = None
+        self._infos: dict[int, ServerInfo] = {}  # of the assistants
         self._learning = anyio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -101,34 +112,59 @@ class Endpoints:
             await stack.aclose()
 
     async def learn(self) -> Learned:
-        """What the servers are; asked once.
+        """What the servers are, for an answer that begins now; asked once.
 
         Raises:
             FusionClosedError: they are not open.
             UnsupportedError: one of them does not tell the probabilities that the verifier looks at.
-            ProviderError: one of them failed.
+            ProviderError: one of them failed, and no answer goes on without it.
         """
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
         async with self._learning:
-            if self._learned is None:
-                self._learned = await self._ask()
-            return self._learned
+            without = self.absences.without()
+            if self._learned is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
+                draft = await self.draft.describe()
+                for at in range(len(self.assistants)):
+                    if at not in {*without, *self._infos}:
+                        await self._describe(at, without)
+                self._learned = await self._put_together(draft, without)
+            return replace(self._learned, without=without)
 
-    async def _ask(self) -> Learned:
-        providers = [self.draft, *self.assistants]
-        infos = [await provider.describe() for provider in providers]
-        named = list(zip(["draft", *self.names], infos, strict=True))
-        draft, *assistants = (Endpoint.of(name, info) for name, info in named)
+    async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
+        """Asks one assistant what it is; one that is down goes to those to do `without`."""
+        try:
+            self._infos[at] = await self.assistants[at].describe()
+        except (ModelChoiceError, UnsupportedError):  # a mistake in how it is used, which no waiting mends
+            raise
+        except ProviderError as error:
+            if not self.spares:
+                raise
+            without[at] = error
+            self.absences.failed(at, error)
+        else:
+            self.absences.back(at)
+
+    async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Learned:
+        known = sorted(self._infos)
+        infos = [draft, *(self._infos[at] for at in known)]
+        named = list(zip(["draft", *(self.names[at] for at in known)], infos, strict=True))
+        assistants = (
+            Endpoint.of(name, self._infos[at]) if at in self._infos else _unknown(name, provider, without[at])
+            for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
+        )
         warnings = tuple(
             f"{name} does not tell the probability of its end of sequence: no answer's end is ever contested by it"
             for name, info in named
             if info.capabilities.probs and not info.capabilities.end_prob
         )
         self._check_probs(named)
-        unit = self.unit if self.unit is not None else await _common_unit(providers, infos)
+        unit = self.unit
+        if unit is None:  # in doubt about one that is down, words
+            everybody = len(known) == len(self.names)
+            unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Learned(draft, tuple(assistants), unit, warnings, cues)
+        return Learned(Endpoint.of("draft", draft), tuple(assistants), unit, warnings, cues)
 
     def _check_probs(self, named: Sequence[tuple[str, ServerInfo]]) -> None:
         """Refuses a model that does not tell what is compared."""
@@ -138,7 +174,7 @@ class Endpoints:
             words = f"the {name} does not tell the probabilities of its tokens"
             if name == "draft":
                 words += ", and without them nobody knows where it is unsure"
-                hint = "It can be an assistant, with verifier=AgreementVerifier(): let the other model draft."
+                hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
             if self.needs_q:
                 words += ", which the verifier compares"
@@ -148,14 +184,17 @@ class Endpoints:
                 words += ', and can be asked in unit="word" only'
                 raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
 
-    async def check_length(self, prompt: str) -> None:
+    async def check_length(self, prompt: str, without: Mapping[int, ProviderError]) -> None:
         """Sees whether every model has room for the prompt and a token behind it, as far as that can be known.
+
+        Not those that the answer goes `without`.
 
         Raises:
             ContextLengthError: one has not. Found before anything is drafted.
         """
         size = len(prompt.encode())
-        for name, provider in zip(["draft", *self.names], [self.draft, *self.assistants], strict=True):
+        assistants = [(self.names[at], one) for at, one in enumerate(self.assistants) if at not in without]
+        for name, provider in [("draft", self.draft), *assistants]:
             info = await provider.describe()
             limits = [
                 limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0
@@ -179,6 +218,11 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
     return "token" if first is not None and all(other == first for other in others) else "word"
 
 
+def _unknown(name: str, provider: Provider, error: ProviderError) -> Endpoint:
+    """What is known of an assistant that has never said what it is."""
+    return Endpoint(name=name, endpoint=error.endpoint or provider.name, engine="unknown", model="unknown")
+
+
 def _provider(role: str, given: object) -> Provider:
     if isinstance(given, str):
         return connect(given)
@@ -191,4 +235,5 @@ def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
     if not isinstance(given, type) and missing != missing_members(None):  # somebody has written most of one
         return f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
-    return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}"
+    more = ": connect(url, card=card) makes a provider of it" if isinstance(given, Memory) else ""
+    return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}{more}"

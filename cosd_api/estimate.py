@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.alignment import LONGEST
+from cosd_api.budget import BYTES
 from cosd_api.endpoints import Endpoints
 from cosd_api.notes import DRAFT
 from cosd_api.result import FusionResult
@@ -17,10 +18,9 @@ from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
 
 _SPECIAL = 8  # special tokens around a prompt, at most
-_BYTES = 4  # of text in a token, where nothing better is known
 _FINER = 2  # tokens that a model reads or writes for one of the answer's, at most
 _UNDONE = 2  # times that the text behind one of its tokens is written, at most
-_ROUNDS = 2  # requests for one place, at most
+_ROUNDS = 8  # requests for one place, at most: mostly one, more where a word is long
 _CHAIN = 12  # tokens of an answer about one place, at most
 _SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
 _REPLACED = 1 / 3  # of those
@@ -60,7 +60,7 @@ class Estimate(_Model):
     `low` is an answer of one token about which nobody is asked. `high` is the worst that can happen: every token is
     replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time. It grows
     with the square of `max_tokens` (with `max_ahead` it does not), and few answers come anywhere near it: plan with
-    `expected`, and set `max_billed_tokens` where a bill must not pass a bound.
+    `expected`, and set `max_billed_tokens` to bound a bill: nothing is sent once that much is billed.
 
     Attributes:
         max_tokens: of the answer.
@@ -132,18 +132,21 @@ async def estimate(endpoints: Endpoints, plan: Plan, past: Past, prompt: str, ma
     Raises:
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
-    await endpoints.learn()
+    without = (await endpoints.learn()).without
     found: dict[str, EndpointEstimate] = {}
-    for name, provider in zip([DRAFT, *endpoints.names], [endpoints.draft, *endpoints.assistants], strict=True):
-        count = await _count(provider, prompt)
-        guess = max(1, len(prompt.encode()) // _BYTES) if count is None else count
+    for at, (name, provider) in enumerate(
+        zip([DRAFT, *endpoints.names], [endpoints.draft, *endpoints.assistants], strict=True), start=-1
+    ):
+        count = None if at in without else await counted(provider, prompt)
+        guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + _SPECIAL
         least = 1 if count is None else count
         requests, tokens = (_draft if name == DRAFT else _assistant)(plan, max_tokens, guess, most)
         if name == DRAFT:
             lows = (1, least + 1)
         else:
-            lows = (1, least + 1) if plan.ask == "all" else (0, 0)
+            # One that is certain spares those listed after it.
+            lows = (1, least + 1) if plan.ask == "all" and name == endpoints.names[0] else (0, 0)
         expected = _from_past(past, name, prompt, max_tokens) or (requests[0], tokens[0])
         found[name] = EndpointEstimate(
             prompt_tokens=guess,
@@ -182,8 +185,8 @@ def _share(plan: Plan) -> float:
 def _drafted(plan: Plan, n: int) -> int:
     """Tokens that are drafted and asked about at most: from every token on, as far as there is room."""
     bounds = [bound for bound in (plan.draft_length, plan.max_ahead) if bound is not None]
-    ahead = min(bounds) + LONGEST + 1 if bounds else n  # an open unit is always completed
-    return _UNDONE * sum(min(ahead, n - at) for at in range(n))
+    ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
+    return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float] | None:
@@ -214,7 +217,12 @@ def _assumptions(plan: Plan, past: Past) -> tuple[str, ...]:
     return expected, bounds
 
 
-async def _count(provider: Provider, prompt: str) -> int | None:
+def guessed(prompt: str) -> int:
+    """The prompt's tokens, where nobody counts them."""
+    return max(1, len(prompt.encode()) // BYTES)
+
+
+async def counted(provider: Provider, prompt: str) -> int | None:
     """The prompt's tokens, where the endpoint encodes."""
     if (await provider.describe()).capabilities.tokenize:
         with suppress(UnsupportedError):

@@ -54,11 +54,12 @@ class Fusion:
         ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about
             every unit, for those who want to see what it says everywhere. The text is the same.
         on_assistant_error: what happens where an answer waits for an assistant that has failed for good: `"raise"`
-            ends it with the error, whose `partial` is the result so far. `"draft"` goes on without that assistant: it
-            is asked nothing more in this answer, what it might have changed has `token.verified` False, and a warning
-            says since where and why. Nothing that it said about later places counts, and the draft begins anew there:
-            the answer depends on where it failed, and not on when. An assistant that fails when it is first asked
-            what it is, before any answer, is an error either way.
+            ends it with the error, whose `partial` is the result so far. `"draft"` goes on without it: what it might
+            have changed has `token.verified` False, and a warning says since where and why. Nothing counts that it said
+            about later places, and the draft begins anew there: the answer depends on where it failed, and not on when.
+            One that is down from the start is left out of the whole answer; one that cannot be used at all (no such
+            model, say) is an error either way. The answers of the next 30 seconds leave it out, too, where trying again
+            takes time; then one of them tries it. One that hangs has failed when its `connect(timeout=...)` is over.
 
     Raises:
         SettingError: a setting that a fusion cannot take, with the reason.
@@ -88,8 +89,8 @@ class Fusion:
             ask=ask,
             on_assistant_error=on_assistant_error,
         )
-        asks_q = needs_q(self._plan.verifier)
-        self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q)
+        asks_q, spares = needs_q(self._plan.verifier), on_assistant_error == "draft"
+        self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q, spares=spares)
         self._past = Past()
 
     async def __aenter__(self) -> Self:
@@ -131,10 +132,9 @@ class Fusion:
             timeout: seconds for the whole answer.
             max_requests: generation requests to all endpoints together, those sent again included.
             max_billed_tokens: tokens read and written by all endpoints together, as they bill them; see
-                `cosd_api.budget.Budget` for what is not billed yet.
-            on_budget: what one of these three does when it is reached: `"raise"` raises `BudgetError`; `"end"` ends the
-                answer with what is verified (`finish_reason="budget"`, and `stop_reason` says which). Time that is over
-                before the servers have said what they are is raised either way.
+                `cosd_api.budget.Budget` for what counts when, and what does not.
+            on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with what is
+                verified (`finish_reason="budget"`, and `stop_reason` says which), unless no server is known yet.
 
         Raises:
             SettingError: e.g. `temperature`: the draft is greedy by definition.
@@ -196,7 +196,7 @@ class Fusion:
         max_billed_tokens: int | None = None,
         on_budget: OnBudget = "raise",
         **refused: Any,
-    ) -> AsyncGenerator[FusionResult | ProviderError, None]: ...
+    ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]: ...
     async def map(
         self,
         prompts: Iterable[str],
@@ -210,12 +210,12 @@ class Fusion:
         max_billed_tokens: int | None = None,
         on_budget: OnBudget = "raise",
         **refused: Any,
-    ) -> AsyncGenerator[FusionResult | ProviderError, None]:
+    ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]:
         """The answers to many prompts, in their order, at most `concurrency` under way at once.
 
         `prompts` is read as it is needed. Leaving the loop cancels what is under way. The first error ends it; with
-        `on_error="return"` a `ProviderError` stands in the place of its answer instead (its `partial` is what there is
-        of it). Limits are each answer's own. Arguments and errors are otherwise those of `stream`.
+        `on_error="return"` a `ProviderError` (its `partial` is what there is of the answer), or the `SettingError` of a
+        prompt that is none, stands in its place instead. Limits are each answer's own. The rest is as with `stream`.
         """
         refuse(refused, Fusion.map)
         if isinstance(prompts, str):
@@ -228,14 +228,13 @@ class Fusion:
         tasks: list[asyncio.Task[FusionResult]] = []
         try:
             while True:
-                for prompt in islice(waiting, concurrency - len(tasks)):
-                    work = self._generate(prompt, bounds)
-                    tasks.append(asyncio.create_task(work))  # noqa: TID251
+                work = (self._generate(prompt, bounds) for prompt in islice(waiting, concurrency - len(tasks)))
+                tasks.extend(asyncio.create_task(one) for one in work)  # noqa: TID251
                 if not tasks:
                     return
                 await asyncio.wait(tasks[:1])
                 error = tasks[0].exception()
-                if isinstance(error, ProviderError) and on_error == "return":
+                if isinstance(error, ProviderError | SettingError) and on_error == "return":
                     yield error
                 else:
                     yield tasks[0].result()
@@ -245,14 +244,15 @@ class Fusion:
                 task.cancel()
             await settled(tasks)
 
-    async def estimate(self, prompt: str, *, max_tokens: int = DEFAULT_MAX_TOKENS) -> Estimate:
+    async def estimate(self, prompt: str, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Any) -> Estimate:
         """What an answer to `prompt` may cost, at each endpoint: see `Estimate`.
 
-        Nothing is generated: the servers are asked what they are, and how many tokens the prompt has, where they tell.
+        Nothing of it is generated. Servers are asked what they are, unless that is known (some by a few requests of one
+        token), and how many tokens the prompt has.
         """
-        return await estimate(
-            self._endpoints, self._plan, self._past, check_prompt(prompt), check_count("max_tokens", max_tokens)
-        )
+        refuse(refused, Fusion.estimate)
+        check_count("max_tokens", max_tokens)
+        return await estimate(self._endpoints, self._plan, self._past, check_prompt(prompt), max_tokens)
 
 
 async def fuse(

@@ -18,23 +18,38 @@ def of_losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[F
     notes: list[str] = []
     for assistant, loss in sorted(lost.items()):
         unverified = sum(not token.verified for token in tokens[loss.token :])
-        notes.append(
-            f"{names[assistant]} failed and was not asked any more from token {loss.token + 1} on, where {unverified} "
-            f"token{'' if unverified == 1 else 's'} that it could have changed stand unverified: {loss.error}"
+        stand = (
+            "token that it could have changed stands" if unverified == 1 else "tokens that it could have changed stand"
         )
+        if loss.before:
+            since = f"failed before this answer began and was not asked; {unverified}"
+        else:
+            since = f"failed and was not asked any more from token {loss.token + 1} on, where {unverified}"
+        notes.append(f"{names[assistant]} {since} {stand} unverified: {loss.error}")
     return notes
 
 
-def of_cost(usage: Mapping[str, EndpointUsage]) -> list[str]:
+def of_untold(untold: Mapping[str, int]) -> list[str]:
+    """Which endpoints do not say what they read: `untold` estimates it in tokens."""
+    return [
+        f"{name} does not tell how many tokens it has read: about {tokens} of them, by the length of the text, are in "
+        "no bill here, and count as an estimate where max_billed_tokens is given"
+        for name, tokens in untold.items()
+        if tokens
+    ]
+
+
+def of_cost(usage: Mapping[str, EndpointUsage], untold: Mapping[str, int]) -> list[str]:
     """Whether asking has cost many times what drafting did, and what would help."""
-    drafted = usage[DRAFT].billed_tokens
+    drafted = usage[DRAFT].billed_tokens + untold[DRAFT]
+    estimated = " (what it has read is an estimate)" if untold[DRAFT] else ""
     others = [one for name, one in usage.items() if name != DRAFT]
     asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
     if not drafted or asked <= _TIMES * drafted:
         return []
     note = (
         f"asking has billed {asked} tokens ({cached} of them from a cache), {asked / drafted:.0f} times the draft's "
-        f"{drafted}: every place that is asked about reads the text before it again. A lower alpha asks less often; a "
-        "server that keeps its prefix cache reads less; strategy= of the assistant says how it is asked"
+        f"{drafted}{estimated}: every place that is asked about reads the text before it again. A lower alpha asks "
+        "less often; a server that keeps its prefix cache reads less; strategy= of the assistant says how it is asked"
     )
     return [note]

@@ -51,8 +51,8 @@ class FusedToken(_Model):
         end: whether it is the end of sequence.
         draft_prob: the draft's probability of what it wrote there, in [0, 1]: of this token, or of the tokens that
             this one replaced (the least sure of them).
-        assistant_prob: the assistant's probability of what it wrote there; None where none was asked. With several,
-            that of the surest.
+        assistant_prob: the assistant's probability of what it wrote there; None where none was asked, or it
+            does not tell. With several, that of the surest.
         replaced: on the first token of a replacement, the draft's text in whose place it stands.
         asked: whether an assistant was asked about it. One that could not change the answer is not.
         verified: whether every assistant was heard that could have changed it. Only an answer that went on without one
@@ -153,7 +153,10 @@ class EndpointUsage(_Model):
 
 
 class Endpoint(_Model):
-    """One model behind one server, as it was when the answer was made."""
+    """One model behind one server, as it was when the answer was made.
+
+    `engine` and `model` are `"unknown"` for an assistant that was down (`on_assistant_error="draft"`).
+    """
 
     name: str
     endpoint: str

@@ -7,12 +7,13 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.verification import Verifier
+from cosd_providers import connect
 from cosd_providers.contract import Provider
 
 Asking = Literal["contestable", "all"]
@@ -86,18 +87,35 @@ class Bounds:
         )
 
 
+_OPTIONS = {"strategy", "api", "dialect"}
+"""What some adapters take beyond what `connect` names."""
+
+
+def _elsewhere(name: str) -> str:
+    """Where an argument belongs that was given in the wrong place; empty where it belongs nowhere."""
+    if name in {field.name for field in fields(Bounds)}:
+        return "it bounds one answer: give it to generate, stream or map"
+    if name in {"draft", "assistant", "unit", *(field.name for field in fields(Plan))}:
+        return "it is the same for all answers: give it to Fusion"
+    if name in {*inspect.signature(connect).parameters, *_OPTIONS} - {"url", "options"}:
+        return f"it is a server's own: give a provider, draft=connect(url, {name}=...)"
+    return ""
+
+
 def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Raises for keyword arguments that `function` does not take.
 
     Raises:
         SettingError: a setting that other libraries know and a fusion cannot take, with the reason.
-        TypeError: a name that nobody knows, with the nearest one.
+        TypeError: a name that belongs elsewhere, with the place; or that nobody knows, with the nearest one.
     """
     for name in given:
         if name in REFUSED:
             raise SettingError(f"{name} is not taken: {REFUSED[name]}. Leave it out.")
         known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        near = difflib.get_close_matches(name, known, 1)
+        if place := _elsewhere(name):
+            raise TypeError(f"{name} is not taken here: {place}")
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
         raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import anyio
 
@@ -16,7 +16,7 @@ from cosd_api.decoding.cosd import CoSD
 from cosd_api.decoding.driver import Driver
 from cosd_api.endpoints import Endpoints, Learned
 from cosd_api.errors import FusionClosedError
-from cosd_api.estimate import Past
+from cosd_api.estimate import Past, counted, guessed
 from cosd_api.result import EndpointUsage, FusedToken, FusionResult, Settings, Timings, describe_verifier
 from cosd_api.settings import Bounds, Plan
 from cosd_providers.contract import Usage
@@ -44,6 +44,7 @@ class FusionStream:
         self._result: FusionResult | None = None
         self._ended = False
         self._first_token: float | None = None
+        self._notes: list[str] = []
 
     @property
     def result(self) -> FusionResult:
@@ -95,7 +96,7 @@ class FusionStream:
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
-            error = timed_out(timeout)
+            error = timed_out(timeout, begun=self._work is not None)
         if self._work is None:  # it failed before anything was drafted
             assert error is not None
             raise error
@@ -114,7 +115,7 @@ class FusionStream:
     async def _fuse(self) -> None:
         endpoints, plan, bounds = self._endpoints, self._plan, self._bounds
         learned = await endpoints.learn()
-        await endpoints.check_length(self._prompt)
+        await endpoints.check_length(self._prompt, learned.without)
         decoder = CoSD(
             plan.verifier,
             unit=learned.unit,
@@ -125,12 +126,39 @@ class FusionStream:
             max_ahead=plan.max_ahead,
             skip=plan.ask == "contestable",
             survives=_is_an_assistants if plan.on_assistant_error == "draft" else lambda _: False,
+            without=learned.without,
         )
         limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
         budget = Budget(self._ledgers, **limits)
-        driver = Driver(decoder, self._prompt, endpoints.draft, endpoints.assistants, self._ledgers, budget, self._emit)
+        driver = Driver(decoder, self._prompt, endpoints.draft, endpoints.assistants, budget, self._emit)
         self._work = learned, driver
-        await driver.run()
+        await self._expect(budget)
+        try:
+            await driver.run()
+        finally:
+            self._note_absences(decoder)
+
+    async def _expect(self, budget: Budget) -> None:
+        """Refuses a limit that no answer can keep."""
+        if self._bounds.max_billed_tokens is None:
+            return
+        count = await counted(self._endpoints.draft, self._prompt)
+        prompt = guessed(self._prompt) if count is None else count
+        try:
+            budget.expect(prompt, len(self._prompt.encode()), counted=count is not None)
+        except BudgetError as error:
+            self._notes.append(error.args[0])
+            raise
+
+    def _note_absences(self, decoder: CoSD) -> None:
+        """Tells the answers to come which assistants have failed, and which are back."""
+        absences = self._endpoints.absences
+        for at, ledger in enumerate(self._ledgers[1:]):
+            loss = decoder.lost.get(at)
+            if loss is None and ledger.first_token_seconds is not None:
+                absences.back(at)
+            elif loss is not None and not loss.before and _may_pass(loss.error):
+                absences.failed(at, loss.error)
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
         if self._first_token is None and tokens:
@@ -147,9 +175,9 @@ class FusionStream:
         counts = decoder.counts
         judged = counts.kept + counts.replaced
         names = self._endpoints.names
-        usage = {
-            name: EndpointUsage.of(ledger) for name, ledger in zip([notes.DRAFT, *names], self._ledgers, strict=True)
-        }
+        everybody = [notes.DRAFT, *names]
+        usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
+        untold = dict(zip(everybody, driver.budget.untold, strict=True))
         return FusionResult(
             text=readable(bytes(decoder.response.text)),
             finish_reason=decoder.finished.finish_reason,
@@ -173,7 +201,9 @@ class FusionStream:
                 *learned.warnings_for(self._prompt),
                 *driver.warnings(),
                 *notes.of_losses(decoder.lost, names, self._all),
-                *notes.of_cost(usage),
+                *notes.of_untold(untold),
+                *notes.of_cost(usage, untold),
+                *self._notes,
             ),
             draft=learned.draft,
             assistants=learned.assistants,
@@ -208,6 +238,11 @@ def _finish(error: ProviderError) -> Finish:
 def _is_an_assistants(error: Exception) -> bool:
     """Whether an error is an assistant's own: a limit of the caller's is not, nor is a fault in the user's code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
+
+
+def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
+    """Whether waiting may mend it. What does not pass is said at once each time, or was about this text alone."""
+    return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 import toys
 from cosd_api import Fusion, FusionResult, RuleVerifier, SettingError, connect, fuse
 from cosd_api.budget import Budget
-from cosd_providers import BudgetError, BudgetTimeoutError, ProviderError, ServerError, Usage
+from cosd_providers import (
+    BudgetError,
+    BudgetTimeoutError,
+    Piece,
+    ServerError,
+    UnsupportedError,
+    Usage,
+)
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -46,38 +53,80 @@ def sent(result: FusionResult) -> int:
 
 def test_a_request_that_is_sent_again_counts() -> None:
     ledgers = [Usage(), Usage()]
-    Budget(ledgers, max_requests=3)
-    ledgers[0].sent(0.0)
-    ledgers[1].sent(0.0)
-    ledgers[1].sent_again()
-    for refused in (ledgers[0].sent_again, lambda: ledgers[1].sent(1.0)):
-        with pytest.raises(BudgetError, match=r"^max_requests=3 is reached \(3 were sent\)\. Allow more") as caught:
-            refused()
-        assert caught.value.limit == "max_requests"
-        assert not caught.value.retryable
+    budget = Budget(ledgers, max_requests=3)
+    with budget.spending(0, [2], drafts=True) as drafting, budget.spending(1, [2]) as asking:
+        drafting.sent(0.0)
+        asking.sent(0.0)
+        asking.sent_again()
+        for refused in (drafting.sent_again, lambda: asking.sent(1.0)):
+            with pytest.raises(BudgetError, match=r"^max_requests=3 is reached \(3 were sent\)\. Allow more") as caught:
+                refused()
+            assert caught.value.limit == "max_requests"
+            assert not caught.value.retryable
+        asking.closed(2.0)
+        drafting.closed(3.0)
     assert (ledgers[0].requests, ledgers[1].requests, ledgers[1].retries) == (1, 1, 1)
+    assert (ledgers[0].busy_seconds, ledgers[1].busy_seconds) == (3.0, 2.0)
 
 
 def test_the_tokens_of_a_draft_under_way_count_as_they_come_and_once() -> None:
     ledgers = [Usage(), Usage()]
-    budget = Budget(ledgers, max_billed_tokens=20)
-    ledgers[1].bill(5, 2)
-    budget.begin_draft()
-    for _ in range(12):
-        budget.wrote()
-    with pytest.raises(BudgetError, match=r"^max_billed_tokens=20 is reached \(20 were billed\)"):
-        budget.wrote()
-    with pytest.raises(BudgetError):
-        ledgers[1].sent(0.0)
-    ledgers[0].bill(0, 11)  # what it had written when it was left
-    with pytest.raises(BudgetError):
+    budget = Budget(ledgers, max_billed_tokens=22)
+    with budget.spending(1, [20]) as asking:
+        asking.sent(0.0)
+        asking.bill(5, 2)
+    with budget.spending(0, [8], drafts=True) as drafting:
+        budget.check()  # nothing was sent
+        drafting.sent(0.0)
+        for _ in range(12):
+            drafting.wrote()
+        words = (
+            r"^max_billed_tokens=22 is reached \(7 were billed, and about 15 more were read or written without a bill"
+        )
+        with pytest.raises(BudgetError, match=words):
+            drafting.wrote()
+        drafting.bill(1, 11)  # what it had read, and written when it was left: the bill is right
         budget.check()
-    budget = Budget(ledgers, max_billed_tokens=20)
-    budget.check()  # 18 were billed
-    budget.begin_draft()
-    budget.wrote()
-    with pytest.raises(BudgetError):
-        budget.wrote()
+    assert (ledgers[0].prompt_tokens, ledgers[0].completion_tokens) == (1, 11)
+    with budget.spending(1, [20]) as asking:
+        asking.sent(0.0)  # 19 were billed
+        with pytest.raises(BudgetError, match=r"\(19 were billed, and about 5 more"):
+            asking.sent(0.0)
+        asking.bill(3, 0)
+    with pytest.raises(BudgetError, match=r"\(22 were billed\)"):
+        budget.check()
+
+
+def test_what_is_read_is_guessed_from_what_this_endpoint_was_billed() -> None:
+    budget = Budget([Usage(), Usage()])
+    with budget.spending(1, [400, 600]) as asking:
+        assert asking.guess == 150  # four bytes a token, read once
+        asking.sent(0.0)
+        asking.bill(500, 2)
+    with budget.spending(1, [400, 600, 1000]) as asking:
+        assert asking.guess == 1000
+    with budget.spending(0, [401], drafts=True) as drafting:
+        assert drafting.guess == 101
+    budget.expect(300, 400, counted=True)
+    with budget.spending(0, [800], drafts=True) as drafting:
+        assert drafting.guess == 600
+
+
+@pytest.mark.parametrize(
+    ("end", "stays", "untold"), [("whole", 25, 25), ("left", 25, 0), ("failed", 0, 0), ("unsent", 0, 0)]
+)
+def test_what_is_never_billed_stays_estimated(end: str, stays: int, untold: int) -> None:
+    ledgers = [Usage(), Usage()]
+    budget = Budget(ledgers, max_billed_tokens=25)
+    errors: dict[str, BaseException] = {"left": KeyboardInterrupt(), "failed": ServerError("broke")}
+    with suppress(KeyboardInterrupt, ServerError), budget.spending(0, [100], drafts=True) as drafting:
+        if end != "unsent":
+            drafting.sent(0.0)
+        if end in errors:
+            raise errors[end]
+    assert budget.untold == [untold, 0]
+    with pytest.raises(BudgetError, match=r"\(0 were billed, and about 25 more") if stays else nullcontext():
+        budget.check()
 
 
 @st.composite
@@ -129,14 +178,64 @@ async def test_no_more_requests_than_allowed_and_a_beginning_of_the_answer(optio
     check_prefix(limited, await fuse(**options), "max_requests")
 
 
+class Watched(ScriptedProvider):
+    """Sees that nothing is sent when the limit is billed."""
+
+    most = 0
+    seen: set[Usage]
+
+    @asynccontextmanager
+    async def _request(self, usage: Usage) -> AsyncGenerator[int]:
+        self.seen.add(usage)
+        billed = sum(one.prompt_tokens + one.completion_tokens for one in self.seen)
+        async with super()._request(usage) as number:
+            assert billed < self.most
+            yield number
+
+
 @settings(max_examples=60)
 @given(fusions(), st.integers(1, 120))
 async def test_nothing_is_sent_beyond_the_billed_tokens(options: dict[str, Any], most: int) -> None:
-    limited = await fuse(**options, max_billed_tokens=most, on_budget="end")
-    assert all(provider.open_requests == 0 for provider in (options["draft"], *options["assistant"]))
+    providers = [options["draft"], *options["assistant"]]
+    prompt = len(await providers[0].tokenize("a b"))
+    watched, seen = [Watched(provider.model) for provider in providers], set[Usage]()
+    for one, provider in zip(watched, providers, strict=True):
+        one.most, one.seen = most, seen
+        one.request_delay, one.token_delay = provider.request_delay, provider.token_delay
+    limits: dict[str, Any] = {"max_billed_tokens": most, "on_budget": "end"}
+    limited = await fuse(**{**options, "draft": watched[0], "assistant": watched[1:]}, **limits)
+    assert all(provider.open_requests == 0 for provider in watched)
     check_prefix(limited, await fuse(**options), "max_billed_tokens")
-    if limited.finish_reason == "budget":
-        assert sum(usage.billed_tokens for usage in limited.usage.values()) >= most
+    assert (sum(provider.requests for provider in watched) == 0) == (most <= prompt)
+
+
+class Unheard(ScriptedProvider):
+    """Encodes nothing for us."""
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        raise UnsupportedError("it does not encode")
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "reads"), [(ScriptedProvider, 41, "40 tokens"), (Unheard, 11, "about 10 tokens")]
+)
+async def test_a_limit_that_no_answer_can_keep_is_refused(kind: Any, least: int, reads: str) -> None:
+    prompt = "Q" * 40
+    writer = kind(TextModel({prompt: [" a", " b", " c"]}))
+    asked = assistant()
+    words = (
+        f"max_billed_tokens={least - 1} is less than any answer costs: the draft reads {reads} of prompt and writes "
+        "at least one. Nothing was sent"
+    )
+    async with Fusion(draft=writer, assistant=asked) as fusion:
+        with pytest.raises(BudgetError) as caught:
+            await fusion.generate(prompt, max_billed_tokens=least - 1)
+        assert str(caught.value) == f"{words}. Allow {least} at the very least."
+        ended = await fusion.generate(prompt, max_billed_tokens=least - 1, on_budget="end")
+        assert (ended.text, ended.finish_reason, ended.warnings) == ("", "budget", (words,))
+        assert writer.requests == asked.requests == 0
+        await fusion.generate(prompt, max_billed_tokens=least, on_budget="end")
+        assert writer.requests == 1
 
 
 async def test_a_limit_raises_with_what_is_verified() -> None:
@@ -182,11 +281,100 @@ class BillsLate(ScriptedProvider):
 async def test_a_draft_is_stopped_by_its_own_tokens() -> None:
     script: dict[str, Sequence[ScriptToken]] = {"Q:": [f" {number}" for number in range(100)]}
     writer = BillsLate(TextModel(script))
-    result = await fuse("Q:", draft=writer, assistant=assistant(), max_billed_tokens=10, on_budget="end")
+    result = await fuse("Q:", draft=writer, assistant=assistant(), max_billed_tokens=12, on_budget="end")
     assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
-    assert result.drafted_tokens == result.usage["draft"].completion_tokens == 10
+    assert result.drafted_tokens == result.usage["draft"].completion_tokens == 10  # and 2 of the prompt
     assert result.text == "".join(f" {number}" for number in range(9))  # the last word was not ended
     assert writer.open_requests == 0
+
+
+async def test_what_a_draft_reads_counts_before_it_is_billed() -> None:
+    """As long as nobody has billed its prompt, an assistant could be asked far beyond the limit."""
+    prompt = "Q" * 400
+    words: list[ScriptToken] = [(f" {number}", 0.2) for number in range(100)]
+    writer, asked = BillsLate(TextModel({prompt: words})), ScriptedProvider.from_texts({prompt: words})
+    with pytest.raises(BudgetError, match=r"^max_billed_tokens=401 is reached") as caught:
+        await fuse(prompt, draft=writer, assistant=asked, unit="token", max_billed_tokens=401)
+    assert asked.requests == 0
+    assert caught.value.partial.usage["draft"].billed_tokens == 401
+
+
+class TellsNoPrompt(ScriptedProvider):
+    """Tells what it has written, and nothing of what it has read."""
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+            async for item in stream:
+                usage.prompt_tokens = 0
+                yield item
+
+
+async def test_what_a_server_does_not_tell_is_estimated_and_said() -> None:
+    prompt = "Q" * 400
+    model = TextModel({prompt: [" a", " b", " c"]})
+    result = await fuse(prompt, draft=TellsNoPrompt(model), assistant=ScriptedProvider(model), ask="all")
+    assert result.usage["draft"].prompt_tokens == 0
+    [told, dear] = result.warnings
+    assert told == (
+        "draft does not tell how many tokens it has read: about 100 of them, by the length of the text, are in no bill "
+        "here, and count as an estimate where max_billed_tokens is given"
+    )
+    assert "times the draft's 104 (what it has read is an estimate): every place" in dear
+
+
+class ClosesSlowly(BillsLate):
+    """Bills a draft that was left while the next one is under way already."""
+
+    closing: anyio.Event
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        second = self.requests == 1
+        written = 0
+        try:
+            async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
+                    written += 1
+                    if second and written == 3:
+                        self.closing.set()
+        finally:
+            if not second:
+                usage.completion_tokens, told = 0, usage.completion_tokens
+                with anyio.CancelScope(shield=True):
+                    await self.closing.wait()
+                usage.completion_tokens += told
+
+
+async def test_what_one_draft_bills_late_does_not_hide_what_the_next_one_writes() -> None:
+    numbers = [f" {number}" for number in range(200)]
+    first: list[ScriptToken] = [" a", (" b", 0.2), *numbers[:8]]
+    writer = ClosesSlowly(TextModel({"Q:": first, "Q: a X": numbers}), faults=[Fault(None, tokens=len(first))])
+    writer.closing = anyio.Event()
+    asked = ScriptedProvider(TextModel({"Q: a": [(" X", 0.9)]}), request_delay=0.01)
+    result = await fuse("Q:", draft=writer, assistant=asked, unit="token", max_billed_tokens=40, on_budget="end")
+    assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
+    before = result.usage["assistant"].billed_tokens + len("Q:")
+    assert before + result.usage["draft"].completion_tokens <= 40
+
+
+class BillsAtTheEnd(ScriptedProvider):
+    """Bills a draft with its last event, and nothing of one that was left before."""
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        own = Usage()
+        usage.sent(0.0)
+        async with aclosing(super().generate(*args, usage=own, **kwargs)) as stream:
+            async for item in stream:
+                yield item
+        usage.bill(own.prompt_tokens, own.completion_tokens)
+
+
+async def test_the_bill_of_a_complete_answer_is_waited_for() -> None:
+    script: dict[str, Sequence[ScriptToken]] = {"Q:": [" The", " cap", "ital"]}
+    writer = BillsAtTheEnd(TextModel(script))
+    result = await fuse("Q:", draft=writer, assistant=assistant(), max_billed_tokens=6)
+    assert (result.text, result.finish_reason) == (" The capital", "stop")
+    assert result.usage["draft"].billed_tokens == len("Q:") + 4
 
 
 async def test_an_answer_that_is_complete_when_a_limit_is_reached_is_complete() -> None:
@@ -229,7 +417,8 @@ async def test_time_that_is_over_before_anything_was_known_is_an_error() -> None
         async def describe(self) -> Any:
             await anyio.sleep_forever()
 
-    with pytest.raises(BudgetTimeoutError) as caught:
+    words = r"^the servers had not said what they are after timeout=0\.05 seconds, .* end with\. Allow more [^:]*\)\.$"
+    with pytest.raises(BudgetTimeoutError, match=words) as caught:
         await fuse("Q:", draft=Silent(TextModel(DRAFT)), assistant=assistant(), timeout=0.05, on_budget="end")
     assert caught.value.partial is None
 
@@ -248,7 +437,7 @@ async def test_map_gives_errors_in_their_place() -> None:
     async with Fusion(draft=writer, assistant=assistant()) as fusion:
         prompts = [f"{number}:" for number in range(4)]
         results = [one async for one in fusion.map(prompts, concurrency=1, on_error="return")]
-        assert [one if isinstance(one, ProviderError) else one.text for one in results] == [" 0", error, " 2", " 3"]
+        assert [one.text if isinstance(one, FusionResult) else one for one in results] == [" 0", error, " 2", " 3"]
         writer.faults = [Fault(error, request=6)]
         seen: list[str] = []
 

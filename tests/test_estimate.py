@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import toys
 from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError
 from cosd_providers import Piece, UnsupportedError
-from cosd_providers.testing import ScriptedProvider, ScriptToken, TextModel
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 
 
 class Always(RuleVerifier):
@@ -109,7 +109,7 @@ async def test_bounds_that_can_be_reckoned_by_hand() -> None:
         estimate = await fusion.estimate("Q: What?", max_tokens=2)
     # A draft from each of two places, each place twice. A request reads 8 tokens (the prompt, one by one), 8 special
     # ones, and at most 2 x 2 of the answer. Questions: 2 places from the first on and 1 from the second, twice, in
-    # two requests each, which write 12 more.
+    # eight requests each, which write 12 more.
     assert estimate.endpoints == {
         "draft": EndpointEstimate(
             prompt_tokens=8,
@@ -120,10 +120,34 @@ async def test_bounds_that_can_be_reckoned_by_hand() -> None:
         "assistant": EndpointEstimate(
             prompt_tokens=8,
             counted=True,
-            requests=Range(low=0, expected=0, high=12),
-            billed_tokens=Range(low=0, expected=3, high=384),
+            requests=Range(low=0, expected=0, high=48),
+            billed_tokens=Range(low=0, expected=3, high=1536),
         ),
     }
+
+
+async def test_a_long_word_takes_several_requests_for_one_place() -> None:
+    letters = [bytes([byte]) for byte in b"Q:abcd"]
+    # What the draft writes as one token, the assistant writes letter by letter, and otherwise.
+    spelt = TableModel([*letters, b"", b"abcd"], lambda ids: [0, 0, 0.9, 0.1, 0, 0, 0, 0], end_ids=(6,))
+    word = TableModel([*letters, b"", b"bbbb"], lambda ids: [0] * 7 + [0.3], end_ids=(6,))
+    asked = ScriptedProvider(spelt)
+    async with Fusion(draft=ScriptedProvider(word), assistant=asked, unit="word") as fusion:
+        estimate = await fusion.estimate("Q:", max_tokens=1)
+        await fusion.generate("Q:", max_tokens=1)
+    assert 2 < asked.requests <= estimate.endpoints["assistant"].requests.high
+
+
+async def test_one_that_is_certain_spares_those_listed_after_it() -> None:
+    sure = ScriptedProvider.from_texts({"Q:": [(" Lima", 1.0)]})
+    slow = ScriptedProvider.from_texts({}, faults=[Fault(None)])
+    writer = ScriptedProvider.from_texts({"Q:": [(" Rome", 0.3)]})
+    async with Fusion(draft=writer, assistant=[sure, slow], ask="all") as fusion:
+        estimate = await fusion.estimate("Q:", max_tokens=1)
+        result = await fusion.generate("Q:", max_tokens=1)
+    assert result.text == " Lima"
+    for name, usage in result.usage.items():
+        check(estimate, name, usage.requests, usage.billed_tokens)
 
 
 async def test_it_is_asked_as_a_fusion_is() -> None:

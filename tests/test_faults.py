@@ -536,12 +536,13 @@ async def test_the_key_does_not_follow_a_redirect(role: Role, engine: Engine) ->
         assert other.requests == []
 
 
-SILENT = Fails(ProviderTimeoutError, "no answer within 1 s", retryable=True, hint="A longer `timeout` may help.")
+LONGER = "A longer wait may help: connect(..., timeout=...), or --read-timeout."
+SILENT = Fails(ProviderTimeoutError, "no answer within 1 s", retryable=True, hint=LONGER)
 STOPPED = Fails(
     ProviderTimeoutError,
     "the answer stopped: nothing more within 1 s",
     retryable=True,
-    hint="A longer `timeout` may help.",
+    hint=LONGER,
 )
 IMPATIENT = httpx.Timeout(30.0, read=1.0)
 

@@ -39,11 +39,16 @@ from cosd_api import (
     fuse,
     fuse_sync,
 )
+from cosd_api.absence import REST_SECONDS, Absences
 from cosd_api.settings import missing_members
 from cosd_providers import (
     BudgetError,
+    ConnectError,
     ContextLengthError,
+    InvalidRequestError,
+    ModelChoiceError,
     Piece,
+    ProviderError,
     ResponseError,
     ServerError,
     ServerInfo,
@@ -309,6 +314,29 @@ async def test_unknown_arguments_name_the_nearest() -> None:
         await fuse("Q:", draft=draft(), assistant=assistant(), max_token=5)
     with pytest.raises(TypeError):
         await fuse("Q:", draft(), assistant())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^unknown argument 'max_cost'$"):
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_cost=5)
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
+            await fusion.estimate("Q:", max_token=2)
+        with pytest.raises(TypeError, match="timeout is not taken here: it bounds one answer: give it to generate, "):
+            await fusion.estimate("Q:", timeout=2)
+        with pytest.raises(
+            TypeError, match="unit is not taken here: it is the same for all answers: give it to Fusion"
+        ):
+            fusion.stream("Q:", unit="word")
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "timeout", "stop", "max_requests", "on_budget"])
+def test_what_bounds_one_answer_is_no_setting_of_a_fusion(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is not taken here: .* give it to generate, stream or map$"):
+        Fusion(draft=draft(), assistant=assistant(), **{name: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["model", "api_key", "strategy", "engine", "http_client"])
+async def test_what_is_a_servers_own_goes_to_connect(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} is not taken here: .* draft=connect\(url, {name}=\.\.\.\)$"):
+        await fuse("Q:", draft=draft(), assistant=assistant(), **{name: "x"})  # type: ignore[arg-type]
 
 
 async def test_used_closed() -> None:
@@ -551,6 +579,9 @@ async def test_map_takes_a_list_and_no_text() -> None:
             await anext(fusion.map("Q:"))
         with pytest.raises(SettingError, match="prompt must be a string, not NoneType"):
             [result async for result in fusion.map(["Q:", None])]  # type: ignore[list-item]
+        prompts: list[Any] = ["Q:", None, 5, "", "Q:"]
+        results = [result async for result in fusion.map(prompts, on_error="return")]
+        assert [type(one) for one in results] == [FusionResult, *[SettingError] * 3, FusionResult]
 
 
 async def test_what_a_stop_cut_away_is_not_counted_as_kept() -> None:
@@ -923,10 +954,106 @@ async def test_the_other_assistants_go_on() -> None:
 
 async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
     asked = assistant(faults=[Fault(ServerError("gone", status=500))])
+    now = 0.0
     async with Fusion(draft=draft(), assistant=asked, on_assistant_error="draft") as fusion:
+        fusion._endpoints.absences = Absences(lambda: now)
         first, second = [await fusion.generate("Q:") for _ in range(2)]
-    assert (first.text, second.text) == (" The capital is Rome.", FUSED)
-    assert [all(token.verified for token in result.tokens) for result in (first, second)] == [False, True]
+        assert asked.requests == 1
+        now = REST_SECONDS
+        third, fourth = [await fusion.generate("Q:") for _ in range(2)]
+    answers = (first, second, third, fourth)
+    assert [result.text for result in answers] == [" The capital is Rome."] * 2 + [FUSED] * 2
+    assert [all(token.verified for token in result.tokens) for result in answers] == [False, False, True, True]
+    [note] = second.warnings
+    assert note == (
+        "assistant failed before this answer began and was not asked; 2 tokens that it could have changed stand "
+        "unverified: scripted: gone"
+    )
+
+
+def test_only_one_answer_tries_an_assistant_again() -> None:
+    now = 0.0
+    absences, error = Absences(lambda: now), ConnectError("gone")
+    absences.failed(1, error)
+    now = REST_SECONDS - 1
+    assert absences.without() == {1: error}
+    now = REST_SECONDS
+    assert [absences.without() for _ in range(2)] == [{}, {1: error}]
+    absences.back(1)
+    assert absences.without() == {}
+
+
+class Down(ScriptedProvider):
+    """Does not say what it is as long as there is an error."""
+
+    error: ProviderError | None = None
+    described = 0
+
+    async def describe(self) -> ServerInfo:
+        self.described += 1
+        if self.error is not None:
+            raise self.error
+        return await super().describe()
+
+
+async def test_an_assistant_that_is_down_from_the_start_is_left_out_and_tried_again_in_a_while() -> None:
+    now = 0.0
+    gone = Down(TextModel(ASSISTANT), name="gpu2")
+    gone.error = ConnectError("no connection", endpoint="http://gpu2")
+    options: dict[str, Any] = {"draft": draft(), "assistant": gone}
+    async with Fusion(**options) as fusion:
+        with pytest.raises(ConnectError):
+            await fusion.generate("Q:")
+    gone.described = 0
+    async with Fusion(**options, on_assistant_error="draft") as fusion:
+        fusion._endpoints.absences = Absences(lambda: now)
+        first = await fusion.generate("Q:")
+        again = [result async for result in fusion.map(["Q:"] * 5)]
+        await fusion.estimate("Q:")
+        assert (gone.described, gone.requests) == (1, 0)
+        now = REST_SECONDS
+        again += [result async for result in fusion.map(["Q:"] * 5)]
+        assert (gone.described, gone.requests) == (2, 0)
+        gone.error, now = None, 2 * REST_SECONDS
+        back = [await fusion.generate("Q:") for _ in range(2)]
+    assert {result.text for result in (first, *again)} == {" The capital is Rome."}
+    assert [token.text for token in first.tokens if not token.verified] == [" Rome", "."]
+    [note] = first.warnings
+    assert note == (
+        "assistant failed before this answer began and was not asked; 2 tokens that it could have changed stand "
+        "unverified: http://gpu2: no connection"
+    )
+    [known] = first.assistants
+    assert (known.endpoint, known.engine, known.model) == ("http://gpu2", "unknown", "unknown")
+    assert [result.text for result in back] == [FUSED] * 2
+    assert back[0].assistants[0].engine == "scripted"
+    assert back[0].warnings == ()
+
+
+async def test_the_other_assistant_is_asked_where_one_is_down_from_the_start() -> None:
+    gone = Down(TextModel({}))
+    gone.error = ConnectError("no connection")
+    result = await fuse("Q:", draft=draft(), assistant=[gone, assistant()], on_assistant_error="draft")
+    assert result.text == FUSED
+    lima = next(token for token in result.tokens if token.text == " Li")
+    assert (lima.source, lima.verified) == ("assistant 2", False)
+    assert result.settings.unit == "word"
+
+
+@pytest.mark.parametrize("error", [ModelChoiceError("several models"), UnsupportedError("no logprobs")])
+async def test_an_assistant_that_cannot_be_used_is_an_error_either_way(error: ProviderError) -> None:
+    wrong = Down(TextModel({}))
+    wrong.error = error
+    with pytest.raises(type(error)):
+        await fuse("Q:", draft=draft(), assistant=wrong, on_assistant_error="draft")
+
+
+async def test_what_is_said_at_once_is_asked_again_by_every_answer() -> None:
+    refused = [Fault(InvalidRequestError("this text is refused", status=400))]
+    asked = assistant(faults=refused)
+    async with Fusion(draft=draft(), assistant=asked, on_assistant_error="draft") as fusion:
+        answers = [await fusion.generate("Q:") for _ in range(2)]
+    assert [result.text for result in answers] == [" The capital is Rome.", FUSED]
 
 
 @pytest.mark.parametrize("fault", ["budget", "mine"])
@@ -1015,7 +1142,7 @@ async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() 
         (
             {"draft": draft(probs=False), "verifier": AgreementVerifier()},
             "the draft does not tell the probabilities of its tokens, and without them nobody knows where it is unsure",
-            "It can be an assistant, with verifier=AgreementVerifier(): let the other model draft.",
+            "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft.",
         ),
         (
             {"assistant": [assistant(), assistant(probs=False)]},
@@ -1069,7 +1196,7 @@ async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int
         async def generate(self, *args: Any, usage: Any, **kwargs: Any) -> Any:
             async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
                 async for item in stream:
-                    usage.prompt_tokens, usage.completion_tokens = 20, 10
+                    usage.prompt_tokens, usage.completion_tokens = 10, 5  # of two drafts
                     yield item
 
     result = await fuse("Q:", draft=Cheap(TextModel(DRAFT)), assistant=Dear(TextModel(ASSISTANT)))

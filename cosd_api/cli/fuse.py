@@ -23,6 +23,7 @@ from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
+from cosd_providers.errors import ProviderError
 
 __all__ = ["fuse"]
 
@@ -88,11 +89,11 @@ def fuse(
         typer.Option(help="What assistants are asked about: what could change the text, or everything."),
     ] = "contestable",
     timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="To wait between two bytes of a server; 600 by default."),
+        float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")
     ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="For the whole answer; none by default.")
+    read_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="For each wait for a server, between two bytes; 600 by default."),
     ] = None,
     max_requests: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="To all servers together, those sent again included.")
@@ -117,12 +118,13 @@ def fuse(
 
     Standard output gets the answer as it becomes final, and nothing else; a line end is added if it has none. All
     else goes to standard error. Exit codes: 0; 1 a server failed or a limit was reached (what was verified by then is
-    on standard output, unless --json); 2 usage; 130 interrupted.
+    on standard output); 2 usage; 130 interrupted. With --json standard output gets one document when all is over: after
+    exit code 1 it is what there is of the result, with finish_reason "error" or "budget", or nothing.
     """
     with guarded():
         fusion = Fusion(
-            draft=_connect(draft, draft_model, _seconds(timeout, "--timeout"), "--draft"),
-            assistant=_assistants(assistant, assistant_model or [], _seconds(timeout, "--timeout")),
+            draft=_connect(draft, draft_model, _seconds(read_timeout, "--read-timeout"), "--draft"),
+            assistant=_assistants(assistant, assistant_model or [], _seconds(read_timeout, "--read-timeout")),
             verifier=_by_agreement(alpha, beta, tree) if agreement else _verifier(alpha, beta, tree),
             unit=unit,
             draft_length=draft_length,
@@ -131,9 +133,14 @@ def fuse(
             on_assistant_error=on_assistant_error,
         )
         bounds = Bounds.checked(
-            max_tokens, stop, _seconds(time_limit, "--time-limit"), max_requests, max_billed_tokens, on_budget
+            max_tokens, stop, _seconds(timeout, "--timeout"), max_requests, max_billed_tokens, on_budget
         )
-        result = anyio.run(_answer, fusion, _prompt(prompt), bounds, _Writer(silent=as_json))
+        try:
+            result = anyio.run(_answer, fusion, _prompt(prompt), bounds, _Writer(silent=as_json))
+        except ProviderError as error:
+            if as_json and error.partial is not None:
+                print(error.partial.model_dump_json(), flush=True)
+            raise
         if as_json:
             print(result.model_dump_json(), flush=True)
         if not quiet:
@@ -243,4 +250,5 @@ def _verifier(alpha: float | None, beta: float | None, tree: Path | None) -> Rul
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {words}" if where else words

@@ -16,7 +16,7 @@ unit, as after a replacement. So the answer depends on where the assistant fails
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
@@ -54,6 +54,7 @@ class CoSD:
         in_flight: requests to one assistant at a time, at most.
         skip: leave out questions whose answers cannot matter.
         survives: whether the answer goes on without an assistant that has failed so; by default it never does.
+        without: the assistants that were lost before the answer began, and why.
 
     Attributes:
         response: the answer so far.
@@ -75,6 +76,7 @@ class CoSD:
         in_flight: int = 2,
         skip: bool = True,
         survives: Callable[[Exception], bool] = lambda _: False,
+        without: Mapping[int, Exception] | None = None,
     ) -> None:
         self.verifier = verifier
         self.unit: Unit = unit
@@ -85,7 +87,7 @@ class CoSD:
         self.response = Response(max_tokens, stop)
         self.counts = Counts()
         self.finished: Finish | None = None
-        self.lost: dict[int, Loss] = {}
+        self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self._pending: deque[Pending] = deque()
         self._failed = False
         self._drafts = Drafts(draft_length, max_ahead)
@@ -242,7 +244,7 @@ class CoSD:
         unit = self._pending[0] if self._pending else None
         if unit is None or not unit.waiting or not unit.errors or self._error() is not None:
             return False
-        if any(verdict.asked or verdict.open for verdict in unit.verdicts):
+        if any(not verdict.done and verdict.error is None for verdict in unit.verdicts):
             return False  # one that is surest of all, say, makes it all the same whether others were heard
         for assistant, error in unit.errors:
             verdict = unit.verdicts[assistant]
@@ -305,9 +307,12 @@ class CoSD:
 
     def _error(self) -> Exception | None:
         """What failed, if the first thing that the answer waits for is that, and it cannot do without."""
-        if self._pending and self._pending[0].waiting:
-            return next((error for _, error in self._pending[0].errors if not self.survives(error)), None)
-        return self._drafts.error
+        if not (self._pending and self._pending[0].waiting):
+            return self._drafts.error
+        for verdict in self._pending[0].verdicts:
+            if not verdict.done and (verdict.error is None or not self.survives(verdict.error)):
+                return verdict.error  # none yet: one that is surest of all spares those listed after it
+        return None
 
     def _open_unit(self) -> Pending | None:
         unit = self._pending[-1] if self._pending else None

@@ -23,7 +23,7 @@ from cosd_api.decoding.commands import (
     StartDraft,
 )
 from cosd_api.decoding.cosd import CoSD
-from cosd_providers.contract import DraftEnd, Provider, Token, Usage
+from cosd_providers.contract import DraftEnd, Provider, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.text import merge, sendable
 
@@ -41,7 +41,6 @@ class Driver:
         prompt: the text that the response goes on from.
         draft: the model that writes.
         assistants: the models that are asked.
-        ledgers: one for the draft and one for each assistant, in this order.
         budget: what they may spend together.
         emit: takes the tokens as they become final.
     """
@@ -52,15 +51,14 @@ class Driver:
         prompt: str,
         draft: Provider,
         assistants: Sequence[Provider],
-        ledgers: Sequence[Usage],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
     ) -> None:
         self.decoder = decoder
         self.prompt = prompt
+        self._size = len(prompt.encode())
         self.draft = draft
         self.assistants = assistants
-        self.draft_ledger, *self.ledgers = ledgers
         self.budget = budget
         self.emit = emit
         self.draft_requests = 0
@@ -133,26 +131,27 @@ class Driver:
                 self._closed("draft", command.draft)
 
     async def _read_draft(self, command: StartDraft) -> None:
-        stream = self.draft.generate(
-            self.prompt,
-            command.text,
-            max_tokens=command.max_tokens,
-            continuation=command.continuation,
-            usage=self.draft_ledger,
-        )
         last: Token | DraftEnd | None = None
-        self.budget.begin_draft()
-        async with aclosing(stream):
-            async for item in stream:
-                if isinstance(item, Token):
-                    _check_probs([item], self.draft.name)
-                    self.drafted_tokens += 1
-                    self._step(self.decoder.drafted, command.draft, item)
-                    self.budget.wrote()
-                else:
-                    self._check_end(item, last)
-                    self._step(self.decoder.draft_ended, command.draft, item)
-                last = item
+        with self.budget.spending(0, [self._size + len(command.text)], drafts=True) as usage:
+            stream = self.draft.generate(
+                self.prompt,
+                command.text,
+                max_tokens=command.max_tokens,
+                continuation=command.continuation,
+                usage=usage,
+            )
+            async with aclosing(stream):
+                async for item in stream:
+                    if isinstance(item, Token):
+                        _check_probs([item], self.draft.name)
+                        self.drafted_tokens += 1
+                        self._step(self.decoder.drafted, command.draft, item)
+                        if self.decoder.finished is None:  # else its bill is all that is waited for
+                            usage.wrote()
+                    else:
+                        self._check_end(item, last)
+                        self._step(self.decoder.draft_ended, command.draft, item)
+                    last = item
         if not isinstance(last, DraftEnd):
             raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
 
@@ -194,8 +193,9 @@ class Driver:
             try:
                 self.budget.check()
                 self.assistant_requests += 1
-                ledger = self.ledgers[command.assistant]
-                proposals = await assistant.propose(self.prompt, command.text, command.questions, usage=ledger)
+                sizes = [self._size + question.start for question in command.questions]
+                with self.budget.spending(1 + command.assistant, sizes) as usage:
+                    proposals = await assistant.propose(self.prompt, command.text, command.questions, usage=usage)
                 if len(proposals) != len(command.questions):
                     words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
                     raise ResponseError(words, endpoint=assistant.name)

@@ -20,10 +20,12 @@ class Loss:
     Attributes:
         token: index of the first token of the answer that it was not heard about.
         error: why.
+        before: whether it was lost before the answer began.
     """
 
     token: int
     error: Exception
+    before: bool = False
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ def summary(result: FusionResult) -> str:
         (len(result.tokens), "token"),
         (result.replacements, "replacement"),
         (result.draft_requests, "draft"),
-        (result.assistant_requests, "question"),
+        (result.assistant_requests, "request"),
     ]
     words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
     words[-1] += " to the assistant" + ("s" if len(result.assistants) > 1 else "") + _strategies(result)
@@ -116,11 +116,15 @@ def summary(result: FusionResult) -> str:
 
 
 def _strategies(result: FusionResult) -> str:
-    """In which ways the assistants answered, and how many places in each."""
+    """How many places the assistants answered, and how many of them in which way."""
     counts: Counter[str] = Counter()
     for usage in result.usage.values():
         counts.update(usage.strategies)
-    return f" ({', '.join(f'{name} {count}' for name, count in counts.most_common())})" if counts else ""
+    if not counts:
+        return ""
+    places = counts.total()
+    ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
+    return f" about {places} place{'' if places == 1 else 's'} ({ways})"
 
 
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:

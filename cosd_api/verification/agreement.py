@@ -14,7 +14,7 @@ class AgreementVerifier(BaseModel):
 
     Equations (4) and (5) without (6), which compares the assistant's probability: for an assistant that tells none. It
     takes the word of an assistant that is only guessing, too, so `RuleVerifier` is the better one wherever it can be
-    used.
+    used. `AgreementVerifier(alpha=0.5)` is the default.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.

@@ -150,6 +150,8 @@ class BudgetError(ProviderError):
 
     Attributes:
         limit: which: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
+        partial: the result so far, as with every error that ends a fusion. None where time was over before the servers
+            had said what they are: there is nothing yet that a result could tell.
     """
 
     limit: str = ""

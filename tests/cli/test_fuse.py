@@ -117,12 +117,12 @@ def test_the_timeout_goes_to_every_server(scripted: Scripted, monkeypatch: pytes
         return scripted.connect(url, model=model)
 
     monkeypatch.setattr("cosd_api.cli.fuse.connect", connect)
-    assert scripted("Q", "--timeout", "7.5", urls=("draft", "one", "two")).exit_code == 0
+    assert scripted("Q", "--read-timeout", "7.5", "--timeout", "60", urls=("draft", "one", "two")).exit_code == 0
     assert given == [7.5] * 3
 
 
 def test_limits_reach_the_fusion(scripted: Scripted) -> None:
-    numbers = ["--time-limit", "60", "--max-requests", "9", "--max-billed-tokens", "999", "--on-budget", "end"]
+    numbers = ["--timeout", "60", "--max-requests", "9", "--max-billed-tokens", "999", "--on-budget", "end"]
     result = scripted("Q", "--json", *numbers, "--on-assistant-error", "draft")
     settings = FusionResult.model_validate_json(result.stdout).settings
     assert (settings.timeout, settings.max_requests, settings.max_billed_tokens) == (60, 9, 999)
@@ -165,7 +165,8 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--timeout", "0"], "0 is no number of seconds above 0"),
         (["Q", "--timeout", "nan"], "nan is no number of seconds"),
         (["Q", "--timeout", "inf"], "inf is no number of seconds"),
-        (["Q", "--time-limit", "0"], "0 is no number of seconds above 0"),
+        (["Q", "--read-timeout", "0"], "0 is no number of seconds above 0"),
+        (["Q", "--time-limit", "5"], "No such option"),
         (["Q", "--max-requests", "0"], "max-requests"),
         (["Q", "--max-billed-tokens", "x"], "max-billed-tokens"),
         (["Q", "--on-budget", "stop"], "'raise'"),
@@ -185,6 +186,14 @@ def test_wrong_usage(scripted: Scripted, arguments: list[str], words: str) -> No
     assert words in " ".join(result.stderr.replace("│", "").split())
     assert result.stdout == ""
     assert not any(requests(scripted))
+
+
+def test_what_is_wrong_with_a_tree_is_said_in_our_words(scripted: Scripted, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('{"nodes": [{"feature": "p", "threshold": 0.5, "left": 0, "right": 0}]}')
+    result = scripted("Q", "--tree", str(tmp_path / "t"))
+    words = "".join(result.stderr.replace("│", "").split())
+    assert result.exit_code == 2
+    assert "isnotree:node0:child0isnotoneofthenodesafterit" in words
 
 
 def test_servers_are_required() -> None:
@@ -207,7 +216,20 @@ def test_a_failing_server_is_one_line(scripted: Scripted, flags: list[str]) -> N
     result = scripted("Q", *flags)
     assert result.exit_code == 1
     assert result.stderr == f"cosd: {error}\n"
-    assert result.stdout in ("", " a\n") if not flags else result.stdout == ""
+    if flags:
+        partial = FusionResult.model_validate_json(result.stdout)
+        assert (partial.finish_reason, partial.stop_reason, partial.text) == ("error", "ConnectError", " a")
+    else:
+        assert result.stdout in ("", " a\n")
+
+
+def test_nothing_is_written_where_nothing_was_begun(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe() -> None:
+        raise ConnectError("no connection")
+
+    monkeypatch.setattr(scripted.providers["http://one"], "describe", describe)
+    result = scripted("Q", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
 
 
 def test_what_is_verified_is_written_when_a_limit_is_reached(scripted: Scripted) -> None:
@@ -217,6 +239,10 @@ def test_what_is_verified_is_written_when_a_limit_is_reached(scripted: Scripted)
         "cosd: max_requests=1 is reached (1 were sent). Allow more, or let the answer end there: "
         'on_budget="end" (--on-budget end).\n'
     )
+    as_json = scripted("Q", "--max-requests", "1", "--json")
+    partial = FusionResult.model_validate_json(as_json.stdout)
+    assert (as_json.exit_code, as_json.stderr) == (1, raised.stderr)
+    assert (partial.finish_reason, partial.stop_reason, partial.text) == ("budget", "max_requests", " a")
     ended = scripted("Q", "--max-requests", "1", "--on-budget", "end")
     assert (ended.exit_code, ended.stdout) == (0, " a\n")
     assert ended.stderr.startswith("cosd: budget ('max_requests'), 1 token, ")

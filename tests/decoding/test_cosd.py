@@ -15,7 +15,18 @@ import reference
 import schedules
 import toys
 from cosd_api import AgreementVerifier, RuleVerifier
-from cosd_api.decoding.commands import DRAFT, Ask, CancelDraft, Command, Emit, Fail, Finish, Placed, StartDraft
+from cosd_api.decoding.commands import (
+    DRAFT,
+    Ask,
+    CancelAsk,
+    CancelDraft,
+    Command,
+    Emit,
+    Fail,
+    Finish,
+    Placed,
+    StartDraft,
+)
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.verification import needs_q
 from cosd_providers.contract import Proposal, Token
@@ -407,6 +418,26 @@ def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_th
     assert bool(decoder.lost) == loses
     assert [one.verified for one in decoder.response.tokens] == [not loses]
     assert [one.source for one in decoder.response.tokens] == [first]
+
+
+def test_one_that_failed_is_lost_beside_one_that_is_certain_and_one_that_is_not_heard_any_more() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=3, survives=lambda _: True)
+    decoder.start()
+    asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
+    commands = decoder.answered(asks[1].ask, [Proposal(0, (Token(b"x", 1.0),))])
+    assert CancelAsk(asks[2].ask) in commands
+    commands = decoder.ask_failed(asks[0].ask, ValueError("gone"))
+    assert [command.text for command in commands if isinstance(command, StartDraft)] == [b"x"]
+    assert decoder.lost.keys() == {0}
+
+
+def test_a_failure_waits_for_those_listed_before_who_may_be_certain() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder.start()
+    first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
+    error = ValueError("gone")
+    assert decoder.ask_failed(second.ask, error) == []
+    assert decoder.answered(first.ask, [Proposal(0, (Token(b"x", 0.9),))])[-1] == Fail(error)
 
 
 def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:

@@ -104,7 +104,7 @@ async def many_answers(prompts: Sequence[str]) -> list[str]:
         assert_type(stream.result, FusionResult)
         assert_type(await fusion.generate(prompts[0]), FusionResult)
         async for answer in fusion.map(prompts, on_error="return", max_requests=40):
-            assert_type(answer, FusionResult | ProviderError)
+            assert_type(answer, FusionResult | ProviderError | SettingError)
     return texts
 
 

@@ -125,7 +125,7 @@ class Echo:
     async def score(self, prefix: Prefix, usage: Usage) -> Scored:
         """A text's own tokens and what the model says at each.
 
-        A server may echo a short text rightly and not a long one: where it has grown much, some places near its end are
+        A server may echo a short text rightly and not a long one: where it has grown much, two places near its end are
         asked, too.
 
         Raises:
@@ -138,12 +138,10 @@ class Echo:
             words = "the echo of the text does not hold what that of a known text did"
             raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
         if len(text) > _GROWN * self._sound:
-            agreeing = await self._agreeing(scored, {}, usage, since=len(text) - len(text) // _GROWN)
-            if agreeing is None:
+            if await self._agreeing(scored, {}, usage, 2, since=len(text) - len(text) // _GROWN) is None:
                 words = "the echo of a long text does not agree with what the model says there"
                 raise ResponseError(words, endpoint=self._asking.endpoint)
-            if agreeing:
-                self._sound = len(text)
+            self._sound = len(text)
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int) -> Scored | None:
@@ -190,11 +188,16 @@ class Echo:
         return agreeing is not None and len(agreeing) >= _AGREEING and powered(agreeing) is None
 
     async def _agreeing(
-        self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, since: int = 0
+        self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
-        """Places from byte `since` on where the server, asked there, says the same and not what is beside them.
+        """Places where the server, asked there, says the same, and not the same as beside them; None if it does not.
 
-        None where it says something else at one of them.
+        Args:
+            scored: the text, scored.
+            asked: keeps what it says.
+            usage: is billed.
+            most: places that are asked.
+            since: byte from which on they are.
         """
         cuts: list[tuple[int, bytes]] = []
         before = b""
@@ -203,7 +206,7 @@ class Echo:
                 cuts.append((at, before))
             before += position.pick.token.data
         agreeing: list[tuple[Position, Position]] = []
-        for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))]:
+        for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))][:most]:
             if text not in asked:
                 asked[text] = await self._asking.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
             answer = asked[text]
