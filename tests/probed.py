@@ -11,7 +11,7 @@ from plain import Plain
 
 __all__ = ["printed", "probed", "shape"]
 
-README = Path(__file__).parents[1] / "README.md"
+TEXT = Path(__file__).parents[1] / "docs/probe.md"
 
 #: What the small models answer shortly.
 PROMPT = "Q: What is the capital of Brazil?\nA:"
@@ -54,8 +54,8 @@ async def probed(plain: Plain, **options: Any) -> Card:
 
 
 def printed(engine: str) -> str:
-    """The card of a server of this kind in the README, as the command has printed it."""
-    blocks = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    """The card of a server of this kind in docs/probe.md, as the command has printed it."""
+    blocks = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", TEXT.read_text(encoding="utf-8"), re.DOTALL)
     [block] = [block for block in blocks if f": {engine} " in block.partition("\n")[0]]
     return str(block)
 

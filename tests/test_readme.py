@@ -1,0 +1,150 @@
+"""What README.md and docs/ show works as it is printed there: programs, commands, names, links."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from cosd_api import Fusion
+from cosd_api.cli.app import app
+from cosd_api.demo.servers import Pair
+from cosd_providers.connect import ADAPTERS
+from cosd_providers.openai.dialects import DIALECTS
+from probed import printed
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def programs() -> Iterator[object]:
+    for name, text in TEXTS.items():
+        blocks = [block for language, block in FENCE.findall(text) if language == "python"]
+        yield from (pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("program", list(programs()))
+def test_programs_run(
+    program: str, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "sys.argv" in program or "http://gpu1:8080" in program
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["first.py", pair.sums, pair.facts])
+    code = program.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
+    exec(compile(code, "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
+    shown = capsys.readouterr().out
+    if "In Peru" in program or "In {}" in program:
+        assert shown.startswith(" The capital of Peru is Lima and the total is 42.\n")
+    else:
+        assert "capital of Brazil is Bras" in shown or "as a draft         yes" in shown
+
+
+def test_programs_are_there() -> None:
+    assert len(list(programs())) >= 5
+
+
+@pytest.mark.live
+def test_what_goes_wrong_is_caught_by_the_program_that_shows_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = (block for _, block in FENCE.findall(TEXTS["README.md"]) if "except ProviderError" in block)
+    for url, timeout, words in (
+        ("http://127.0.0.1:9", 60, "http://127.0.0.1:9: no connection"),
+        (pair.sums, 1e-9, "None\n"),
+    ):
+        code = program.replace("http://gpu1:8080", url).replace("http://gpu2:8080", pair.facts)
+        assert "timeout=60" in code
+        exec(compile(code.replace("timeout=60", f"timeout={timeout}"), "<the text>", "exec", dont_inherit=True), {})
+        assert capsys.readouterr().out.startswith(words)
+
+
+def commands() -> list[list[str]]:
+    """The words of every `cosd ...` in a block, without what is for the shell alone."""
+    found: list[list[str]] = []
+    for text in TEXTS.values():
+        for language, block in FENCE.findall(text):
+            if not language:
+                lines = block.replace("\\\n", " ").split("\n")
+                starts = [line.partition("&&")[2].strip() if "&&" in line else line for line in lines]
+                told = [start.removeprefix("$ ") for start in starts]
+                found += [shlex.split(line, comments=True) for line in told if line.startswith("cosd ")]
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_are_taken(words: list[str]) -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    command = group.commands[words[1]]
+    given = words[2 : words.index("<") if "<" in words else None]
+    command.make_context("cosd", given)  # raises for an option that there is not, and for a value that it does not take
+
+
+def test_commands_are_there() -> None:
+    assert {words[1] for words in commands()} >= {"fuse", "probe", "servers"}
+
+
+def test_options_that_are_named_in_prose_exist() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    known = {option for command in group.commands.values() for one in command.params for option in one.opts}
+    named = set(re.findall(r"`(--[a-z-]+)`", TEXTS["README.md"]))
+    assert named
+    assert named - known == set()
+
+
+def rows(text: str, title: str) -> list[list[str]]:
+    """The cells of the table whose first title this is."""
+    lines = text.split("\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {title} |"))
+    table = lines[start + 2 : lines.index("", start)]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+
+
+def test_settings_are_those_of_a_fusion() -> None:
+    taken = {**inspect.signature(Fusion.generate).parameters, **inspect.signature(Fusion).parameters}
+    shown = [name for row in rows(TEXTS["README.md"], "setting") for name in re.findall(r"`(\w+)`", row[0])]
+    not_settings = {"self", "prompt", "draft", "assistant", "refused"}
+    assert sorted(shown) == sorted(taken.keys() - not_settings)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/servers.md"])
+def test_every_engine_is_in_the_table_of_servers(name: str) -> None:
+    cells = " ".join(row[0] for row in rows(TEXTS[name], "server (`engine`)"))
+    engines = re.findall(r"\(`[^)]*\)", cells)
+    shown = {engine for words in engines for engine in re.findall(r"`([^`]+)`", words)}
+    assert shown - {*ADAPTERS, *DIALECTS} == set()
+    assert ADAPTERS.keys() <= shown
+
+
+def test_the_short_probe_is_out_of_the_long_one() -> None:
+    (block,) = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", TEXTS["README.md"], re.DOTALL)
+    whole = iter(printed("llama.cpp").split("\n"))
+    assert [line for line in block.splitlines() if line not in whole] == []
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("name", list(TEXTS))
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", TEXTS[name])):
+        path, _, fragment = target.partition("#")
+        if "://" in target:
+            continue
+        file = ((ROOT / name).parent / path).resolve() if path else ROOT / name
+        assert file.exists(), target
+        headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) if fragment else []
+        assert not fragment or fragment in map(anchor, headings), target
