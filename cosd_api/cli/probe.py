@@ -30,8 +30,12 @@ def run_probe(
     model: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Which model; one for each URL, in their order.")
     ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What kind of server, where that is not seen; one for each URL."),
+    ] = None,
     prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="What a short draft goes on from; best one with a short answer.")
+        str, typer.Option(metavar="TEXT", help="What a short draft goes on from; best answered in one sentence.")
     ] = PROMPT,
     save: Annotated[
         list[Path] | None,
@@ -48,9 +52,9 @@ def run_probe(
     It costs some dozens of short requests for each server, which are counted. Exit codes: 0; 1 a server failed, or can
     neither draft nor assist; 2 usage.
     """
-    _check_counts(len(urls), model, save)
+    _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
-        cards = anyio.run(_probed, urls, model or [], prompt)
+        cards = anyio.run(_probed, urls, model or [], engine or [], prompt)
         for card, path in zip(cards, save or [], strict=False):
             if card is not None:
                 _save(card, path)
@@ -72,19 +76,20 @@ def _save(card: Card, path: Path) -> None:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--save") from error
 
 
-async def _probed(urls: Sequence[str], models: Sequence[str], prompt: str) -> list[Card | None]:
+async def _probed(urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str) -> list[Card | None]:
     """A card for each server, in order; None for one that failed, which is said."""
     cards: list[Card | None] = []
-    for url, model in zip_longest(urls, models):
+    for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
             say(f"asking {url}")
         try:
-            cards.append(await probe(url, prompt=prompt, model=model))
+            cards.append(await probe(url, prompt=prompt, model=model, engine=engine))
         except ProviderError as error:
             say(str(error))
             cards.append(None)
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="URL") from error
+            hint = "--engine" if str(error).startswith("there is no engine") else "URL"
+            raise typer.BadParameter(str(error), param_hint=hint) from error
     return cards
 
 
@@ -120,7 +125,7 @@ def _together(cards: Sequence[Card]) -> str:
     return 'Together: not all of them show their tokenizer: a fusion judges word by word (unit="word").'
 
 
-def _check_counts(urls: int, models: list[str] | None, files: list[Path] | None) -> None:
-    for given, what in ((models, "--model"), (files, "--save")):
+def _check_counts(urls: int, *options: tuple[Sequence[object] | None, str]) -> None:
+    for given, what in options:
         if given and len(given) != urls:
             raise typer.BadParameter(f"{len(given)} given for {urls} URLs: give one for each", param_hint=what)

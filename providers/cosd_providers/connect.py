@@ -17,7 +17,7 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.findings import Memory
 from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.keys import only_keys
-from cosd_providers.http.limits import Limits
+from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
@@ -45,6 +45,9 @@ ADAPTERS: Mapping[str, Callable[..., Provider]] = {
     "vllm": Vllm,
 }
 """The engines that have an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
+
+_PROBED = {"api", "dialect"}
+"""Options on which what a card holds depends."""
 
 _LONG = 60  # characters; what is longer is more likely a key
 
@@ -93,8 +96,11 @@ def connect(
             decides, or the card is of another server, or none.
         OSError: the card's file cannot be read.
         UnsupportedError: the `tokenizer` cannot be used.
-        TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named.
+        TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named; or
+            something given is of another kind than it has to be.
     """
+    _check_given(url, engine, http_client, card)
+    checked_limits(limits)
     kept = Memory.load(card) if isinstance(card, str | PathLike) else card
     if kept is not None:
         engine, model, options = _as_kept(kept, engine, model, options)
@@ -124,13 +130,34 @@ def connect(
     return Recognized(transport, adapter, model)
 
 
+def _check_given(url: object, engine: object, http_client: object, card: object) -> None:
+    """Sees at once what would fail at the first use, in words that nobody understands there."""
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
+    if not isinstance(engine, str | None):
+        raise TypeError(f"engine must be a name such as 'vllm', not {type(engine).__name__}")
+    if not isinstance(http_client, HttpClient | None):
+        raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
+    if isinstance(card, str) and card.lstrip().startswith("{"):
+        raise ValueError("card is the text of a card; give its file, or Card.model_validate_json(text)")
+    if not isinstance(card, Memory | str | PathLike | None):
+        kind = type(card).__name__
+        more = "; Card.model_validate(card) makes one of it" if isinstance(card, dict) else ""
+        raise TypeError(f"card must be what probe returned, or its file, not {kind}{more}")
+
+
 def _as_kept(
     kept: Memory, engine: str | None, model: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
     """Engine, model and options as a card has them."""
     if kept.engine is None or kept.learned is None:
         raise ValueError("the card has nothing to connect with: the probe could not use this server")
-    for name, given, theirs in (("engine", engine, kept.engine), ("model", model, kept.model)):
+    said = [
+        (name, getattr(given, "engine", given), kept.options[name])
+        for name, given in options.items()
+        if name in _PROBED & kept.options.keys()
+    ]
+    for name, given, theirs in (("engine", engine, kept.engine), ("model", model, kept.model), *said):
         if given is not None and given != theirs:
             raise ValueError(f"the card is of the {name} {theirs!r}, not {given!r}: probe again")
     own = {**kept.options, **options}
@@ -161,7 +188,7 @@ class _Adapter:
             more = {"dialect": engine, **more}
         elif engine not in ADAPTERS:
             known = sorted({*ADAPTERS, *DIALECTS})
-            near = difflib.get_close_matches(engine, known, 1)
+            near = difflib.get_close_matches(engine.lower(), known, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise ValueError(f"there is no engine {engine!r}; {advice}")
         if self.tokenizer is not None:

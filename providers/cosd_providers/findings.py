@@ -6,7 +6,8 @@ probe can ask questions whose answers are known and see what a server makes of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -31,6 +32,7 @@ __all__ = [
     "encoding",
     "listed",
     "near",
+    "powered",
     "unseen",
 ]
 
@@ -43,7 +45,10 @@ TEST_TEXT = (
 SCHEMA = 1
 """The version of a card's form."""
 
-_RELATIVE, _ABSOLUTE = 0.2, 1e-2  # a logit of 16 bits above 16 is one of every eighth: a probability, one of 13 %
+# A logit of 16 bits above 16 is one of every eighth. Of two answers each may round another way: 28 % at most.
+_RELATIVE, _ABSOLUTE = 0.3, 2e-2
+_POWER = 0.1  # by which that of ratios of probabilities may be another than 1
+_RATIO = 0.3  # of the logarithm of such a ratio: twice the noise
 _COMPARED = 3  # tokens of each distribution
 
 REPLY_WAYS = ("", "continue_final_message", "prefix")
@@ -154,6 +159,9 @@ class Memory(BaseModel):
             data = from_json(Path(path).read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} is no card of a probe: it is not JSON") from error
+        if isinstance(data, dict) and "cards" in data:
+            words = "it is the output of cosd probe --json; give the file that --save FILE, or card.save(FILE), writes"
+            raise ValueError(f"{path} is no card of a probe: {words}")
         version = data.get("schema_version") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType]
         if version not in (None, SCHEMA):
             raise ValueError(f"{path} is a card of version {version}, and version {SCHEMA} is read: probe again")
@@ -165,19 +173,17 @@ class Memory(BaseModel):
             raise ValueError(f"{path} is no card of a probe: {where}: {first['msg']}") from None
 
 
-def near(one: float, other: float, *, relative: float = _RELATIVE, absolute: float = _ABSOLUTE) -> bool:
+def near(one: float, other: float) -> bool:
     """Whether two probabilities are the same but for a server's noise."""
-    return abs(one - other) <= max(relative * other, absolute)
+    return abs(one - other) <= max(_RELATIVE * other, _ABSOLUTE)
 
 
-def agree(one: Position, other: Position, *, relative: float = _RELATIVE, absolute: float = _ABSOLUTE) -> bool:
+def agree(one: Position, other: Position) -> bool:
     """Whether two positions show the same distribution, as far as both tell it, but for a server's noise.
 
     Args:
         one: a position; where its own token alone is told, that is compared.
         other: as generated.
-        relative: of a probability, by which it may differ.
-        absolute: by which it may differ where it is small.
     """
     here = listed(one)
     there = sorted(listed(other).items(), key=lambda item: -item[1])
@@ -186,14 +192,36 @@ def agree(one: Position, other: Position, *, relative: float = _RELATIVE, absolu
     narrow = not one.top  # its own token alone is told
     if narrow:
         [(key, prob)] = here.items()
-        return key in dict(there) and near(dict(there)[key], prob, relative=relative, absolute=absolute)
+        return key in dict(there) and near(dict(there)[key], prob)
     for key, prob in there[:_COMPARED]:
         if key not in here:
-            if prob > absolute and len(here) >= _COMPARED:
+            if prob > _ABSOLUTE and len(here) >= _COMPARED:
                 return False
-        elif not near(here[key], prob, relative=relative, absolute=absolute):
+        elif not near(here[key], prob):
             return False
     return there[0][0] in here
+
+
+def powered(pairs: Iterable[tuple[Position, Position]]) -> float | None:
+    """The power that some positions' ratios of probabilities are of, as with another temperature; None where of none.
+
+    Noise is too large to see that at one place, but it moves each ratio in its own way.
+
+    Args:
+        pairs: positions, each with the one of the same place as generated.
+    """
+    apart = along = 0.0
+    for one, other in pairs:
+        here, there = listed(one), listed(other)
+        told = [key for key, prob in there.items() if prob > 0 and here.get(key, 0) > 0]
+        for key in told:
+            best = max(told, key=there.__getitem__)
+            ratio = math.log(there[best] / there[key])
+            apart += ratio**2
+            along += ratio * math.log(here[best] / here[key])
+    if abs(along - apart) <= max(_POWER * apart, _RATIO * math.sqrt(apart)):
+        return None
+    return along / apart
 
 
 def listed(position: Position) -> dict[tuple[bytes, bool], float]:

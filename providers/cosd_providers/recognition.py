@@ -38,6 +38,9 @@ _ROUTES = {
 """A route, and the field in its answer, that only one kind of server has; behind a dot a field in that field."""
 
 
+_NAME_IT = "Or say what it is: engine='openai' for connect, --engine openai for cosd probe."
+
+
 async def recognize(transport: Transport) -> str:
     """The engine behind a URL: `"llama.cpp"`, `"vllm"`, `"tgi"`, or the name of an OpenAI-compatible dialect.
 
@@ -59,7 +62,7 @@ async def recognize(transport: Transport) -> str:
     raise UnsupportedError(
         "cannot tell what kind of server this is: it answers none of /v1/models, /info, /props and /api/tags",
         endpoint=transport.endpoint,
-        hint="Is this the URL of the API, without a route? Or name it: connect(url, engine='openai').",
+        hint=f"Is this the URL of the API, without a route? {_NAME_IT}",
     )
 
 
@@ -80,7 +83,7 @@ async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dic
         return {}
     except (StatusError, ProviderTimeoutError) as error:
         if isinstance(error, ProviderTimeoutError):
-            error.hint = "It took the connection. Is it an API? Or name it: connect(url, engine='openai')."
+            error.hint = f"It took the connection. Is it an API? {_NAME_IT}"
         if strict:
             raise
         return {}

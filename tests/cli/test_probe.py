@@ -41,11 +41,11 @@ CARDS: Mapping[str, Card | Exception] = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is probed, in order: URLs, models and prompts."""
+    """What is probed, in order: URLs, models, engines and prompts."""
     calls: list[Any] = []
 
-    async def stand_in(url: str, *, prompt: str, model: str | None) -> Card:
-        calls.append((url, model, prompt))
+    async def stand_in(url: str, *, prompt: str, model: str | None, engine: str | None) -> Card:
+        calls.append((url, model, engine, prompt))
         found = CARDS[url]
         if isinstance(found, Exception):
             raise found
@@ -114,8 +114,20 @@ def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     options = ["--model", "one", "--model", "two", "--prompt", "P", "--save", files[0], "--save", files[1]]
     assert run("good", "same", options=options).exit_code == 0
-    assert asked == [("http://good", "one", "P"), ("http://same", "two", "P")]
+    assert asked == [("http://good", "one", None, "P"), ("http://same", "two", None, "P")]
     assert [Card.load(path).endpoint for path in files] == ["http://good", "http://same"]
+
+
+def test_engines(asked: list[Any]) -> None:
+    assert run("good", "same", options=["--engine", "vllm", "--engine", "tgi"]).exit_code == 0
+    assert [call[2] for call in asked] == ["vllm", "tgi"]
+
+
+def test_an_engine_that_nobody_knows() -> None:
+    result = cosd("probe", "http://gpu1", "--engine", "vLLM")
+    assert result.exit_code == 2
+    words = re.sub(r"\s+│?\s*", " ", result.stderr)
+    assert "Invalid value for --engine: there is no engine 'vLLM'; did you mean 'vllm'?" in words
 
 
 @pytest.mark.usefixtures("asked")
@@ -126,6 +138,7 @@ def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
         (("odd",), "the URL is odd"),
         (("good", "same", "--model", "m"), "1 given for 2 URLs: give one for each"),
         (("good", "--save", "no/such/folder"), "no/such/folder: No such file or directory"),
+        (("good", "same", "--engine", "vllm"), "1 given for 2 URLs: give one for each"),
         (("good", "same", "--save", "f"), "1 given for 2 URLs: give one for each"),
     ],
 )

@@ -18,3 +18,12 @@ async def test_each_line(plain: Mapping[str, PlainLlamaCppPython], name: str, sc
     assert card["tokenizer"].value == "local"
     assert card["draft"].value == "text"
     assert "singles" in card.strategies
+    assert card["end"].value is False
+
+
+async def test_what_the_url_alone_tells(plain: Mapping[str, PlainLlamaCppPython]) -> None:
+    """Without a tokenizer all places are asked one by one, whatever the way is called; and an error has no dump."""
+    card = await probed(plain["facts"])
+    assert str(card).startswith(f"{plain['facts'].url}: llama-cpp-python, model ")
+    assert card.strategies == ("singles",)
+    assert card["ids"].seen.endswith("validation errors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -81,6 +82,8 @@ def test_engines_by_name(engine: str, kind: type[Provider]) -> None:
 def test_an_engine_that_nobody_knows() -> None:
     with pytest.raises(ValueError, match=r"there is no engine 'vlm'; did you mean 'vllm'\?"):
         connect("http://gpu1", engine="vlm")
+    with pytest.raises(ValueError, match=r"there is no engine 'LLaMA.cpp'; did you mean 'llama.cpp'\?"):
+        connect("http://gpu1", engine="LLaMA.cpp")
     with pytest.raises(ValueError, match=r"no engine 'x'; known are azure, .*llama.cpp, .*openai, .*tgi, .*vllm"):
         connect("http://gpu1", engine="x")
 
@@ -93,6 +96,34 @@ def test_options_of_one_engine() -> None:
         connect("http://gpu1", modle="m")
     with pytest.raises(TypeError, match="api"):
         connect("http://gpu1", engine="vllm", api="chat")
+
+
+@pytest.mark.parametrize("engine", [None, "openai", "llama.cpp"])
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"url": None}, TypeError, "url must be a text such as 'http://gpu1:8080', not NoneType"),
+        ({"card": 5}, TypeError, "card must be what probe returned, or its file, not int$"),
+        ({"card": {"model": "m"}}, TypeError, r"not dict; Card.model_validate\(card\) makes one of it"),
+        (
+            {"card": '{"schema_version": 1}'},
+            ValueError,
+            r"card is the text of a card; give its file, or Card\.model_va",
+        ),
+        ({"limits": {"concurrency": 2}}, TypeError, "limits are cosd_providers.Limits"),
+        ({"limits": httpx.Limits()}, TypeError, "those of an HTTP client go into its `http_client`"),
+        ({"http_client": httpx.Client()}, TypeError, "http_client must be an httpx.AsyncClient, not Client"),
+        ({"http_client": "proxy"}, TypeError, "http_client must be an httpx.AsyncClient, not str"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_at_once(engine: str | None, given: Any, kind: Any, words: str) -> None:
+    with pytest.raises(kind, match=words):
+        connect(**{"url": "http://gpu1", "engine": engine, **given})
+
+
+def test_an_engine_is_a_name() -> None:
+    with pytest.raises(TypeError, match="engine must be a name such as 'vllm', not type"):
+        connect("http://gpu1", engine=Vllm)  # type: ignore[arg-type]
 
 
 def test_tokenizers() -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from asked import draft
-from cosd_providers import Question, UnsupportedError, Usage, connect
+from cosd_providers import Question, UnsupportedError, Usage, connect, probe
 from cosd_providers.openai import DIALECTS, OpenAICompatible
 from cosd_providers.openai.dialects import dialect_at
 from cosd_providers.openai.hosted import HOSTED
@@ -166,6 +166,18 @@ async def test_a_chat_model_ends_in_the_right_words(name: str) -> None:
     with pytest.raises(UnsupportedError, match="an answer that was started is not continued"):
         await service.connect(api="chat").describe()
     assert not [request for request in service.seen[asked:] if request.method == "POST"]
+
+
+async def test_the_card_of_a_chat_model_says_why() -> None:
+    service = ChatModel("openai")
+    card = await probe(service.connect())
+    assert card.model == "toy"
+    assert card.spent.requests == len([request for request in service.seen if request.method == "POST"]) > 0
+    assert not card.can_draft
+    shown = " ".join(str(card).split())
+    assert "https://api.openai.com: openai, model toy server refused: this model takes messages only" in shown
+    assert "\nas a draft         no\nas an assistant    no\n" in str(card)
+    assert "Mistral" not in shown
 
 
 async def test_a_service_without_raw_text_says_so() -> None:

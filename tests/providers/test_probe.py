@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_providers import (
     Card,
     ConnectError,
@@ -272,12 +272,15 @@ async def test_a_strategy_that_is_answered_wrongly_is_not_used() -> None:
             return httpx.Response(answer.status_code, json=body)
 
     fake = Crossed(Talker(1))
-    card = await examined(Crossed(Talker(1)))
+    card = await examined(Crossed(Talker(1)))  # what is not known of a server, its adapter looks into
+    assert (card["lists"].value, card["propose"].value) == (False, True)
+    card = await examined(Crossed(Talker(1)), dialect="vllm")
     assert card["lists"].value is False
     assert card["propose"].value is False
     found = {way.name: (way.proved, way.wrong) for way in card.ways}
-    right, wrong = (True, False), (False, True)  # without a tokenizer an echo leaves most places to lists
-    assert found == {"list": wrong, "echo": wrong, "singles": right, "continuation": right}
+    right, wrong, none = (True, False), (False, True), (False, False)
+    # Without a tokenizer an echo leaves these places to lists, and a continuation is a request for each.
+    assert found == {"list": wrong, "echo": wrong, "singles": right, "continuation": none}
     assert card.can_assist
     assert card.options["strategy"] == card.strategies[0] != "list"
     assert "it says something else" in card.advice[0]
@@ -340,11 +343,65 @@ async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() ->
 async def test_probabilities_that_are_not_the_models_own(fault: str, value: str, usable: bool, words: str) -> None:
     server = Server(Talker())
     setattr(server, fault, True)
-    card = await examined(server)
+    card = await examined(server, dialect="vllm")  # which an adapter believes to be unsure
     assert card["probabilities"].value == value
     assert words in card["probabilities"].seen
     assert card.can_draft is usable
     assert card.can_assist is usable
+    card = await examined(server)
+    assert card.can_draft is usable
+    assert card.can_assist is usable
+    assert usable or "at temperature 0 the server tells no probabilities but 1 and 0" in card.draft_lacks[0]
+
+
+class TrimsPrompts(Server):
+    def _answer(self, body: Any, prompts: list[str], chat: str) -> Any:
+        return super()._answer(body, [prompt.rstrip() for prompt in prompts], chat)
+
+
+class TrimsAnswers(Server):
+    """The first token of an answer loses its space, and its string does, too."""
+
+    def _run(self, ids: Sequence[int], limit: int, count: int) -> list[Shown]:
+        first, *more = super()._run(ids, limit, count)
+        entry = first.entry and {**first.entry, "token": first.entry["token"].lstrip()}
+        if entry and entry["top_logprobs"]:
+            entry["top_logprobs"] = [{**one, "token": one["token"].lstrip()} for one in entry["top_logprobs"]]
+        return [replace(first, text=first.text.lstrip(), entry=entry), *more]
+
+
+class Balanced(Server):
+    """Two models in turn."""
+
+    turn = 0
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        plain = self.model
+        if request.content and json.loads(request.content).get("stream"):
+            self.turn += 1
+            self.model = (plain, Powered(Talker(77), 0.2))[self.turn % 2]
+        try:
+            return super().handle(request)
+        finally:
+            self.model = plain
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        (TrimsPrompts, "whole", "and no more with line breaks at its end: white space is taken off it"),
+        (TrimsAnswers, "draft", "gone on from its text it leaves out the white space at the beginning"),
+        (TrimsAnswers, "propose", "and not at token"),
+        (Balanced, "draft", "asked the same twice it writes something else from token"),
+    ],
+)
+async def test_what_would_make_a_fusion_silently_wrong(kind: Any, line: str, words: str, seed: int) -> None:
+    card = await examined(kind(Talker(seed)), dialect="vllm")
+    assert card[line].value is False
+    assert words in card[line].seen
+    assert not card.can_draft
+    assert not card.can_assist or kind is Balanced
 
 
 async def test_a_server_that_cannot_be_made_to_write_a_text() -> None:
@@ -501,6 +558,34 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
     assert right[line].value not in (False, None)
 
 
+async def test_what_others_answer_instead_is_no_strategy() -> None:
+    """Without a tokenizer nobody knows which places an echo, or a continuation, answers."""
+
+    class Local:
+        name, beginning = "local", 0
+
+        def encode(self, text: str) -> list[Piece]:
+            return [Piece(n, Talker().tokens[n]) for n in Talker().encode(text.encode())]
+
+        def token(self, id: int) -> bytes | None:
+            return Talker().tokens[id]
+
+    blind = {way.name: way for way in (await examined(Server(Talker(3)))).ways}
+    assert {way.name: way.proved for way in blind.values()} == {
+        "echo": False,
+        "list": True,
+        "singles": True,
+        "continuation": False,
+    }
+    assert blind["echo"].seen == "all places were answered by list instead"
+    assert blind["continuation"].seen == "it goes on at no place: a request for each, as singles"
+    no_lists = {way.name: way for way in (await examined(Server(Talker(3)), dialect="llama-cpp-python")).ways}
+    assert [way.name for way in no_lists.values() if way.proved] == ["singles"]
+    assert no_lists["list"].seen == "all places were answered by singles instead"
+    seeing = {way.name: way for way in (await examined(Server(Talker(3)), tokenizer=Local())).ways}
+    assert seeing["echo"].example == seeing["continuation"].example == (100, 400_000)
+
+
 # Cards.
 
 
@@ -615,9 +700,15 @@ async def test_cards_and_what_else_is_given() -> None:
     for options, words in (
         ({"engine": "vllm"}, "the card is of the engine 'openai', not 'vllm': probe again"),
         ({"model": "other"}, "the card is of the model 'toy', not 'other': probe again"),
+        ({"dialect": "vllm"}, "the card is of the dialect 'sglang', not 'vllm': probe again"),
+        ({"api": "chat"}, "the card is of the api 'completions', not 'chat': probe again"),
     ):
         with pytest.raises(ValueError, match=words):
             connect("http://gpu1:8080", card=card, **options)  # type: ignore[arg-type]
+    fake = Server(Talker())
+    async with fake.client() as client:
+        connected = connect("http://gpu1:8080", card=card, http_client=client, dialect="sglang", context=50)
+        assert (await connected.describe()).context == 50
     with pytest.raises(ValueError, match="the card is of http://gpu1:8080, not of http://gpu2:8080: probe this one"):
         connect("http://gpu2:8080", card=card)
     broken = card.model_copy(update={"learned": {"known": {}, "served": {}}})
@@ -661,6 +752,158 @@ async def test_it_is_said_where_nobody_answers() -> None:
     async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
         with pytest.raises(ConnectError):
             await probe("http://gpu1", engine="openai", http_client=client)
+
+
+@dataclass(frozen=True)
+class Terse(Talker):
+    """Ends at once after some prompts; `always` after all."""
+
+    always: bool = False
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        text = b"".join(self.tokens[n] for n in ids)
+        if not (self.always or b"terse" in text):
+            return super().next(ids)
+        return [0.1, 0.2] + [0.0] * (len(self.tokens) - 3) + [0.7]
+
+
+@pytest.mark.parametrize("engine", ["openai", "llama.cpp", "vllm", None])
+async def test_a_prompt_that_is_not_answered(engine: str | None) -> None:
+    fakes: Any = {"openai": Server, "llama.cpp": LlamaCpp, "vllm": FakeVllm}
+    if engine is None:
+        card = await probe(ScriptedProvider(Terse()), prompt="Be terse.")
+    else:
+        card = await examined(fakes[engine](Terse()), engine, prompt="Be terse.")
+    assert card.can_draft and card.can_assist
+    assert card["draft"].value in ("text", "ids")
+    assert card["propose"].value is True
+    assert card["draft"].seen.endswith("; after a text of the probe's own, as the answer was too short")
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+async def test_an_empty_prompt_is_none(prompt: str) -> None:
+    fake = Server(Talker(1))
+    await examined(fake, prompt=prompt)
+    assert all(body["prompt"] and body["prompt"] != prompt for body in fake.bodies if "prompt" in body)
+    assert any(body.get("prompt") == PROMPT for body in fake.bodies)
+
+
+@pytest.mark.parametrize("engine", ["openai", "llama.cpp"])
+async def test_where_every_answer_is_too_short_that_is_no_verdict(engine: str) -> None:
+    fake: Any = Server(Terse(always=True)) if engine == "openai" else LlamaCpp(Terse(always=True))
+    card = await examined(fake, engine)
+    assert [card[name].value for name in ("draft", "score", "propose")] == [None] * 3
+    assert {card[name].seen for name in ("draft", "score", "propose")} == {"the answer was too short"}
+    assert "a draft, resumed   unknown: the answer was too short\n" in str(card)
+    assert card.can_draft and card.can_assist
+
+
+async def test_without_probabilities_short_answers_are_no_verdict_either() -> None:
+    fake = Server(Terse(always=True), changes={"logprobs": None})
+    card = await examined(fake, dialect="vllm")
+    assert not card.can_draft
+    assert "without probabilities" in card.draft_lacks[0]
+
+
+async def test_an_end_that_the_adapter_does_not_rely_on_is_named() -> None:
+    """Its end is told, and the row of such servers says that it is not: a fusion warns."""
+    card = await examined(Server(Terse()), prompt="Be terse.")
+    assert card["end"].value is True
+    shown = " ".join(str(card).split())
+    assert "told, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
+    card = await examined(Server(Terse()), prompt="Be terse.", dialect="vllm")
+    assert "end of sequence    told, with its probability\n" in str(card)
+
+
+async def test_the_end_of_a_draft_counts_and_not_that_of_a_forced_text() -> None:
+    class Streams(Server):
+        """In streams the end has no entry."""
+
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            self.end = not json.loads(request.content or "{}").get("stream")
+            return super().handle(request)
+
+    card = await examined(Streams(Terse()), prompt="Be terse.")
+    assert (card["end"].value, card["end"].seen) == (False, "its probability is not told")
+
+
+async def test_a_part_of_a_character_is_not_taken_for_the_end() -> None:
+    """llama-cpp-python has an entry without a string for each such part, and none for the end."""
+
+    class Bytewise(Server):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle(request)
+            if b'"grammar"' not in request.content:
+                return answer
+            body = json.loads(answer.content)
+            for choice in body["choices"]:
+                shown = choice["logprobs"]
+                shown["tokens"] = [text if text.isascii() else "" for text in shown["tokens"]]
+            return httpx.Response(200, json=body)
+
+    line = (await examined(Bytewise(Talker(6), end=False)))["end"]
+    assert line.asked == "the end of an answer that was forced"  # that model's draft does not end
+    assert (line.value, line.seen) == (False, "its probability is not told")
+
+
+async def test_a_dump_in_an_error_is_left_out() -> None:
+    class Dumping(Server):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            prompt = json.loads(request.content or "{}").get("prompt")
+            if isinstance(prompt, list) and isinstance(prompt[0], int):
+                words = "2 validation errors:\n  {'type': 'string_type', 'input': [10]}\n"
+                return httpx.Response(400, json={"error": {"message": words}})
+            return super().handle(request)
+
+    assert (await examined(Dumping(Talker())))["ids"].seen == "400: 2 validation errors"
+
+
+async def test_the_kind_of_server_is_in_the_first_line() -> None:
+    card = await examined(Server(Talker()), "llama-cpp-python")
+    assert str(card).startswith("http://gpu1:8080: llama-cpp-python, model toy\n")
+
+
+async def test_a_name_that_no_line_has() -> None:
+    card = await examined(Server(Talker()))
+    with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, models, .*scoring, .*propose"):
+        card["scorng"]
+
+
+async def test_the_output_for_programs_is_no_card(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text('{"cards": [], "unit": null}')
+    with pytest.raises(ValueError, match=r"it is the output of cosd probe --json; give the file that --save FILE"):
+        connect("http://gpu1", card=path)
+
+
+async def test_names_of_this_machine_are_one() -> None:
+    async with Server(Talker()).client() as client:
+        card = await probe("http://127.0.0.1:8080", engine="openai", http_client=client)
+        assert (await connect("http://localhost:8080", card=card, http_client=client).describe()).model == "toy"
+    for other in ("http://localhost:8081", "http://localhost:8080/llm", "http://127.0.0.2:8080"):
+        with pytest.raises(ValueError, match=r"the card is of http://127\.0\.0\.1:8080, not of"):
+            connect(other, card=card)
+
+
+async def test_a_card_is_no_provider() -> None:
+    card = await examined(Server(Talker()))
+    given: Any = card
+    with pytest.raises(SettingError, match=r"not Card: connect\(url, card=card\) makes a provider of it"):
+        Fusion(draft="http://gpu1", assistant=given)
+
+
+@pytest.mark.parametrize(
+    ("server", "prompt", "words"),
+    [
+        (None, "", "server must be a URL or a provider, not NoneType"),
+        (["http://gpu1", "http://gpu2"], "", r"one server is probed at a time: await probe\(url\) for each"),
+        (Card(endpoint="http://gpu1", engine=None, model="m"), "", "is a card already; .* give its URL, 'http://gpu1'"),
+        ("http://gpu1", 5, "prompt must be a text, not int"),
+    ],
+)
+async def test_what_cannot_be_probed(server: Any, prompt: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        await probe(server, prompt=prompt)
 
 
 async def test_options_are_for_a_url() -> None:

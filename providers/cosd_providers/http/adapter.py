@@ -17,6 +17,8 @@ __all__ = ["Adapter", "checked_extra"]
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """What a server tells of a model that stays the same as long as the model does."""
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 _T = TypeVar("_T")
 
 
@@ -37,6 +39,11 @@ class Adapter:
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
 
+    @property
+    def sent(self) -> int:
+        """Generation requests that were sent: those by which it gets to know its server, too."""
+        return self._transport._limiter.sent
+
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
         return self
@@ -50,7 +57,7 @@ class Adapter:
         Raises:
             ValueError: it is of another server than this `endpoint`.
         """
-        if endpoint != self._transport.endpoint:
+        if _located(endpoint) != _located(self._transport.endpoint):
             raise ValueError(f"the card is of {endpoint}, not of {self._transport.endpoint}: probe this one")
         self._recalled = learned
 
@@ -98,6 +105,15 @@ class Adapter:
             if isinstance(one, dict) and one.get("id") == model:
                 return {key: one[key] for key in _LASTING if key in one}
         return {}
+
+
+def _located(endpoint: str) -> str:
+    """An endpoint with one name for this machine: its model is seen to be the same one at the first use."""
+    parts = urlsplit(endpoint)
+    if parts.hostname not in _LOOPBACK:
+        return endpoint
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://localhost{port}{parts.path}"
 
 
 def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[str]) -> Mapping[str, object]:

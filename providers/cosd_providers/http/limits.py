@@ -18,7 +18,7 @@ from aiolimiter import AsyncLimiter
 
 from cosd_providers.contract import Usage
 
-__all__ = ["Limiter", "Limits", "Slot"]
+__all__ = ["Limiter", "Limits", "Slot", "checked_limits"]
 
 _MINUTE = 60.0
 
@@ -56,20 +56,33 @@ class Limits:
                 raise ValueError(f"{name} is a number above 0, or None for no limit; not {rate!r}")
 
 
+def checked_limits(limits: Limits | None) -> Limits | None:
+    """The limits as they are.
+
+    Raises:
+        TypeError: these are the limits of something else.
+    """
+    if not (limits is None or isinstance(limits, Limits)):
+        raise TypeError("limits are cosd_providers.Limits; those of an HTTP client go into its `http_client`")
+    return limits
+
+
 class Limiter:
     """Makes the requests to one server wait.
 
     Args:
         limits: what may be sent.
 
+    Attributes:
+        sent: requests that count, so far.
+
     Raises:
         TypeError: these are the limits of something else.
     """
 
     def __init__(self, limits: Limits | None) -> None:
-        if not (limits is None or isinstance(limits, Limits)):
-            raise TypeError("limits are cosd_providers.Limits; those of an HTTP client go into its `http_client`")
-        self.limits = limits or Limits()
+        self.limits = checked_limits(limits) or Limits()
+        self.sent = 0
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     @asynccontextmanager
@@ -83,6 +96,7 @@ class Limiter:
         loop = self._of_this_loop()
         slot = Slot(loop.queue if usage is not None else _Queue(None), draft=draft)
         await slot.take()
+        self.sent += usage is not None
         try:
             yield slot
         finally:

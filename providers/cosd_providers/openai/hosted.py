@@ -15,7 +15,7 @@ __all__ = ["CHAT_ONLY", "HOSTED"]
 
 _COMPLETES = (
     "A model with /v1/completions can be used (with OpenAI: gpt-3.5-turbo-instruct, davinci-002, babbage-002), or a"
-    " service that continues an answer: DeepSeek, Fireworks, Mistral, Together, or your own vLLM or llama.cpp."
+    " service that continues an answer: DeepSeek, Fireworks, Together, or your own vLLM or llama.cpp."
 )
 
 CHAT_ONLY = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +20,21 @@ from cosd_providers.findings import Prompt, Said, Scoring, Wire
 from cosd_providers.probe.lines import Line, Value
 from cosd_providers.scoring import TIES
 
-__all__ = ["DRAFTED", "SENTENCE", "Inquiry", "reason"]
+__all__ = ["DRAFTED", "PROMPT", "SENTENCE", "TOO_SHORT", "Inquiry", "reason"]
 
 SENTENCE = "The capital of France is Paris, and the capital of Spain is Madrid."
 """A text in which a model is sure at some places and unsure at others."""
 
+PROMPT = "Q: What is the capital of France?\nA:"
+"""What the short draft goes on from, where nothing else is given."""
+
 DRAFTED = 16
 """Tokens of the short draft that much is compared with."""
+
+TOO_SHORT = "the answer was too short"
+
+_DUMP = re.compile(r"\n|\{['\"]")
+"""Where a server's message becomes a dump of data."""
 
 _OURS = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
 """Failures that say nothing of what the server can do."""
@@ -47,6 +56,7 @@ class Inquiry:
         scored: how a given text is scored in one request, where that was asked.
         fastest: seconds of the fastest request for one token.
         settings: what the server tells of how it was started.
+        short: whether every answer was too short to find anything out with it.
     """
 
     provider: Provider
@@ -60,6 +70,7 @@ class Inquiry:
     scored: Scoring | None = None
     fastest: float | None = None
     settings: Mapping[str, int] = field(default_factory=dict[str, int])
+    short: bool = False
 
     def note(self, name: str, value: Value, asked: str, seen: str) -> None:
         """Writes down what was found; a later word on the same line replaces the earlier."""
@@ -101,5 +112,6 @@ class Inquiry:
 
 
 def reason(error: ProviderError) -> str:
-    """An error in words, without its endpoint and hint."""
-    return str(error.args[0])
+    """An error in words, without its endpoint and hint, and without what a server has dumped behind them."""
+    words = str(error.args[0])
+    return _DUMP.split(words, maxsplit=1)[0].rstrip(" :;,") or words

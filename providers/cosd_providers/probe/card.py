@@ -52,12 +52,12 @@ class Card(Memory):
         """The line of that name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is none; it names those that there are.
         """
         for one in self.lines:
             if one.name == name:
                 return one
-        raise KeyError(name)
+        raise KeyError(f"the card has no line {name!r}; it has {', '.join(one.name for one in self.lines) or 'none'}")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the card as JSON, for `load` and for `connect(url, card=path)`."""
@@ -65,12 +65,14 @@ class Card(Memory):
 
     def __str__(self) -> str:
         version = f" {self.version}" if self.version else ""
-        rows = [f"{self.endpoint}: {self.engine or 'a provider'}{version}, model {self.model or 'unknown'}", ""]
+        kind = self.options.get("dialect") or self.engine or "a provider"
+        rows = [f"{self.endpoint}: {kind}{version}, model {self.model or 'unknown'}", ""]
         for one in self.lines:
             rows += line(one)
         rows.append("")
-        rows += wrapped("as a draft", "; ".join(self.draft_lacks) or "yes")
-        rows += wrapped("as an assistant", "; ".join(self.assistant_lacks) or self._asked())
+        refused = any(one.name == "server" and one.value is False for one in self.lines)  # the reason stands there
+        rows += wrapped("as a draft", "no" if refused else "; ".join(self.draft_lacks) or "yes")
+        rows += wrapped("as an assistant", "no" if refused else "; ".join(self.assistant_lacks) or self._asked())
         rows += prices(self.ways)
         for words in self.advice:
             rows += wrapped("would help", words)
@@ -79,7 +81,7 @@ class Card(Memory):
 
     def _asked(self) -> str:
         if self.by_agreement:
-            return "by agreement alone: it tells no probabilities (verifier=AgreementVerifier())"
+            return "by agreement alone: it tells no probabilities (verifier=AgreementVerifier(alpha=0.5))"
         return f"yes, asked by {', '.join(self.strategies)}" if self.ways else "yes"
 
     def __repr_args__(self) -> Sequence[tuple[str | None, Any]]:

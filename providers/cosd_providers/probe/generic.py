@@ -10,11 +10,15 @@ from typing import Any
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.findings import TEST_TEXT, near
-from cosd_providers.probe.asking import DRAFTED, Inquiry, reason
+from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
 
 __all__ = ["GENERIC", "differs", "drafted", "judged", "places", "same_prob"]
 
 _ASKED = 6  # places of a draft
+_LEAST = 3  # tokens that a draft must have for the comparisons to mean something
+_OWN = (PROMPT, "One, two, three, four, five, six, seven,")
+"""What a draft goes on from where the answer to the given prompt is too short, in turn."""
+_EVEN = 0.55  # more than half, by noise
 
 
 async def drafted(
@@ -57,27 +61,58 @@ async def tokenizer(inquiry: Inquiry) -> None:
 async def draft(inquiry: Inquiry) -> None:
     """Whether a draft comes with probabilities, and goes on after a pause as it would have without."""
     asked = f"a draft of {DRAFTED} tokens, and one of half as many that is then gone on from"
-    provider, prompt, usage = inquiry.provider, inquiry.prompt, inquiry.usage
-    inquiry.draft, end = await drafted(provider, prompt, b"", DRAFTED, usage)
-    told = [token for token in inquiry.draft if token.prob is not None and not token.end]
+    given = inquiry.prompt
+    await _find_draft(inquiry)
     if not inquiry.draft:
-        inquiry.note("draft", None, asked, "nothing was drafted")
+        inquiry.note("draft", None, asked, TOO_SHORT)
         return
-    if not told:
+    if all(token.prob is None for token in inquiry.draft if not token.end):
         inquiry.note("draft", False, asked, "its tokens have no probabilities")
         return
-    if end.reason == "end" and inquiry.value("end") is None:
-        known = inquiry.draft[-1].prob is not None
-        words = "it has a probability" if known else "its probability is not told"
-        inquiry.note("end", known, "the end of a draft", words)
+    await _resumed(inquiry, asked)
+    if inquiry.prompt != given:
+        line = next(line for line in inquiry.lines if line.name == "draft")
+        inquiry.note("draft", line.value, asked, f"{line.seen}; after a text of the probe's own, as {TOO_SHORT}")
+
+
+async def _find_draft(inquiry: Inquiry) -> None:
+    """A draft of some tokens: where the answer to the prompt is too short, one after a text of our own."""
+    body: list[Token] = []
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        tokens, end = await drafted(inquiry.provider, prompt, b"", DRAFTED, inquiry.usage)
+        if end.reason == "end" and tokens and tokens[-1].end:  # which counts, and not that of a text that was forced
+            known = tokens[-1].prob is not None
+            words = "it has a probability" if known else "its probability is not told"
+            inquiry.note("end", known, "the end of a draft", words)
+        own = [token for token in tokens if not token.end]
+        if len(own) > len(body):
+            body, inquiry.draft, inquiry.prompt = own, tokens, prompt
+        if len(body) >= _LEAST:
+            return
+    inquiry.short = not body
+
+
+async def _resumed(inquiry: Inquiry, asked: str) -> None:
+    """Whether a draft that was paused goes on as it would have without."""
+    provider, prompt, usage = inquiry.provider, inquiry.prompt, inquiry.usage
     half = max(1, len(inquiry.draft) // 2)
     first, paused = await drafted(provider, prompt, b"", half, usage)
+    again = differs(inquiry.draft[: len(first)], first)
+    if again is not None and not _tied(inquiry.draft[again], first[again]):
+        words = (
+            f"asked the same twice it writes something else from token {again} on: are there several models behind it?"
+        )
+        inquiry.note("draft", False, asked, words)
+        return
     text = b"".join(token.data for token in first)
     by = "ids" if paused.continuation is not None else "text"
     second, _ = await drafted(provider, prompt, text, DRAFTED - half, usage, paused.continuation)
     wrong = differs(inquiry.draft, [*first, *second])
     if wrong is None:
         inquiry.note("draft", by, asked, f"the same {len(inquiry.draft)} tokens")
+    elif paused.continuation is None and _trimmed(inquiry.draft[half : half + 1], second[:1]):
+        words = "gone on from its text it leaves out the white space at the beginning"
+        inquiry.note("draft", False, asked, words)
     elif paused.continuation is None:
         words = f"gone on from its text it differs from token {wrong} on: the text is read as other tokens"
         inquiry.note("draft", by, asked, words)
@@ -155,7 +190,9 @@ async def judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bo
             continue
         text = b"".join(token.data for token in inquiry.draft)[: question.start]
         fresh, _ = await drafted(inquiry.provider, inquiry.prompt, text, 1, inquiry.usage)
-        if differs(fresh, proposal.tokens[:1]) is None:
+        if _trimmed(inquiry.draft[at : at + 1], proposal.tokens[:1]):
+            wrong.append(at)
+        elif differs(fresh, proposal.tokens[:1]) is None:
             other += 1
         else:
             wrong.append(at)
@@ -166,14 +203,32 @@ async def judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bo
     return same + other > 0, seen + more
 
 
+def _tied(one: Token, other: Token) -> bool:
+    """Whether two tokens may be about as probable, so that noise decides which of them is written."""
+    return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
+
+
+def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
+    """Whether a token is another one without the white space at its beginning."""
+    return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
+
+
 async def _agreement(inquiry: Inquiry) -> None:
     """The same for a model that tells no probabilities: whether it agrees with its own words."""
     asked = "whether it agrees with its own words: it tells no probabilities"
     if inquiry.wire is None:
         inquiry.note("propose", None, asked, "its words cannot be asked for")
         return
-    [said] = await inquiry.wire.ask([inquiry.prompt], inquiry.usage, limit=DRAFTED)
-    words = re.findall(r"\s*\S+", said.text)[:-1][:_ASKED]
+    words: list[str] = []
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        [said] = await inquiry.wire.ask([prompt], inquiry.usage, limit=DRAFTED)
+        if words := re.findall(r"\s*\S+", said.text)[:-1][:_ASKED]:
+            break
+    else:
+        inquiry.note("propose", None, asked, TOO_SHORT)
+        inquiry.short = True
+        return
+    inquiry.prompt = prompt
     starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
     questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
     text = "".join(words).encode()

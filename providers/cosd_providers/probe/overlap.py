@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cosd_providers.findings import Said, Scoring, agree, listed
+from cosd_providers.findings import Said, Scoring, agree, listed, powered
 from cosd_providers.scoring import Position
 from cosd_providers.text import whole
 
@@ -43,7 +43,7 @@ async def overlap(scoring: Scoring, generated: Callable[[str], Awaitable[Said]])
         scoring: what is said of a text.
         generated: one token after a text, as the server generates it.
     """
-    agreeing: dict[int, int] = dict.fromkeys(_SHIFTS, 0)
+    agreeing: dict[int, list[tuple[Position, Position]]] = {shift: [] for shift in _SHIFTS}
     compared = added = 0
     for at, before in _cuts(scoring)[:_TRIED]:
         said = await generated(before)
@@ -54,28 +54,32 @@ async def overlap(scoring: Scoring, generated: Callable[[str], Awaitable[Said]])
             return Overlap(None, compared, "what is generated comes without probabilities")
         if _silent(scoring.own[at], said.positions[0]):
             continue
-        fitting = [shift for shift in _SHIFTS if _fits(_entry(scoring, at - shift), said.positions[0])]
+        entries = {shift: _entry(scoring, at - shift) for shift in _SHIFTS}
+        fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, said.positions[0])]
         if len(fitting) > 1:
             continue  # it tells nothing of a shift
         compared += 1
-        for shift in fitting:
-            agreeing[shift] += 1
+        for shift, one in fitting:
+            agreeing[shift].append((one, said.positions[0]))
         if compared == _PLACES:
             break
     return _concluded(agreeing, compared, added)
 
 
-def _concluded(agreeing: dict[int, int], compared: int, added: int) -> Overlap:
+def _concluded(agreeing: dict[int, list[tuple[Position, Position]]], compared: int, added: int) -> Overlap:
     if compared < _PLACES - 1:
         words = "too few places could be compared"
         if added:
             words += f": at {added} the prompt was read as another number of tokens than was scored"
         return Overlap(None, compared, words)
-    for shift, count in agreeing.items():
-        if count == compared:
+    for shift, pairs in agreeing.items():
+        if len(pairs) == compared:
+            if power := powered(pairs):
+                words = f"ratios of its probabilities are those of what is generated to the power of {power:.2g}"
+                return Overlap(None, compared, words)
             moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
-            return Overlap(shift, compared, f"equal to what is generated at {count} of {compared} places{moved}")
-    best = max(agreeing.values())
+            return Overlap(shift, compared, f"equal to what is generated at {compared} of {compared} places{moved}")
+    best = max(map(len, agreeing.values()))
     return Overlap(None, compared, f"equal to what is generated at no more than {best} of {compared} places")
 
 
@@ -102,7 +106,3 @@ def _silent(scored: Position, generated: Position) -> bool:
     """Whether the own token alone is told, and it is none of the probable ones."""
     key = (scored.pick.token.data, scored.pick.token.end)
     return not scored.top and key not in listed(generated)
-
-
-def _fits(scored: Position | None, generated: Position) -> bool:
-    return scored is not None and agree(scored, generated)

@@ -16,7 +16,9 @@ __all__ = ["WIRE"]
 _OPENING = "The capital of France is Paris, and the"
 _OTHER = "One, two, three, four, five, six, seven,"
 _KNOWN = " é 日本 😀"
+_PLAIN = " one, two"
 _READ = "The old man walked down to the river, sat in the sun and watched the boats. "
+_BREAKS = "\n\n"
 _TIMES = 4  # that it is read, and then twice as often
 _DEEP = (20, 100)
 _APART = 0.5  # of such a logarithm: with less it is lost in noise
@@ -127,7 +129,12 @@ async def ids(inquiry: Inquiry) -> None:
         return
     if prompt is _FEW_IDS:
         read = said.read in (len(prompt), len(prompt) + 1)
-        inquiry.note("ids", None if said.read is None else read, asked, f"{said.read} tokens were read")
+        words = (
+            "the server does not tell how many tokens it has read"
+            if said.read is None
+            else f"{said.read} tokens were read"
+        )
+        inquiry.note("ids", None if said.read is None else read, asked, words)
         return
     same = inquiry.first is not None and _alike(inquiry.first, said)
     read = inquiry.first is not None and said.read == inquiry.first.read
@@ -179,32 +186,50 @@ async def recital(inquiry: Inquiry) -> None:
     if exact is None:
         words = "the text is right, and its tokens are not shown"
     inquiry.note("bytes", exact, asked, words)
-    last = said.positions[-1] if said.positions else None
-    if not said.ended:
-        return
-    told = last is not None and last.pick.token.end and last.pick.token.prob is not None
-    words = "it has an entry with a probability" if told else "its probability is not told"
-    inquiry.note("end", told, "the end of that answer", words)
+    if said.ended:
+        await _ending(inquiry, _end_told(said))
+
+
+async def _ending(inquiry: Inquiry, named: str | None) -> None:
+    """Whether the end of an answer that was forced is told."""
+    assert inquiry.wire is not None
+    if named == "" and not inquiry.info.capabilities.end_prob:
+        # Such an entry may be that of a part of the last character: plain letters have none.
+        try:
+            said = await inquiry.wire.recite(_PLAIN, inquiry.prompt, inquiry.usage)
+        except (UnsupportedError, InvalidRequestError):
+            return
+        named = _end_told(said) if said.text == _PLAIN and said.ended else None
+    words = "its probability is not told" if named is None else "it has an entry with a probability"
+    inquiry.note("end", named is not None, "the end of an answer that was forced", words)
+
+
+def _end_told(said: Said) -> str | None:
+    """What the end of an answer is called in its entry, or ""; None where it has none, or no probability."""
+    last = said.positions[-1].pick.token if said.positions else None
+    return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
 async def reading(inquiry: Inquiry) -> None:
     """Whether all of a prompt is read, and whether one that was read already is taken from a cache."""
-    asked = "a text, then the same text twice in a row: how many tokens are read"
+    asked = "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read"
     took: list[float] = []
     said: list[Said] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
-    half = _READ * max(1, min(_TIMES, fitting))
-    for text in (half, half * 2, half * 2):
+    half = (_READ * max(1, min(_TIMES, fitting))).rstrip(" .")
+    for text in (half, half * 2, half * 2, half + _BREAKS):
         began = time.monotonic()
         said += await inquiry.ask([text])
         took.append(time.monotonic() - began)
-    short, once, again = said
+    short, once, again, broken = said
     if short.read is None or once.read is None:
         inquiry.note("whole", None, asked, "the server does not tell how many tokens it has read")
     else:
         least = inquiry.first.read or 0 if inquiry.first else 0
         grown = short.read > least + _JOINT and once.read - short.read >= short.read - least - _JOINT
-        inquiry.note("whole", grown, asked, f"{short.read} tokens, and {once.read}")
+        trims = broken.read == short.read
+        words = ", and no more with line breaks at its end: white space is taken off it" if trims else ""
+        inquiry.note("whole", grown and not trims, asked, f"{short.read} tokens, and {once.read}{words}")
     asked = "a prompt twice: how many of its tokens came from a cache"
     timing = f"it took {took[1] * 1000:.0f} ms and then {took[2] * 1000:.0f} ms, which is a hint and no more"
     if again.cached is None:

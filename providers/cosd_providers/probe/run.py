@@ -9,9 +9,9 @@ from typing import Any
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.findings import Wire, encoding
+from cosd_providers.findings import Memory, Wire, encoding
 from cosd_providers.openai import OpenAICompatible
-from cosd_providers.probe.asking import DRAFTED, Inquiry, reason
+from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.card import Card
 from cosd_providers.probe.chat import CHAT
 from cosd_providers.probe.generic import GENERIC
@@ -19,12 +19,10 @@ from cosd_providers.probe.lines import Line, Spent
 from cosd_providers.probe.questions import WIRE
 from cosd_providers.probe.verdict import advice, missing
 from cosd_providers.probe.ways import ways
+from cosd_providers.probe.words import UNTRUSTED
 from cosd_providers.recognition import Recognized
 
 __all__ = ["PROMPT", "probe"]
-
-PROMPT = "Q: What is the capital of France?\nA:"
-"""What the short draft goes on from."""
 
 _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
@@ -39,6 +37,9 @@ _UNASKED = {
     )
 }
 
+_OF_DRAFT = ("score", "propose")
+"""Lines that nothing is asked for without a draft."""
+
 _NO_WIRE = "a provider of this kind shows what the contract does, and no more"
 
 
@@ -50,13 +51,16 @@ async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any)
 
     Args:
         server: its URL, or a provider; one of your own is asked by the contract alone.
-        prompt: what a short draft goes on from; one that the model answers shortly shows how it ends.
+        prompt: what a short draft goes on from: one that the model answers in some words shows how it ends. An empty
+            one, or one that is answered with nearly nothing, gives way to the probe's own.
         options: for a URL, those of `connect`.
 
     Raises:
         ProviderError: the server cannot be reached, or does not let us in, or has several models and none was named.
         ValueError: as `connect`.
+        TypeError: the server is neither a URL nor a provider, or the prompt is no text.
     """
+    _check_given(server, prompt)
     if isinstance(server, str):
         provider = connect(server, **options)
     elif options:
@@ -66,14 +70,26 @@ async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any)
     began = time.monotonic()
     async with provider:
         adapter = await provider.adapter() if isinstance(provider, Recognized) else provider
-        return await _examined(adapter, prompt, began)
+        return await _examined(adapter, prompt if prompt.strip() else PROMPT, began)
+
+
+def _check_given(server: object, prompt: object) -> None:
+    if isinstance(server, Memory):
+        words = f"what was given is a card already; to probe the server again give its URL, {server.endpoint!r}"
+        raise TypeError(words)
+    if isinstance(server, list | tuple):
+        raise TypeError("one server is probed at a time: await probe(url) for each")
+    if isinstance(server, type) or not isinstance(server, str | Provider):
+        raise TypeError(f"server must be a URL or a provider, not {type(server).__name__}")
+    if not isinstance(prompt, str):
+        raise TypeError(f"prompt must be a text, not {type(prompt).__name__}")
 
 
 async def _examined(provider: Provider, prompt: str, began: float) -> Card:
     try:
         info = await provider.describe()
     except UnsupportedError as error:
-        return _refused(provider, error)
+        return _refused(provider, error, began)
     look: Any = getattr(provider, "examine", None)
     wire: Wire | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, wire, prompt)
@@ -91,7 +107,11 @@ async def _examined(provider: Provider, prompt: str, began: float) -> Card:
         await inquiry.examine(name, asked, question)
     for name in _ORDER:
         if all(line.name != name for line in inquiry.lines):
-            inquiry.note(name, None, *_UNASKED.get(name, ("nothing", "there was nothing to ask it with")))
+            nothing = TOO_SHORT if inquiry.short and name in _OF_DRAFT else "there was nothing to ask it with"
+            inquiry.note(name, None, *_UNASKED.get(name, ("nothing", nothing)))
+    if inquiry.value("end") and not inquiry.info.capabilities.end_prob:
+        one = next(line for line in inquiry.lines if line.name == "end")
+        inquiry.note("end", True, one.asked, f"{one.seen}{UNTRUSTED}")
     return await _card(inquiry, began)
 
 
@@ -131,19 +151,20 @@ async def _card(inquiry: Inquiry, began: float) -> Card:
     )
 
 
-def _refused(provider: Provider, error: UnsupportedError) -> Card:
-    """The card of a server that its adapter refuses."""
+def _refused(provider: Provider, error: UnsupportedError, began: float) -> Card:
+    """The card of a server that its adapter refuses; the requests of its proofs are all that it has cost."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return Card(
         endpoint=error.endpoint or provider.name,
         engine=engine,
         options=options,
-        model="",
+        model=options.get("model", ""),
         lines=(line,),
-        draft_lacks=(str(error.args[0]),),
-        assistant_lacks=(str(error.args[0]),),
+        draft_lacks=(reason(error),),
+        assistant_lacks=(reason(error),),
         advice=(error.hint,) if error.hint else (),
+        spent=Spent(requests=getattr(provider, "sent", 0), seconds=round(time.monotonic() - began, 3)),
     )
 
 

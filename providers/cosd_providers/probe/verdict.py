@@ -23,9 +23,12 @@ def missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str
     if inquiry.value("bytes") is False:
         both.append("the bytes of its tokens are not those of the text")
     drafts, assists = list(both), list(both)
-    if not inquiry.value("draft"):
+    if not inquiry.value("draft") and not inquiry.short:
         drafts.append(_why(inquiry, "draft", "no draft"))
-    if not inquiry.value("propose") and not any(way.proved for way in found):
+    if inquiry.short:
+        if inquiry.value("logprobs") is False:  # all that the short answers leave to go by
+            drafts.append(_why(inquiry, "logprobs", "no probabilities"))
+    elif not inquiry.value("propose") and not any(way.proved for way in found):
         assists.append(_why(inquiry, "propose", "no proposals"))
     elif found and not any(way.proved for way in found):
         assists.append("no strategy gave the draft's own tokens back")

@@ -49,7 +49,10 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         try:
             said = await _asked(inquiry, name, usage)
             proved, seen = await _judged(inquiry, name, said, model, usage)
-            model, wrong = said if model is None and proved else model, not proved
+            wrong = not proved
+            if proved and (other := _otherwise(inquiry, name, usage)):
+                proved, seen = False, other
+            model = said if model is None and proved else model
         except (UnsupportedError, InvalidRequestError, ResponseError) as error:
             proved, wrong, seen = False, False, reason(error)
         inquiry.usage.requests += usage.requests
@@ -86,8 +89,17 @@ async def _judged(
         same = [_same(one, other) for one, other in zip(said, first, strict=True)]
         right = all(same)
         words += f", and to the others' answers at {sum(same)}"
-    own = usage.strategies.get(name, len(said)) if usage.strategies else len(said)
+    own = usage.strategies.get(name, 0) if usage.strategies else len(said)
     return right, words + (f"; {own} of them answered by itself" if own < len(said) else "")
+
+
+def _otherwise(inquiry: Inquiry, name: str, usage: Usage) -> str | None:
+    """By what the places were answered, where that was not the strategy; None where it was."""
+    if usage.strategies and not usage.strategies.get(name):
+        return f"all places were answered by {' and '.join(usage.strategies)} instead"
+    if name == "continuation" and usage.requests >= len(places(inquiry.draft)) > 1:
+        return "it goes on at no place: a request for each, as singles"
+    return None
 
 
 def _same(one: Proposal | None, other: Proposal | None) -> bool:
@@ -105,6 +117,13 @@ def _equal(one: Proposal, tokens: Sequence[Token]) -> bool:
 
 def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
     requests, tokens, (trips, contexts) = _COSTS[name]
+    answered = sum(usage.strategies.values())
+    left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
+    if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
+        # What it leaves open is asked by another one, for as many places as here.
+        others = round(left * EXAMPLE[1])
+        trips, contexts = trips + (others if way == "singles" else 1), contexts + others
+        requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
     told = inquiry.value("cache") is not None and usage.prompt_tokens
     return Way(
         name=name,

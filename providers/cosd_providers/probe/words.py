@@ -7,17 +7,24 @@ from collections.abc import Sequence
 
 from cosd_providers.probe.lines import Line, Spent, Way
 
-__all__ = ["EXAMPLE", "line", "prices", "spent", "wrapped"]
+__all__ = ["EXAMPLE", "UNTRUSTED", "line", "prices", "spent", "wrapped"]
 
 EXAMPLE = (100, 4, 4000)
 """Verifications, places in each, and tokens before them: what the strategies are priced for."""
 
-_LETTERS = {"d": "d: places where the model says something else", "o": "o: places that the filter leaves open"}
+UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
+"""Behind what was seen of an end, where the adapter takes it for hidden."""
+
+_LETTERS = {
+    "d": "d: places where the model says something else",
+    "o": "o: places that are left open, and asked by themselves",
+}
 
 _WIDTH = 80
 _INDENT = 19
 
 _TITLES = {
+    "server": "server",
     "models": "models",
     "context": "context",
     "tokenizer": "tokenizer",
@@ -46,6 +53,7 @@ _YES = {
 _NO = {
     "end": "hidden",
     "cache": "none seen",
+    "server": "refused",
 }
 _SHOWN = 4  # models that are named
 _ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
@@ -53,7 +61,7 @@ _ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
 
 def line(one: Line) -> list[str]:
     """A line of the card; nothing for what is only for programs."""
-    if one.name not in _TITLES:
+    if one.name not in _TITLES or (one.name == "server" and one.value is not False):  # it is in the first line
         return []
     return wrapped(_TITLES[one.name], _said(one))
 
@@ -63,7 +71,8 @@ def _said(one: Line) -> str:
         case None:
             return f"unknown: {one.seen}"
         case True:
-            return f"{_YES.get(one.name, 'yes')}: {one.seen}" if one.name in _ALWAYS else _YES.get(one.name, "yes")
+            told = f": {one.seen}" if one.name in _ALWAYS or one.seen.endswith(UNTRUSTED) else ""
+            return _YES.get(one.name, "yes") + told
         case False:
             return f"{_NO.get(one.name, 'no')}: {one.seen}"
         case tuple():
@@ -103,13 +112,13 @@ def prices(ways: Sequence[Way]) -> list[str]:
             "",
             f"One verification of K places behind C tokens, and {requests} with K = {places}, C = {context:,}:",
         ]
-        rows.append(f"  {'':<13}{'requests':<10}{'tokens':<12}{f'{requests} of them':<34}cached")
+        rows.append(f"  {'':<13}{'requests':<10}{'tokens':<12}{f'{requests} of them':<36}cached")
     for way in proved:
-        least = "from " if "d" in way.requests or "o" in way.requests else ""
+        least = "from " if "+" in way.requests else ""
         total = f"{least}{way.example[0]:,} requests, {way.example[1]:,} tokens"
         cached = "untold" if way.cached is None else f"{way.cached:.0%}"
-        rows.append(f"  {way.name:<13}{way.requests:<10}{way.tokens:<12}{total:<34}{cached}")
-    rows += [f"  {words}" for letter, words in _LETTERS.items() if any(letter in way.requests for way in proved)]
+        rows.append(f"  {way.name:<13}{way.requests:<10}{way.tokens:<12}{total:<36}{cached}")
+    rows += [f"  {words}" for letter, words in _LETTERS.items() if any(f"+ {letter}" in way.tokens for way in proved)]
     for way in ways:
         if not way.proved:
             rows += wrapped(f"  {way.name}", f"not used: {way.seen}")
