@@ -56,7 +56,7 @@ async def probed(plain: Plain, **options: Any) -> Card:
 def printed(engine: str) -> str:
     """The card of a server of this kind in docs/probe.md, as the command has printed it."""
     blocks = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", TEXT.read_text(encoding="utf-8"), re.DOTALL)
-    [block] = [block for block in blocks if f": {engine} " in block.partition("\n")[0]]
+    [block] = [block for block in blocks if re.search(f": {re.escape(engine)}[ ,]", block.partition("\n")[0])]
     return str(block)
 
 

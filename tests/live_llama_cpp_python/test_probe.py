@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from cosd_providers import probe
 from plain import MODELS, PlainLlamaCppPython
-from probed import probed
+from probed import printed, probed, shape
 
 
 @pytest.mark.parametrize(("name", "scoring"), [("sums", "echo, moved by +1"), ("facts", "echo")])
@@ -27,3 +28,8 @@ async def test_what_the_url_alone_tells(plain: Mapping[str, PlainLlamaCppPython]
     assert str(card).startswith(f"{plain['facts'].url}: llama-cpp-python, model ")
     assert card.strategies == ("singles",)
     assert card["ids"].seen.endswith("validation errors")
+
+
+async def test_the_documentation_shows_what_it_says(plain: Mapping[str, PlainLlamaCppPython]) -> None:
+    said, shown = str(await probe(plain["sums"].url)), printed("llama-cpp-python")
+    assert shape(said.partition("\n")[2]) == shape(shown.partition("\n")[2])
