@@ -780,7 +780,7 @@ async def test_a_draft_that_broke_off_goes_on(
         found = await draft(Vllm(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
     close(found[:-1], expected[:-1])
     assert found[-1] == expected[-1]
-    assert usage.requests <= whole.requests
+    assert usage.requests <= whole.requests + breaking.happened  # a character may be gone through once more
     assert usage.retries <= breaking.happened
 
 
