@@ -31,8 +31,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from cosd_api.demo.facts import FACT_NAMES
 from cosd_api.demo.questions import (
-    FACT_NAMES,
     KINDS,
     Question,
     draw,

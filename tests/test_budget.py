@@ -27,24 +27,7 @@ from cosd_providers import (
 )
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from fake_llama_cpp import FakeLlamaCpp
-
-DRAFT: dict[str, list[ScriptToken]] = {
-    "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
-    "Q: The capital is Lima": [(".", 0.9), " Really", "."],
-}
-ASSISTANT: dict[str, list[ScriptToken]] = {
-    "Q: The capital is": [(" Li", 0.9), ("ma", 0.8), "!"],
-    "Q: The capital is Lima": [".", " Really", "."],
-}
-FUSED = " The capital is Lima. Really."
-
-
-def draft(**options: Any) -> ScriptedProvider:
-    return ScriptedProvider.from_texts(DRAFT, **options)
-
-
-def assistant(**options: Any) -> ScriptedProvider:
-    return ScriptedProvider.from_texts(ASSISTANT, **options)
+from lima import DRAFT, FUSED, assistant, draft
 
 
 def sent(result: FusionResult) -> int:

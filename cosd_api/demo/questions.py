@@ -15,87 +15,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Country, its capital, its currency.
-COUNTRIES: tuple[tuple[str, str, str], ...] = (
-    ("Argentina", "Buenos Aires", "peso"),
-    ("Australia", "Canberra", "dollar"),
-    ("Austria", "Vienna", "euro"),
-    ("Brazil", "Brasília", "real"),
-    ("Canada", "Ottawa", "dollar"),
-    ("Chile", "Santiago", "peso"),
-    ("China", "Beijing", "yuan"),
-    ("Colombia", "Bogotá", "peso"),
-    ("Cuba", "Havana", "peso"),
-    ("Czechia", "Prague", "koruna"),
-    ("Denmark", "Copenhagen", "krone"),
-    ("Egypt", "Cairo", "pound"),
-    ("Finland", "Helsinki", "euro"),
-    ("France", "Paris", "euro"),
-    ("Germany", "Berlin", "euro"),
-    ("Ghana", "Accra", "cedi"),
-    ("Greece", "Athens", "euro"),
-    ("Hungary", "Budapest", "forint"),
-    ("Iceland", "Reykjavík", "króna"),
-    ("India", "New Delhi", "rupee"),
-    ("Ireland", "Dublin", "euro"),
-    ("Italy", "Rome", "euro"),
-    ("Japan", "Tokyo", "yen"),
-    ("Jordan", "Amman", "dinar"),
-    ("Kenya", "Nairobi", "shilling"),
-    ("Malaysia", "Kuala Lumpur", "ringgit"),
-    ("Mexico", "Mexico City", "peso"),
-    ("Mongolia", "Ulaanbaatar", "tugrik"),
-    ("Morocco", "Rabat", "dirham"),
-    ("Nepal", "Kathmandu", "rupee"),
-    ("Nigeria", "Abuja", "naira"),
-    ("Norway", "Oslo", "krone"),
-    ("Peru", "Lima", "sol"),
-    ("Poland", "Warsaw", "zloty"),
-    ("Portugal", "Lisbon", "euro"),
-    ("Romania", "Bucharest", "leu"),
-    ("South Korea", "Seoul", "won"),
-    ("Spain", "Madrid", "euro"),
-    ("Sweden", "Stockholm", "krona"),
-    ("Thailand", "Bangkok", "baht"),
-    ("Turkey", "Ankara", "lira"),
-    ("Ukraine", "Kyiv", "hryvnia"),
-    ("Vietnam", "Hanoi", "dong"),
-)
-
-#: Chemical element, its symbol.
-ELEMENTS: tuple[tuple[str, str], ...] = (
-    ("aluminium", "Al"),
-    ("calcium", "Ca"),
-    ("carbon", "C"),
-    ("chlorine", "Cl"),
-    ("cobalt", "Co"),
-    ("copper", "Cu"),
-    ("gold", "Au"),
-    ("helium", "He"),
-    ("hydrogen", "H"),
-    ("iron", "Fe"),
-    ("krypton", "Kr"),
-    ("lead", "Pb"),
-    ("lithium", "Li"),
-    ("magnesium", "Mg"),
-    ("mercury", "Hg"),
-    ("neon", "Ne"),
-    ("nickel", "Ni"),
-    ("nitrogen", "N"),
-    ("oxygen", "O"),
-    ("platinum", "Pt"),
-    ("potassium", "K"),
-    ("radon", "Rn"),
-    ("silicon", "Si"),
-    ("silver", "Ag"),
-    ("sodium", "Na"),
-    ("sulfur", "S"),
-    ("tin", "Sn"),
-    ("titanium", "Ti"),
-    ("tungsten", "W"),
-    ("uranium", "U"),
-    ("zinc", "Zn"),
-)
+from cosd_api.demo.facts import FACT_NAMES, FACTS
 
 #: Things with a price, with their article.
 OBJECTS: tuple[str, ...] = (
@@ -112,16 +32,6 @@ OBJECTS: tuple[str, ...] = (
     "an onion",
     "an umbrella",
 )
-
-#: For every kind of fact: what is asked about, and the fact.
-FACTS: dict[str, dict[str, str]] = {
-    "capital": {place: capital for place, capital, _ in COUNTRIES},
-    "currency": {place: currency for place, _, currency in COUNTRIES},
-    "symbol": dict(ELEMENTS),
-}
-
-#: For every kind of fact: all the facts there are, each once, so that a guess favours none.
-FACT_NAMES: dict[str, tuple[str, ...]] = {kind: tuple(sorted(set(by.values()))) for kind, by in FACTS.items()}
 
 #: Every kind of question.
 KINDS: tuple[str, ...] = ("sum", "difference", "capital", "currency", "symbol", "greeting", "mixed")

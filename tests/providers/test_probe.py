@@ -86,11 +86,10 @@ class Talker:
 
 
 @dataclass(frozen=True)
-class Powered:
-    """A model as it is at another temperature; at 0 it is sure of everything."""
+class Over:
+    """A model with the vocabulary of another."""
 
     model: Model
-    temperature: float
 
     @property
     def tokens(self) -> Any:
@@ -102,6 +101,13 @@ class Powered:
 
     def encode(self, text: bytes) -> list[int]:
         return self.model.encode(text)
+
+
+@dataclass(frozen=True)
+class Powered(Over):
+    """A model as it is at another temperature; at 0 it is sure of everything."""
+
+    temperature: float
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
         probs = self.model.next(ids)
@@ -113,22 +119,10 @@ class Powered:
 
 
 @dataclass(frozen=True)
-class Reciting:
+class Reciting(Over):
     """A model that can only write one text, and then end: its own numbers, and the text's tokens."""
 
-    model: Model
     text: bytes
-
-    @property
-    def tokens(self) -> Any:
-        return self.model.tokens
-
-    @property
-    def end_ids(self) -> Collection[int]:
-        return self.model.end_ids
-
-    def encode(self, text: bytes) -> list[int]:
-        return self.model.encode(text)
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
         data = b"".join(self.model.tokens[n] for n in ids)

@@ -1,0 +1,25 @@
+"""Two scripted models that have to be fused for the right capital: what tests of the fusion draft and ask with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cosd_providers.testing import ScriptedProvider, ScriptToken
+
+DRAFT: dict[str, list[ScriptToken]] = {
+    "Q:": [" The", " cap", ("ital", 0.9), " is", (" Rome", 0.3), "."],
+    "Q: The capital is Lima": [(".", 0.9), " Really", "."],
+}
+ASSISTANT: dict[str, list[ScriptToken]] = {
+    "Q: The capital is": [(" Li", 0.9), ("ma", 0.8), "!"],
+    "Q: The capital is Lima": [".", " Really", "."],
+}
+FUSED = " The capital is Lima. Really."
+
+
+def draft(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(DRAFT, **options)
+
+
+def assistant(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts(ASSISTANT, **options)
