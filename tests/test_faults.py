@@ -28,6 +28,7 @@ from asked import draft as drafted
 from cosd_api import Fusion
 from cosd_providers import (
     AuthenticationError,
+    BudgetTimeoutError,
     ConnectError,
     ProviderError,
     ProviderTimeoutError,
@@ -586,6 +587,16 @@ async def test_a_server_that_is_alive_and_says_nothing(piece: bytes, role: Role,
                 await anyio.sleep(0.02)
                 group.cancel_scope.cancel()
             assert not over
+
+
+@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_time_of_an_answer_bounds_a_body_that_never_ends(role: Role, engine: Engine) -> None:
+    async with stage(engine) as here:
+        here.servers[role].cue(dawdles(b" "), role)
+        with pytest.raises(BudgetTimeoutError, match=r"took longer than|had not said") as caught:
+            await here.fusion.generate(PROMPT, max_tokens=40, timeout=0.3)
+        assert caught.value.limit == "timeout"
 
 
 # Before a server is known.
