@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import toys
 from cosd_providers import Question, Token, Usage
 from cosd_providers.strategies import Chooser, Strategy, Task
-from cosd_providers.text import merge
+from cosd_providers.testing import Model
+from cosd_providers.text import Merger, merge, whole
 
 Inquiry = tuple[bytes, bytes, list[Question]]
 """A prompt, a text, and questions within it."""
@@ -46,6 +47,51 @@ def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert (one.prob is None) == (other.prob is None)
         assert other.prob is None or one.prob == pytest.approx(other.prob, rel=1e-9)
+
+
+def check_alternatives(
+    model: Model, prompt: bytes, tokens: Sequence[Token], count: int, *, complete: bool = True
+) -> None:
+    """Each token has the model's own next choices there; a merged one has none.
+
+    As many as were asked for where they are to be `complete`: elsewhere what cannot be known for sure is left out.
+    """
+    ids, merger, given = model.encode(prompt), Merger(), list(tokens)
+    while given:
+        probs = model.next(tuple(ids))
+        own = max(range(len(probs)), key=lambda n: (probs[n], -n))
+        says = [(data, n in model.end_ids) for n, data in enumerate(model.tokens)]
+        alone = not merger.parts
+        for at, one in enumerate(merger.feed(Token(says[own][0], probs[own], end=says[own][1]))):
+            token = given.pop(0)
+            assert (token.data, token.end) == (one.data, one.end)
+            if (alone or at) and whole(one.data) == len(one.data):
+                _check_told(token, list(zip(says, probs, strict=True)), count, complete=complete)
+            else:
+                assert token.alternatives == ()
+            if not given:
+                return
+        ids.append(own)
+
+
+def _check_told(
+    token: Token, choices: Sequence[tuple[tuple[bytes, bool], float]], count: int, *, complete: bool
+) -> None:
+    told = [((other.data, other.end), other.prob) for other in token.alternatives]
+    texts = [text for text, _ in told]
+    assert len(told) <= count
+    assert [prob for _, prob in told] == sorted((prob or 0 for _, prob in told), reverse=True)
+    assert len({(token.data, token.end), *texts}) == 1 + len(told)
+    for (data, end), prob in told:
+        assert whole(data) == len(data)
+        assert end or data
+        assert any(prob == pytest.approx(chance) for text, chance in choices if text == (data, end))
+    for text, prob in choices if complete else ():  # what is certainly among those that were asked for
+        more = sum(other >= prob for _, other in choices)
+        twins = [one for one, _ in choices].count(text) > 1  # some servers show one of them
+        plain = text[0] and not text[1] and not twins and valid([Token(text[0], prob)])
+        if prob and more <= count + 1 and plain and text != (token.data, token.end):
+            assert text in texts
 
 
 @st.composite

@@ -212,6 +212,45 @@ class Conformance(Proposals):
         rest, _ = await read(one.draft(prompt, text))
         self.close(one, rest, merged(one.plain.after(prompt + text, 120)))
 
+    @pytest.mark.parametrize(("model", "prompt"), [PROMPTS[0], PROMPTS[1], PROMPTS[-1]])
+    async def test_alternatives(self, subject: Callable[[str], Subject], model: str, prompt: str) -> None:
+        """They change nothing, and are what else the model might have said; what is in doubt is left out."""
+        one = subject(model)
+        alone, _ = await read(one.draft(prompt, limit=20))
+        tokens, _ = await read(one.draft(prompt, limit=20, alternatives=3))
+        assert not any(token.alternatives for token in alone)
+        assert [(token.data, token.end) for token in tokens] == [(token.data, token.end) for token in alone]
+        for token, other in zip(tokens, alone, strict=True):
+            assert token.prob == (None if other.prob is None else pytest.approx(other.prob, abs=self.tolerance))
+        steps, seen = iter(one.plain.choices(prompt, 80)), 0
+        for token in tokens:
+            taken = next(steps)
+            while token.data.startswith(taken[0].data) and token.data != taken[0].data and not taken[0].end:
+                assert token.alternatives == ()  # several raw tokens
+                data, taken = taken[0].data, next(steps)
+                taken = [replace(taken[0], data=data + taken[0].data), *taken[1:]]
+            self.alternatives(token, taken)
+            seen += len(token.alternatives)
+        assert seen >= len(tokens) or model == "reciter"  # whose next choices are parts of characters
+
+    def alternatives(self, token: Token, listed: Sequence[Raw]) -> None:
+        """Those of one token against what the model would have said there."""
+        own, *others = listed
+        assert (own.data, own.end) == (token.data, token.end)
+        said = [(other.data, other.end) for other in token.alternatives]
+        probs = [other.prob for other in token.alternatives]
+        assert len(said) <= 3
+        assert len({*said, (token.data, token.end)}) == len(said) + 1
+        assert probs == sorted(probs, key=lambda prob: -(prob or 0))
+        expected: dict[tuple[bytes, bool], float] = {}
+        for raw in others:
+            expected.setdefault((raw.data, raw.end), raw.prob or 0)
+        if said and others[0].data.isalpha():
+            assert probs[0] == pytest.approx(others[0].prob, abs=self.tolerance)
+        for one, prob in zip(said, probs, strict=True):
+            assert prob == pytest.approx(expected[one], abs=self.tolerance)
+            assert one[0].decode() or one[1]
+
     async def test_a_character_that_is_never_finished(self, subject: Callable[[str], Subject]) -> None:
         """Its bytes are shown where the server shows them, and U+FFFD never."""
         one = subject("reciter")

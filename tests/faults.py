@@ -73,7 +73,7 @@ def cut(where: Literal["start", "character", "event", "between"], how: str = "lo
     """A part of the answer: the head, or up to the middle of a character or of an event (or object), or to its end."""
 
     async def fault(exchange: Exchange) -> None:
-        parts = exchange.dumped(_LETTERS(exchange.said))
+        parts = exchange.dumped(_LETTERS(exchange.said)) or [b""]
         at = math.ceil((len(parts) - 1) * share)
         inside = parts[at].find("😀".encode()) + 2 if "😀".encode() in parts[at] else 1
         size = {"start": 0, "character": inside, "event": len(parts[at]) // 2, "between": len(parts[at])}[where]

@@ -17,6 +17,8 @@ import httpx
 
 import naive
 
+LISTED = 20
+"""Choices at one place: the most that some servers list."""
 MODELS = Path(__file__).parent / "models"
 
 
@@ -89,6 +91,10 @@ class Plain(ABC):
         """The model's `count` most probable tokens after `text`, one after the other, up to its end."""
 
     @abstractmethod
+    def choices(self, text: str, count: int) -> list[list[Raw]]:
+        """The same tokens, each with what the model might have said in its place, the most probable first."""
+
+    @abstractmethod
     def ids(self, text: str) -> list[int]:
         """The model's encoding of `text` as a prompt, with the special tokens that the server puts before it."""
 
@@ -138,13 +144,16 @@ class PlainLlamaCpp(Plain):
         self.end = self.model.vocabulary.end
 
     def after(self, text: str, count: int) -> list[Raw]:
-        ids, raws = self.ids(text), list[Raw]()
-        while len(raws) < count and not (raws and raws[-1].end):
+        return [listed[0] for listed in self.choices(text, count)]
+
+    def choices(self, text: str, count: int) -> list[list[Raw]]:
+        ids, steps = self.ids(text), list[list[Raw]]()
+        while len(steps) < count and not (steps and steps[-1][0].end):
             probs = self.model.next(ids)
-            best = max(range(len(probs)), key=probs.__getitem__)
-            raws.append(self._raw(best, probs[best]))
-            ids.append(best)
-        return raws
+            best = sorted(range(len(probs)), key=lambda n: (-probs[n], n))[:LISTED]
+            steps.append([self._raw(n, probs[n]) for n in best])
+            ids.append(best[0])
+        return steps
 
     def _raw(self, token_id: int, prob: float) -> Raw:
         return Raw(self.model.vocabulary.tokens[token_id], prob, token_id == self.end)
@@ -241,6 +250,8 @@ class PlainVllm(Plain):
         self.asked = 0
         # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        settings = json.loads((MODELS / self.name / "generation_config.json").read_text(encoding="utf-8"))
+        self.end = int(settings["eos_token_id"])
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:
@@ -255,6 +266,16 @@ class PlainVllm(Plain):
         if found["finish_reason"] == "stop":
             raws[-1] = Raw(b"", raws[-1].prob, end=True)
         return raws
+
+    def choices(self, text: str, count: int) -> list[list[Raw]]:
+        count = min(count, self.context - len(self.ids(text)))
+        found = self.complete(text, max_tokens=count, logprobs=LISTED, return_tokens_as_token_ids=True)
+        steps = list[list[Raw]]()
+        for entries in found["logprobs"]["top_logprobs"]:
+            ranked = sorted(entries.items(), key=lambda item: -item[1])
+            ids = [(int(name.removeprefix("token_id:")), math.exp(value)) for name, value in ranked]
+            steps.append([Raw(b"" if n == self.end else self.tokens[n], prob, n == self.end) for n, prob in ids])
+        return steps
 
     def ids(self, text: str) -> list[int]:
         return list(self.post("/tokenize", {"model": self.name, "prompt": text})["tokens"])

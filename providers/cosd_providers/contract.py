@@ -14,7 +14,18 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-__all__ = ["Capabilities", "DraftEnd", "Piece", "Proposal", "Provider", "Question", "ServerInfo", "Token", "Usage"]
+__all__ = [
+    "Capabilities",
+    "DraftEnd",
+    "Piece",
+    "Proposal",
+    "Provider",
+    "Question",
+    "Ready",
+    "ServerInfo",
+    "Token",
+    "Usage",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +37,15 @@ class Token:
         prob: the model's probability of it, in [0, 1]; None where the endpoint does not tell.
         end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
         name: the end token as the model writes it, e.g. `"</s>"`, where known.
+        alternatives: what else the model might have said in its place, the most probable first: other tokens in whole
+            characters, or the end of sequence. Empty unless asked for (`Provider.generate`), and where unknown.
     """
 
     data: bytes
     prob: float | None
     end: bool = False
     name: str | None = None
+    alternatives: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +245,23 @@ class Provider(Protocol):
         ...
 
     def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Goes on from `prompt` and `text`, always with the most probable token.
 
         Yields at most `max_tokens` tokens, fewer only where the model ended or cannot go on, and then one
         `DraftEnd`. With the `continuation` of an earlier draft, goes on from that draft's own token ids; `text` is
         then what they decode to. Closing the iterator closes the request and frees the server.
+
+        With `alternatives` each token comes with up to so many of those that the model found next most probable, as far
+        as the endpoint tells them. They cost and save time, and change no text: leave out what is not known for sure.
 
         Where `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
         `prompt` that alone is too long raises `ContextLengthError`.
@@ -267,4 +291,13 @@ class Provider(Protocol):
         Raises:
             UnsupportedError: the endpoint cannot do this; `describe` tells beforehand.
         """
+        ...
+
+
+@runtime_checkable
+class Ready(Protocol):
+    """A provider that can have a connection made before it is needed; not every one can."""
+
+    async def keep_ready(self) -> None:
+        """Leaves a connection for the next request, where making one takes time worth saving. Never raises."""
         ...

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 from anyio.lowlevel import current_token
 
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token, Usage
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token, Usage
 from cosd_providers.errors import (
     InvalidRequestError,
     ProviderTimeoutError,
@@ -149,16 +149,36 @@ class Recognized(Adapter):
             self._entered[loop] = self._entered.get(loop, 0) + 1
             await adapter.__aenter__()
 
+    async def keep_ready(self) -> None:
+        """As the adapter does it, once it is found."""
+        found = self._adapter.found
+        if isinstance(found, Ready):
+            await found.keep_ready()
+
     async def describe(self) -> ServerInfo:
         """What the server is; see `contract.Provider`."""
         return await (await self.adapter()).describe()
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         adapter = await self.adapter()
-        draft = adapter.generate(prompt, text, max_tokens=max_tokens, continuation=continuation, usage=usage)
+        draft = adapter.generate(
+            prompt,
+            text,
+            max_tokens=max_tokens,
+            continuation=continuation,
+            alternatives=alternatives,
+            usage=usage,
+        )
         async with aclosing(draft):
             async for item in draft:
                 yield item

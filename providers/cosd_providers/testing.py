@@ -19,6 +19,7 @@ from typing import Any, Literal, Self, cast
 
 import anyio
 
+from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import (
     Capabilities,
     DraftEnd,
@@ -63,6 +64,7 @@ class Call:
         questions: what `propose` was asked.
         max_tokens: what `generate` was asked.
         continuation: what `generate` went on from.
+        alternatives: how many `generate` was asked for.
     """
 
     kind: Literal["generate", "propose", "score"]
@@ -71,6 +73,7 @@ class Call:
     questions: tuple[Question, ...] | None = None
     max_tokens: int | None = None
     continuation: object = None
+    alternatives: int = 0
 
 
 @dataclass
@@ -132,10 +135,17 @@ class ScriptedProvider:
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: object = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: object = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's greedy tokens, then a `DraftEnd`."""
-        self.calls.append(Call("generate", prompt, text, None, max_tokens, continuation))
+        self.calls.append(Call("generate", prompt, text, None, max_tokens, continuation, alternatives))
         start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
         draft = Draft(max_tokens)
         async with self._request(usage) as number:
@@ -146,10 +156,10 @@ class ScriptedProvider:
                     return
                 await self._fault(number, len(draft.ids))
                 await anyio.sleep(self.token_delay)
-                choice = self._position(start + draft.ids).pick
+                position = self._position(start + draft.ids, alternatives)
                 usage.completion_tokens += 1
                 usage.answered(time.monotonic())
-                for token in draft.feed(choice.id, choice.token):
+                for token in draft.feed(position.pick.id, with_alternatives(position, alternatives)):
                     yield token
         yield DraftEnd("end") if draft.ended else DraftEnd("limit", self._continuation(start, draft))
 
@@ -221,10 +231,10 @@ class ScriptedProvider:
         words = f"the text has {tokens} tokens, the model's context {self.context}"
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
-    def _position(self, ids: Sequence[int]) -> Position:
-        """What the model says after `ids`: its pick and its most probable tokens."""
+    def _position(self, ids: Sequence[int], more: int = 0) -> Position:
+        """What the model says after `ids`: its pick and its most probable tokens, `more` of them than is usual."""
         probs = self.model.next(ids)
-        count = max(TIES, list(probs).count(max(probs)))
+        count = max(TIES, list(probs).count(max(probs))) + more
         best = heapq.nsmallest(count, range(len(probs)), key=lambda at: (-probs[at], at))
         choices = [self._choice(at, probs[at]) for at in best]
         return Position(choices[0], [choice for choice in choices if choice.token.prob is not None])

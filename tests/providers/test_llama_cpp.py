@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import Drawn, Inquiry, close, draft, inquired, inquired_thrice, near
+from asked import Drawn, Inquiry, check_alternatives, close, draft, inquired, inquired_thrice, near
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -55,6 +55,14 @@ async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, li
         text = b"".join(token.data for token in ours[:-1])
         more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
         close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 3))
+async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int) -> None:
+    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
+    *tokens, _ = await draft(LlamaCpp(URL, http_client=server.client()), prompt.decode(), alternatives=count)
+    check_alternatives(toys.Plain(model), prompt, tokens, count)
+    assert {body["n_probs"] for _, body in server.requests if body and body.get("stream")} <= {count + 1}
 
 
 @pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
@@ -246,6 +254,13 @@ async def test_an_end_that_was_not_known(special: bool) -> None:
     provider = LlamaCpp(URL, http_client=FakeLlamaCpp(model, special=special).client())
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
+
+
+async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out() -> None:
+    others = {b" a": 0.4, b"": 0.2, b"\xc3": 0.2, b"<|stop|>": 0.1, b" b": 0.1}
+    model = TableModel([b"", b"Q", b"a", *others], lambda ids: [0.0] * 3 + [*others.values()], end_ids=(0,))
+    first, *_ = await draft(LlamaCpp(URL, http_client=FakeLlamaCpp(model).client()), limit=1, alternatives=5)
+    assert first.alternatives == (Token(b" b", near(0.1)),)
 
 
 async def test_the_context_is_full() -> None:

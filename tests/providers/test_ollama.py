@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import close, draft, inquiries, near
+from asked import check_alternatives, close, draft, inquiries, near
 from breaking import waiting
 from cosd_providers import (
     Capabilities,
@@ -33,7 +34,7 @@ from cosd_providers import (
 from cosd_providers.ollama import Ollama
 from cosd_providers.ollama.wire import Event
 from cosd_providers.openai.wire import steps
-from cosd_providers.testing import Model, ScriptedProvider, TextModel
+from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 from stand_in_ollama import StandInOllama
 
 URL = "http://gpu:11434"
@@ -118,6 +119,25 @@ async def test_hidden_tokens_make_no_probability_up(model: toys.ToyModel, prompt
         assert one.prob is None or one.prob == near(other.prob)
 
 
+@given(
+    toys.models(may_hide_end=False),
+    toys.prompts().filter(bool),
+    st.integers(1, 6),
+    st.sampled_from(("llama-server", "engine")),
+)
+async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int, runner: str) -> None:
+    """Of one that has a whole character and a part of another, llama-server shows the first: nobody can tell."""
+    mixed = [data for data in model.vocabulary.tokens if data.decode("utf-8", "ignore").encode() not in (b"", data)]
+    assume(runner == "engine" or not mixed)
+    theirs = await draft(ScriptedProvider(toys.Plain(model)), prompt.decode())
+    assume(readable(theirs[:-1]) and simple(model))
+    provider = over(model, runner=runner)
+    alone = await draft(provider, prompt.decode())
+    ours = await draft(provider, prompt.decode(), alternatives=count)
+    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+    check_alternatives(toys.Plain(model), prompt, ours[:-1], count, complete=False)
+
+
 @given(toys.models(may_hide_end=False), inquiries())
 async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]) -> None:
     prompt, text, questions = inquiry
@@ -173,6 +193,19 @@ async def test_what_a_draft_asks() -> None:
         },
     }
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 1, 4)
+
+
+async def test_alternatives() -> None:
+    probs = {b" a": 0.4, b" b": 0.25, b" c": 0.15, b"\xc3": 0.1, b"<|stop|>": 0.1}
+    model = TableModel([b"", b"Q", *probs], lambda ids: [0.0] * 2 + [*probs.values()], end_ids=(0,))
+    server = StandInOllama(model)
+    provider = Ollama(URL, http_client=server.client())
+    provider.recall(KNOWN, URL)
+    expected = (Token(b" b", near(0.25)), Token(b" c", near(0.15)))
+    for count in (0, 1, 4, 9, 30):
+        first, *_ = await draft(provider, limit=1, alternatives=count)
+        assert first.alternatives == expected[:count]
+    assert [body["top_logprobs"] for body in server.bodies] == [5, 5, 5, 10, 20]
 
 
 async def test_what_a_proposal_asks() -> None:

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import Inquiry, close, draft, inquired, near
+from asked import Inquiry, check_alternatives, close, draft, inquired, near
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     AuthenticationError,
@@ -35,7 +35,7 @@ from cosd_providers.openai import OpenAICompatible
 from cosd_providers.openai.dialects import DIALECTS, Dialect
 from cosd_providers.scoring import Chain, Position
 from cosd_providers.strategies import Chooser
-from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000/v1"
@@ -144,6 +144,30 @@ async def test_drafts_are_the_models_own(
         ours = await draft(provider, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 6), ways(), st.booleans(), st.booleans())
+async def test_alternatives_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, count: int, way: dict[str, Any], chat: bool, spaces: bool
+) -> None:
+    """Also where strings have lost their spaces: there they are left out."""
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
+    theirs = await draft(expected, prompt.decode())
+    assume(readable(theirs[:-1]) and simple(model))
+    server = FakeOpenAI(toys.Plain(model), beginning=True, spaces=spaces, **way)
+    dialect = replace(TOY, api="chat" if chat else "completions", continues={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.openai.adapter.check_started", nothing)
+        try:
+            alone = await draft(provider, prompt.decode())
+        except (ResponseError, UnsupportedError):
+            assume(spaces)  # else such strings may spell nothing
+            raise
+        ours = await draft(provider, prompt.decode(), alternatives=count)
+    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+    assume([one.data for one in ours[:-1]] == [one.data for one in theirs[:-1]])
+    check_alternatives(toys.Plain(model), prompt, ours[:-1], count, complete=False)
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
@@ -277,6 +301,50 @@ async def test_what_a_draft_asks() -> None:
     }
     with pytest.raises(ValueError, match=r"extra_body cannot set echo, temperature: decoding is greedy"):
         OpenAICompatible(URL, extra_body={"temperature": 1, "echo": True})
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out(shape: Any, api: Any) -> None:
+    others = {b" a": 0.4, b"\xc3": 0.2, b"</s>": 0.15, b"<|stop|>": 0.1, b" b": 0.1, b" c": 0.05}
+    model = TableModel([b"", b"Q", b"", *others], lambda ids: [0.0] * 3 + [*others.values()], end_ids=(0,))
+    dialect = replace(TOY, api=api, continues={})
+    end, known = Token(b"", near(0.15), end=True, name="</s>"), Token(b" b", near(0.1))
+    for spaces, expected in ((True, (end, known)), (False, ())):
+        server = FakeOpenAI(model, shape=shape, spaces=spaces)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cosd_providers.openai.adapter.check_started", nothing)
+            first, *_ = await draft(provider, limit=1, alternatives=4)
+        assert (first.data, first.alternatives) == (b" a", expected)
+
+
+async def test_no_more_alternatives_are_asked_for_than_may_be() -> None:
+    server, provider = fake({"Q": [" a"]})
+    for count in (0, 4, 9):
+        await draft(provider, limit=1, alternatives=count)
+    assert [body["logprobs"] for body in server.bodies[-3:]] == [5, 5, 5]
+    server, provider = fake({"Q": [" a"]}, {"dialect": replace(TOY, most=20)})
+    for count in (0, 4, 9, 30):
+        await draft(provider, limit=1, alternatives=count)
+    assert [body["logprobs"] for body in server.bodies[-4:]] == [5, 5, 10, 20]
+    server, provider = fake({"Q": [" a"]}, {"api": "chat", "dialect": "vllm"})
+    for count in (0, 4, 9, 30):
+        await draft(provider, limit=1, alternatives=count)
+    assert [body["top_logprobs"] for body in server.bodies[-4:]] == [5, 5, 10, 20]
+
+
+async def test_a_whole_answer_has_the_alternatives_of_the_stream() -> None:
+    vocabulary = toys.Vocabulary((b"Q", b" a", b"\xc3", b"\xa9", b" b", b" c", b""), 6)
+    written = [b"Q", b" a", b"\xc3", b"\xa9", b" b"]
+    script: Any = {b"".join(written[:at]): {written[at]: 0.75, b" c": 0.25} for at in range(1, len(written))}
+    server = FakeOpenAI(toys.Plain(toys.ScriptedModel(vocabulary, script)), opened="gone")  # type: ignore[arg-type]
+    dialect = replace(TOY, shows_parts=False, most=9)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    tokens = await draft(provider, limit=9, alternatives=6)
+    told = [(one.data, [other.data for other in one.alternatives]) for one in tokens[:-2]]
+    assert told == [(b" a", [b" c"]), ("é".encode(), []), (b" b", [b" c"])]
+    assert [(bool(body.get("stream")), body["logprobs"]) for body in server.bodies] == [(True, 7), (False, 7)]
 
 
 async def test_messages() -> None:

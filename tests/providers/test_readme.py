@@ -12,8 +12,8 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_providers import Provider, ResponseError, UnsupportedError
-from cosd_providers.contract import Usage
-from cosd_providers.testing import Model, ScriptedProvider, TextModel
+from cosd_providers.contract import Token, Usage
+from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 
 README = Path(__file__).resolve().parents[2] / "providers/README.md"
 
@@ -67,6 +67,13 @@ async def test_it_fuses_like_the_same_models_without_a_server(toy: Any, options:
     assert shown == [(token.text, token.source, token.draft_prob) for token in expected.tokens]
     assert result.replacements == 1
     assert result.usage["draft"].prompt_tokens > 0
+
+
+async def test_its_alternatives(toy: Any) -> None:
+    async with server(TableModel([b"", b"Q", b" a", b" b"], lambda ids: [0.1, 0.0, 0.6, 0.3], end_ids=(0,))) as one:
+        draft = toy("http://one", http_client=one).generate("Q", b"", max_tokens=1, alternatives=2, usage=Usage())
+        first = await anext(draft)
+    assert first == Token(b" a", 0.6, alternatives=(Token(b" b", 0.3), Token(b"", 0.1, end=True)))
 
 
 async def test_what_it_cannot_do_and_what_it_does_not_understand(toy: Any) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 from unittest.mock import ANY
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import close, draft, inquiries, near, valid
+from asked import check_alternatives, close, draft, inquiries, near, valid
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -34,7 +35,7 @@ from cosd_providers import (
 from cosd_providers.sglang import Sglang
 from cosd_providers.sglang.reading import Events, scored
 from cosd_providers.sglang.wire import Answer
-from cosd_providers.testing import Model, ScriptedProvider, TextModel
+from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 from stand_in_sglang import StandInSglang
 
 URL = "http://gpu:30000"
@@ -102,6 +103,34 @@ async def test_drafts_are_the_models_own(
         text = b"".join(token.data for token in ours[:-1])
         more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
         close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1][: len(more) - 1])
+
+
+@given(
+    toys.models(may_hide_end=False),
+    toys.prompts().filter(bool),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from(("local", "space", "plain")),
+)
+async def test_alternatives_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, count: int, per_event: int, incremental: bool, way: str
+) -> None:
+    """Also where a token that is decoded alone loses its space; and nothing more is asked for them."""
+    plain = toys.Heard(model)
+    read = b" " + prompt if way == "space" else prompt
+    assume(way == "local" or valid((await draft(ScriptedProvider(plain), read.decode(), limit=44))[:-1]))
+    drafts, asked = list[list[Any]](), list[list[Any]]()
+    for wanted in (0, count):
+        server = stand_in(plain, per_event=per_event, incremental=incremental, space=way == "space", old=way == "local")
+        local = Local(plain) if way == "local" else None
+        provider = Sglang(URL, http_client=server.client(), tokenizer=local)
+        drafts.append(await draft(provider, prompt.decode(), alternatives=wanted))
+        asked.append([path for path, _ in server.requests])
+    alone, ours = drafts
+    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+    assert asked[0] == asked[1]
+    check_alternatives(plain, read, ours[:-1], count, complete=way == "local")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -192,6 +221,20 @@ async def test_what_a_draft_asks() -> None:
     penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p", "min_new_tokens")
     assert [sampling[name] for name in penalties] == [1.0, 0.0, 0.0, 0.0, 0]
     assert (sampling["n"], sampling["ignore_eos"], sampling["stop"], sampling["stop_token_ids"]) == (1, False, [], [])
+
+
+async def test_alternatives() -> None:
+    probs = {b" a": 0.4, b" b": 0.25, b"c": 0.15, b"\xc3": 0.1, b"<|stop|>": 0.1}
+    letters = [bytes([n]) for n in range(256) if n != ord("c")]
+    model = TableModel([b"", *probs, *letters], lambda ids: [0.0, *probs.values(), *[0.0] * 255], end_ids=(0,))
+    for space, told in ((False, (Token(b" b", near(0.25)), Token(b"c", near(0.15)))), (True, ())):
+        server = stand_in(model, begins=False, space=space)
+        provider = connect(URL, http_client=server.client())
+        for count in (0, 1, 2, 5):
+            first, *_ = await draft(provider, limit=1, alternatives=count)
+            assert first.alternatives == told[:count]
+        bodies = [body for path, body in server.requests if path == "/generate" and body.get("stream")]
+        assert [body["top_logprobs_num"] for body in bodies] == [2, 2, 3, 6]
 
 
 async def test_what_the_server_prefers_does_not_matter() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import toys
+from asked import check_alternatives
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -153,6 +158,42 @@ async def test_a_model_of_ones_own() -> None:
         model.encode(b"aabb")
     stream = ScriptedProvider(model).generate("a", b"", max_tokens=9, usage=Usage())
     assert [item.data async for item in stream if isinstance(item, Token)] == [b"ab", b"ab", b"ab", b""]
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(0, 8))
+async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int) -> None:
+    provider = ScriptedProvider(toys.Plain(model))
+    items: list[list[Any]] = [
+        [item async for item in provider.generate(prompt.decode(), b"", max_tokens=20, usage=Usage(), **more)]
+        for more in ({}, {"alternatives": count})
+    ]
+    check_alternatives(toys.Plain(model), prompt, items[1][:-1], count)
+    bare = [replace(item, alternatives=()) if isinstance(item, Token) else item for item in items[1]]
+    assert bare == items[0]
+    assert [call.alternatives for call in provider.calls] == [0, count]
+
+
+async def test_alternatives() -> None:
+    """The most probable first: not what is a part of a character, says the same, or cannot come."""
+    probs = {b" a": 0.4, b"\xc3": 0.2, b" b": 0.1, b"": 0.15, b" c": 0.15, b" d": 0.0, b"Q": 0.0}
+    model = TableModel([*probs, b" a", b"2 + 2 ="], lambda ids: [*probs.values(), 0.3, 0], end_ids=(3,))
+    first, *_ = await draft(ScriptedProvider(model), limit=1, alternatives=5)
+    end = Token(b"", 0.15, end=True, name="</s>")
+    assert first == Token(b" a", 0.4, alternatives=(end, Token(b" c", 0.15), Token(b" b", 0.1)))
+    first, *_ = await draft(ScriptedProvider(model), limit=1, alternatives=1)
+    assert first.alternatives == (end,)
+    first, *_ = await draft(ScriptedProvider(model, end_prob=False), limit=1, alternatives=1)
+    assert first.alternatives == (Token(b" c", 0.15),)
+    first, *_ = await draft(ScriptedProvider(model, probs=False), limit=1, alternatives=1)
+    assert first == Token(b" a", None)
+
+
+async def test_a_part_of_a_character_has_no_alternatives() -> None:
+    tokens = [b"", b"2 + 2 =", b"\xc3", b" b"]
+    model = TableModel(tokens, lambda ids: [0.1, 0, 0.6, 0.3] if len(ids) == 1 else [0.6, 0, 0.1, 0.3], end_ids=(0,))
+    part, end, _ = await draft(ScriptedProvider(model), alternatives=2)
+    assert part == Token(b"\xc3", 0.6)
+    assert (end.end, end.alternatives) == (True, (Token(b" b", 0.3),))
 
 
 async def test_pickling_keeps_the_script() -> None:

@@ -6,7 +6,7 @@ import codecs
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import stand_in_tgi
 import toys
-from asked import Drawn, Inquiry
+from asked import Drawn, Inquiry, check_alternatives
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     Capabilities,
@@ -37,7 +37,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from cosd_providers.tgi import Tgi
 from cosd_providers.tgi.reading import Around, encoded
 from cosd_providers.tgi.wire import Encoding, Event
@@ -179,6 +179,32 @@ async def test_drafts_are_the_models_own(model: Tidy, prompt: bytes, limit: int,
     if end != "told":
         more = await draft(provider, prompt.decode(), text, limit)
         close(more[:-1], (await draft(expected, prompt.decode(), text, limit))[:-1])
+
+
+@given(tidy, some, st.integers(1, 6), st.sampled_from(("null", "zero", "told")))
+async def test_alternatives_are_the_models_own(model: Tidy, prompt: bytes, count: int, end: str) -> None:
+    provider = over(model, end=end)
+    alone = await draft(provider, prompt.decode())
+    ours = await draft(provider, prompt.decode(), alternatives=count)
+    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+    check_alternatives(model, prompt, ours[:-1], count, complete=False)
+
+
+async def test_alternatives() -> None:
+    """As many as the server lists; never the end, nor what may have lost its space."""
+    probs = {b" a": 0.4, b" b": 0.25, b"c": 0.12, b"\xc3": 0.1, b"<|stop|>": 0.08, b"": 0.05}
+    model = TableModel([*probs, b"Q", b"a"], lambda ids: [*probs.values(), 0.0, 0.0], end_ids=(5,))
+    server = StandInTgi(model, end="told")
+    provider = Tgi(URL, http_client=server.client())
+    told = (Token(b" b", near(0.25)), Token(b"c", near(0.12)))
+    for count in (0, 1, 2, 9):
+        first, *_ = await draft(provider, limit=1, alternatives=count)
+        assert first.alternatives == told[:count]
+    bodies = asked(server, "/generate_stream")
+    assert [body["parameters"].get("top_n_tokens") for body in bodies] == [None, 2, 3, 5]
+    bare = TableModel([b"c", b"a", b"d", b"Q"], lambda ids: [0.5, 0.3, 0.2, 0.0])
+    first, *_ = await draft(Tgi(URL, http_client=StandInTgi(bare).client()), limit=1, alternatives=2)
+    assert (first.data, first.alternatives) == (b"c", ())
 
 
 @st.composite

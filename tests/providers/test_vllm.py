@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import Drawn, Inquiry, close, draft, inquired, inquired_thrice, near, valid
+from asked import Drawn, Inquiry, check_alternatives, close, draft, inquired, inquired_thrice, near, valid
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -83,6 +83,16 @@ async def test_drafts_are_the_models_own(
         text = b"".join(token.data for token in ours[:-1])
         more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
         close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
+
+
+@given(models(), toys.prompts(), st.integers(1, 3), st.booleans())
+async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int, ids: bool) -> None:
+    server = FakeVllm(toys.Heard(model), beginning=True, context=300)
+    server.ids = ids
+    assume(valid((await draft(ScriptedProvider(toys.Heard(model)), prompt.decode(), limit=44))[:-1]))
+    *tokens, _ = await draft(Vllm(URL, http_client=server.client()), prompt.decode(), alternatives=count)
+    check_alternatives(toys.Heard(model), prompt, tokens, count)
+    assert {body["logprobs"] for _, body in server.requests if body and body.get("stream")} <= {count + 1}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

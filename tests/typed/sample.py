@@ -180,7 +180,14 @@ class Constant:
         return ServerInfo("constant:", "constant", "constant", None, None, able)
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         usage.completion_tokens += 1
         yield Token(b"", 1.0, end=True)

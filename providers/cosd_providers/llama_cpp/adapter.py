@@ -75,6 +75,8 @@ class LlamaCpp(Adapter):
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
+    _ready_route = "/health"
+
     def __init__(
         self,
         url: str,
@@ -102,12 +104,27 @@ class LlamaCpp(Adapter):
         return (await self._known()).info
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
         start: Prefix = [prompt + sendable(text)] if continuation is None else list(continuation)
-        drafting = Drafting(self._transport, self._completions, server, start, alone=not text, usage=usage)
+        drafting = Drafting(
+            self._transport,
+            self._completions,
+            server,
+            start,
+            alone=not text,
+            alternatives=alternatives,
+            usage=usage,
+        )
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

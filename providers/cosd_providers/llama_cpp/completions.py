@@ -63,9 +63,9 @@ class Completions:
             answers += sorted(listed, key=lambda item: item.index)
         return answers
 
-    def stream(self, prompt: object, limit: int) -> dict[str, object]:
-        """A request for a draft of at most `limit` raw tokens."""
-        return self.body(prompt, n_predict=limit, n_probs=1, stream=True, timings_per_token=True)
+    def stream(self, prompt: object, limit: int, alternatives: int) -> dict[str, object]:
+        """A request for a draft of at most `limit` raw tokens, each with so many `alternatives`."""
+        return self.body(prompt, n_predict=limit, n_probs=1 + alternatives, stream=True, timings_per_token=True)
 
     async def greedy(
         self, server: Server, prefixes: Sequence[Prefix], wanted: int, usage: Usage, *, singly: bool = False

@@ -26,6 +26,7 @@ class Drafting:
         server: what it is.
         start: what stands before the draft.
         alone: whether that is the prompt alone: where it is too long, that is an error.
+        alternatives: how many each token is to come with.
         usage: is billed.
     """
 
@@ -37,6 +38,7 @@ class Drafting:
         start: Prefix,
         *,
         alone: bool,
+        alternatives: int,
         usage: Usage,
     ) -> None:
         self._transport = transport
@@ -44,9 +46,10 @@ class Drafting:
         self._server = server
         self._start = start
         self._alone = alone
+        self._alternatives = alternatives
         self._usage = usage
         self._draft = Draft(0)
-        self._reader = Reader(server, self._draft)
+        self._reader = Reader(server, self._draft, alternatives)
 
     async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
         """At most `max_tokens` tokens, then why there are no more."""
@@ -69,9 +72,9 @@ class Drafting:
         """What one stream adds to the draft, from where it stands."""
         if self._draft.over:
             return  # what broke off was only the end of the stream
-        draft, reader = self._draft, Reader(self._server, self._draft)
+        draft, reader = self._draft, Reader(self._server, self._draft, self._alternatives)
         self._reader = reader
-        body = self._completions.stream(sent([*self._start, *draft.ids]), draft.left)
+        body = self._completions.stream(sent([*self._start, *draft.ids]), draft.left, self._alternatives)
         stream = self._transport.stream("/completion", body, usage=self._usage, keep_alive=False, attempt=attempt)
         try:
             async with stream as events:

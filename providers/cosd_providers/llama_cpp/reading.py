@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import ServerInfo, Token, Usage
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.llama_cpp.wire import Answer, Entry, bill
@@ -29,7 +31,7 @@ class Server:
     ends: dict[int, str | None]
     visible: int
 
-    def entries(self, answer: Answer, *, first: bool = True) -> list[Entry]:
+    def entries(self, answer: Answer, *, first: bool = True) -> Sequence[Entry]:
         """The tokens of an answer or event with their probabilities, or the reason why there are none."""
         entries = answer.completion_probabilities
         if not entries and first:
@@ -45,14 +47,19 @@ class Server:
         hint = "Start it without a draft model (--model-draft, --spec-type)."
         return UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
 
-    def greedy(self, entry: Entry) -> Choice:
-        """A token of a draft, which has to be the most probable one."""
+    def greedy(self, entry: Entry, alternatives: int) -> Choice:
+        """A token of a draft, which has to be the most probable one, with so many alternatives."""
         best = entry.top_logprobs[0] if entry.top_logprobs else entry
         if best.id != entry.id and (best.logprob or 0.0) > (entry.logprob or 0.0):
             words = "the server does not take the most probable token, although asked for greedy decoding"
             hint = "Is it started with samplers, a grammar or a bias that a request cannot undo?"
             raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
-        return self._own(entry)
+        own = self._own(entry)
+        if not alternatives:
+            return own
+        others = [self.choice(item) for item in entry.top_logprobs if item.id != entry.id]
+        position = Position(own, [other for other in others if not _unsure(other.token)])
+        return replace(own, token=with_alternatives(position, alternatives))
 
     def _own(self, entry: Entry) -> Choice:
         """The token that the server took."""
@@ -71,7 +78,7 @@ class Server:
 
         There a server with --context-shift forgets what stands at the start, and goes on.
         """
-        entries = self.entries(answer) if answer.completion_probabilities else []
+        entries = self.entries(answer) if answer.completion_probabilities else ()
         if answer.stop_type == "eos" and answer.tokens:
             self.ends.setdefault(answer.tokens[-1], None)
         positions: list[Position] = []
@@ -108,7 +115,7 @@ class Server:
 
 
 class Reader:
-    """Reads one stream of `/completion` into a draft.
+    """Reads one stream of `/completion` into a draft, each token with so many `alternatives`.
 
     Attributes:
         done: nothing further of the stream is needed.
@@ -116,12 +123,13 @@ class Reader:
         full: the context is full.
     """
 
-    def __init__(self, server: Server, draft: Draft) -> None:
+    def __init__(self, server: Server, draft: Draft, alternatives: int) -> None:
         self.done = False
         self.hidden = False
         self.full = False
         self._server = server
         self._draft = draft
+        self._alternatives = alternatives
         self._seen = 0
         self._held: Choice | None = None
         self._last: Answer | None = None
@@ -136,7 +144,7 @@ class Reader:
             if event.tokens_predicted == self._seen and not self._beyond(event):
                 for entry in entries:
                     tokens += self._release()
-                    self._take(self._server.greedy(entry), tokens)
+                    self._take(self._server.greedy(entry, self._alternatives), tokens)
         if event.tokens_predicted != self._seen:
             tokens += self._release()
             self.done = self.hidden = True
@@ -150,8 +158,7 @@ class Reader:
             bill(usage, self._last)
 
     def _take(self, choice: Choice, tokens: list[Token]) -> None:
-        data = choice.token.data
-        if not choice.token.end and (not data or (data[:1] == b"<" and data[-1:] == b">")):
+        if _unsure(choice.token):
             self._held = choice  # perhaps an end that was not known yet: the next event tells
         else:
             tokens += self._draft.feed(choice.id, choice.token)
@@ -187,3 +194,9 @@ class Reader:
         if context and event.tokens_evaluated + event.tokens_predicted > context:
             self.done = self.full = True
         return self.full
+
+
+def _unsure(token: Token) -> bool:
+    """Whether it is perhaps an end that is not known yet."""
+    data = token.data
+    return not token.end and (not data or (data[:1] == b"<" and data[-1:] == b">"))

@@ -96,7 +96,7 @@ class Entry(BaseModel):
     id: int
     bytes: list[Byte]
     logprob: float | None
-    top_logprobs: list[Entry] = []
+    top_logprobs: tuple[Entry, ...] = ()  # a list would be copied for each token
 
 
 class Answer(BaseModel):
@@ -105,12 +105,12 @@ class Answer(BaseModel):
     index: int = 0
     stop: bool = False
     stop_type: Annotated[str, unless_none("")] = ""
-    tokens: list[int] = []
+    tokens: tuple[int, ...] = ()
     tokens_evaluated: int
     tokens_predicted: int
     truncated: bool = False
     cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
-    completion_probabilities: Annotated[list[Entry], unless_none([])] = []
+    completion_probabilities: Annotated[tuple[Entry, ...], unless_none(())] = ()
 
 
 class Answers(RootModel[list[Answer]]):

@@ -64,6 +64,8 @@ class Ollama(Adapter):
         ValueError: `extra_body` sets what the fusion itself decides.
     """
 
+    _ready_route = "/api/version"
+
     def __init__(
         self,
         url: str,
@@ -107,12 +109,20 @@ class Ollama(Adapter):
         )
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only")
-        drafting = Drafting(self._asking, prompt, text, usage, (await self._know()).context)
+        context = (await self._know()).context
+        drafting = Drafting(self._asking, prompt, text, usage, context, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

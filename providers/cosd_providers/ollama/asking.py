@@ -35,6 +35,8 @@ _GREEDY: Mapping[str, object] = {
 _RAW: Mapping[str, object] = {"raw": True, "think": False, "logprobs": True, "top_logprobs": TIES}
 """The text as it is. Where a model can think, its server would else take part of the answer for thoughts."""
 
+_MOST = 20  # most probable tokens at a place: more are refused
+
 _WHOLE: Mapping[str, object] = {"truncate": False, "shift": False}
 """A text that does not fit is refused, and an answer ends where the context does."""
 
@@ -104,6 +106,10 @@ class Generating(Asking):
         """An error where the server has read less than it was given; only where its count holds what was cached."""
         if billed is not None and billed.prompt_tokens_details is not None:
             super().check_read(prefix, billed)
+
+    def shown(self, listed: int = TIES) -> dict[str, object]:
+        """What asks for probabilities: `listed` most probable tokens at each place, or as many as may be asked for."""
+        return {"top_logprobs": min(listed, _MOST)}
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """A request: greedy, with the most probable tokens; the answer in one piece, unless the caller says else."""

@@ -163,7 +163,14 @@ class OpenAICompatible(Adapter):
         )
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
@@ -172,7 +179,7 @@ class OpenAICompatible(Adapter):
         if not known.probs:
             raise self._no_probs()
         await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
-        drafting = Drafting(self._asking, prompt, text, usage, known.context)
+        drafting = Drafting(self._asking, prompt, text, usage, known.context, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

@@ -112,18 +112,22 @@ class Asking:
 
     @asynccontextmanager
     async def stream(
-        self, prefix: Prefix, limit: int, usage: Usage, attempt: int = 0
+        self, prefix: Prefix, limit: int, usage: Usage, attempt: int = 0, alternatives: int = 0
     ) -> AsyncGenerator[AsyncIterator[Answer]]:
-        """An answer of at most `limit` raw tokens, as events; `attempt` as in `Transport.stream`."""
+        """An answer of at most `limit` raw tokens, as events; `attempt` as in `Transport.stream`.
+
+        With so many `alternatives` to each token, as far as the server lists them.
+        """
+        listed = self.shown(max(TIES, 1 + alternatives))
         options = self._dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
-        body = {**self._body(prefix, limit), "stream": True, **more}
+        body = {**self._body(prefix, limit), **listed, "stream": True, **more}
         async with AsyncExitStack() as stack:
             keep = self._dialect.keep_alive
             stream = self._transport.stream(self.path, body, usage=usage, keep_alive=keep, attempt=attempt)
             events = self._answers(await stack.enter_async_context(stream))
             if not self._dialect.shows_parts:
-                whole = partial(self.one, prefix, limit, usage, check=False)
+                whole = partial(self.one, prefix, limit, usage, check=False, **listed)
                 events = whole_characters(events, stack, whole, self.endpoint)
             async with aclosing(events) as answers:
                 yield answers
@@ -211,14 +215,20 @@ class Asking:
         common = {**dialect.extra, **self._extra, "model": self.model, **dialect.greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
         if self._api == "completions":
-            shown: dict[str, object] = {"logprobs": min(TIES, dialect.most)}
-            return {**common, "prompt": prefix.whole, **(shown if self.probs else {})}
+            return {**common, "prompt": prefix.whole, **self.shown()}
         messages: list[dict[str, object]] = [{"role": "user", "content": prefix.prompt}]
         if prefix.text:
             messages.append({"role": "assistant", "content": prefix.text, **dialect.continued})
             common |= dialect.continues or {}
-        shown = {"logprobs": True, "top_logprobs": min(TIES, dialect.chat_most)}
-        return {**common, "messages": messages, **(shown if self.probs else {})}
+        return {**common, "messages": messages, **self.shown()}
+
+    def shown(self, listed: int = TIES) -> dict[str, object]:
+        """What asks for probabilities: `listed` most probable tokens at each place, or as many as may be asked for."""
+        if not self.probs:
+            return {}
+        if self._api == "completions":
+            return {"logprobs": min(listed, self._dialect.most)}
+        return {"logprobs": True, "top_logprobs": min(listed, self._dialect.chat_most)}
 
     async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
         """The answers to a list of prompts; None where the server takes none.

@@ -32,6 +32,7 @@ class Drafting:
         text: the response so far.
         usage: where requests are counted.
         context: tokens that fit, prompt and answer together, where that is known.
+        alternatives: how many each token comes with, as far as the server lists them.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Drafting:
         text: bytes,
         usage: Usage,
         context: int | None,
+        alternatives: int = 0,
     ) -> None:
         self._asking = asking
         self._prompt = prompt
         self._text = text
         self._usage = usage
         self._context = context
+        self._alternatives = alternatives
         self._draft = Draft(0)
         self._known: list[bytes] = []  # raw tokens that were seen after this text
         self._given: list[bytes] = []  # whole tokens that were given out after it
@@ -78,7 +81,7 @@ class Drafting:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
         limit = self._limit(prefix)
-        run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known)
+        run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known, self._alternatives)
         try:
             async with aclosing(self._stream(prefix, limit, run, attempt)) as tokens:
                 async for token in tokens:
@@ -141,7 +144,7 @@ class Drafting:
             raise ContextLengthError(words, endpoint=self._asking.endpoint)
         answered, read = False, 0
         try:
-            async with self._asking.stream(prefix, limit, self._usage, attempt) as events:
+            async with self._asking.stream(prefix, limit, self._usage, attempt, self._alternatives) as events:
                 answered = True
                 async for event in events:
                     for token in run.feed(event):

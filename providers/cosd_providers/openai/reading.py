@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cosd_providers.alternatives import keeps_spaces
 from cosd_providers.contract import Token
 from cosd_providers.errors import ResponseError
 from cosd_providers.openai.strings import endings, readings, spells
@@ -39,6 +40,7 @@ class Spelling:
         listed: whether the server listed what is most probable at the position that came last.
         told: how probable it said its own token there is.
         trimmed: whether the text lacks the space that its first token begins with.
+        spaced: whether what is listed is seen to keep the space before a word.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
@@ -46,6 +48,7 @@ class Spelling:
         self.listed = False
         self.told: float | None = None
         self.trimmed = False
+        self.spaced = bare is False
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
@@ -66,6 +69,7 @@ class Spelling:
         found = steps(answer)
         self.count += len(found)
         self._steps += found
+        self.spaced = self._bare is not True and (self.spaced or any(map(_keeps_spaces, found)))
         self._text += answer.written.encode("utf-8", "replace")
         ended = answer.finish_reason == "stop"
         yield from self._known(ended=ended, over=answer.finish_reason is not None)
@@ -255,6 +259,11 @@ class Spelling:
             return Choice(token_id, Token(b"", candidate.prob, end=True, name=candidate.text or None))
         data = candidate.data or (candidate.text.encode() if _says(candidate) else b"")
         return Choice(token_id, Token(data, candidate.prob), not data)
+
+
+def _keeps_spaces(step: Step) -> bool:
+    """Whether what is listed has the space before a word. A token of the answer may have it from what stands before."""
+    return keeps_spaces(one.data.decode(errors="replace") if one.data else one.text for one in step.top)
 
 
 def _says(candidate: Candidate) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from cosd_providers.alternatives import is_plain, with_alternatives
 from cosd_providers.contract import Token, Usage
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.openai.reading import Spelling
 from cosd_providers.openai.wire import Answer, Billed, Completion, bill, steps
 from cosd_providers.parsing import check_own
 from cosd_providers.scoring import Draft, Position
+from cosd_providers.text import readable
 
 __all__ = ["Run", "read"]
 
@@ -42,6 +44,7 @@ class Run:
         ends: strings and ids of ends of sequence.
         draft: takes what is new.
         known: the bytes of the raw tokens that an earlier run from the same text gave; grows.
+        alternatives: how many each token comes with, as far as they are listed and their strings can be trusted.
 
     Attributes:
         finish: why the answer ended; None before it did.
@@ -49,7 +52,9 @@ class Run:
         differs: whether the server has written another token than in an earlier run: nothing after it counts.
     """
 
-    def __init__(self, endpoint: str, ends: set[str | int], draft: Draft, known: list[bytes]) -> None:
+    def __init__(
+        self, endpoint: str, ends: set[str | int], draft: Draft, known: list[bytes], alternatives: int = 0
+    ) -> None:
         self.finish: str | None = None
         self.billed: Billed | None = None
         self.differs = False
@@ -57,6 +62,7 @@ class Run:
         self._spelling = Spelling(endpoint, ends)
         self._draft = draft
         self._known = known
+        self._alternatives = alternatives
         self._at = 0
 
     @property
@@ -99,7 +105,14 @@ class Run:
                 return []
         else:
             self._known.append(token.data)
-        return self._draft.feed(position.pick.id, token)
+        return self._draft.feed(position.pick.id, self._told(position))
+
+    def _told(self, position: Position) -> Token:
+        """The server's own token with its alternatives: none where a string may have lost a space, or be no text."""
+        if not self._alternatives or not self._spelling.spaced:
+            return position.pick.token
+        plain = [one for one in position.top if one.token.end or is_plain(readable(one.token.data))]
+        return with_alternatives(Position(position.pick, plain), self._alternatives)
 
 
 def _check_told(choice: Completion, spelling: Spelling, endpoint: str) -> None:

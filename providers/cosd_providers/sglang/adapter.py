@@ -74,6 +74,8 @@ class Sglang(Adapter):
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
+    _ready_route = "/v1/models"
+
     def __init__(
         self,
         url: str,
@@ -105,7 +107,14 @@ class Sglang(Adapter):
         return (await self._known()).info
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
@@ -114,7 +123,15 @@ class Sglang(Adapter):
         else:
             start = list(continuation)
         self._check_something(server, start)
-        drafting = Drafting(self._transport, self._asking, server, start, alone=not text, usage=usage)
+        drafting = Drafting(
+            self._transport,
+            self._asking,
+            server,
+            start,
+            alone=not text,
+            alternatives=alternatives,
+            usage=usage,
+        )
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

@@ -54,9 +54,10 @@ class Asking:
         adapter = {"lora_path": server.adapter} if server is not None and server.adapter is not None else {}
         return {**self._extra, **own, **adapter, "sampling_params": sampling, **fields}
 
-    def stream(self, server: Server, ids: list[int], wanted: int) -> dict[str, object]:
-        """A request for a draft of at most `wanted` raw tokens."""
-        return self.body(server, wanted, top=_STREAMED, input_ids=ids, logprob_start_len=-1, stream=True)
+    def stream(self, server: Server, ids: list[int], wanted: int, alternatives: int) -> dict[str, object]:
+        """A request for a draft of at most `wanted` raw tokens, each with so many `alternatives`."""
+        top = max(_STREAMED, 1 + alternatives)
+        return self.body(server, wanted, top=top, input_ids=ids, logprob_start_len=-1, stream=True)
 
     async def batch(
         self,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from cosd_providers.alternatives import keeps_spaces, with_alternatives
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.errors import ContextLengthError, ResponseError
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import Draft
+from cosd_providers.scoring import Choice, Draft, Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import Events, Step
 from cosd_providers.sglang.strings import Strings
@@ -31,17 +32,28 @@ class Drafting:
         server: what it is.
         start: the ids before the draft.
         alone: whether they are the prompt alone: where it is too long, that is an error.
+        alternatives: how many each token comes with. Nothing is asked to learn what they say.
         usage: is billed.
     """
 
     def __init__(
-        self, transport: Transport, asking: Asking, server: Server, start: list[int], *, alone: bool, usage: Usage
+        self,
+        transport: Transport,
+        asking: Asking,
+        server: Server,
+        start: list[int],
+        *,
+        alone: bool,
+        alternatives: int,
+        usage: Usage,
     ) -> None:
         self._transport = transport
         self._asking = asking
         self._server = server
         self._start = start
         self._alone = alone
+        self._alternatives = alternatives
+        self._spaced = False  # whether a token decoded alone keeps the space before a word
         self._usage = usage
         self._strings = Strings(asking, server, usage)
         self._draft = Draft(0)
@@ -78,7 +90,7 @@ class Drafting:
     async def _read(self, sent: list[int], wanted: int, attempt: int) -> AsyncGenerator[Token, None]:
         """Reads one stream into the draft."""
         events = Events(self._server.info.endpoint, len(sent))
-        body = self._asking.stream(self._server, sent, wanted)
+        body = self._asking.stream(self._server, sent, wanted, self._alternatives)
         try:
             async with self._transport.stream("/generate", body, usage=self._usage, attempt=attempt) as stream:
                 async for data in stream:
@@ -104,6 +116,14 @@ class Drafting:
         tokens: list[Token] = []
         for run, step in zip(runs, found, strict=False):
             choice = self._strings.choice(run, step.id, step.prob)
-            tokens += self._draft.feed(choice.id, choice.token)
+            tokens += self._draft.feed(choice.id, self._told(choice, step))
         self._run = runs[-1]
         return tokens
+
+    def _told(self, choice: Choice, step: Step) -> Token:
+        """A token with its alternatives."""
+        if not self._alternatives:
+            return choice.token
+        self._spaced = self._spaced or keeps_spaces(text for _, _, text in step.others)
+        others = [self._strings.other(*other, spaced=self._spaced) for other in step.others]
+        return with_alternatives(Position(choice, others), self._alternatives)

@@ -35,6 +35,7 @@ class Step:
         best: the probability of the most probable tokens.
         tied: their ids.
         more: whether there may be more of them than were listed.
+        others: all that are listed beside it: the id of each, its probability, and its text, decoded alone.
     """
 
     id: int
@@ -43,6 +44,7 @@ class Step:
     best: float
     tied: tuple[int, ...]
     more: bool
+    others: tuple[tuple[int, float, str], ...] = ()
 
 
 def checked(answer: Answer, endpoint: str, read: int) -> Answer:
@@ -123,7 +125,8 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> Step:
         hint = "Is it started with a logits processor or a bias that a request cannot undo?"
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     tied = tuple(sorted(other for value, other, _ in top if value == best))
-    return Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top))
+    others = tuple((other, prob(value) or 0.0, said or "") for value, other, said in top if other != token_id)
+    return Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
 
 
 def scored(answer: Answer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:

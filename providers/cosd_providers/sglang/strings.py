@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from cosd_providers.alternatives import is_plain
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token, Usage
 from cosd_providers.scoring import Choice
@@ -114,6 +115,21 @@ class Strings:
         data = self._says((*run, token_id))
         assert data is not _UNKNOWN
         return Choice(token_id, Token(data or b"", prob), open=data is None)
+
+    def other(self, token_id: int, prob: float, text: str, *, spaced: bool) -> Choice:
+        """A token that was not taken and may not be known; nothing is asked for it.
+
+        Args:
+            token_id: its id.
+            prob: its probability.
+            text: its text, decoded alone.
+            spaced: whether such texts keep the space before a word.
+        """
+        if self._says((token_id,)) is not _UNKNOWN:
+            return self.choice((), token_id, prob)
+        if (tokenizer := self._asking.tokenizer) is not None:
+            return Choice(token_id, Token(tokenizer.token(token_id) or b"", prob))
+        return Choice(token_id, Token(text.encode(), prob), sure=spaced and is_plain(text))
 
     def ended(self, token_id: int) -> None:
         """An answer was over with this token."""

@@ -76,6 +76,8 @@ class Tgi(Adapter):
             strategy.
     """
 
+    _ready_route = "/health"
+
     def __init__(
         self,
         url: str,
@@ -105,12 +107,19 @@ class Tgi(Adapter):
         return (await self._known()).info
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`. It goes on from text alone: no draft has a continuation."""
         del continuation
         server = await self._known()
-        drafting = Drafting(self._requests, server, prompt, text, usage)
+        drafting = Drafting(self._requests, server, prompt, text, usage, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

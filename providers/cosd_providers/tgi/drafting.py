@@ -6,12 +6,14 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from cosd_providers.alternatives import is_plain, keeps_spaces, with_alternatives
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.http.retries import resumed
-from cosd_providers.scoring import Draft
-from cosd_providers.text import sendable
+from cosd_providers.scoring import Draft, Position
+from cosd_providers.text import readable, sendable
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
+from cosd_providers.tgi.wire import Event
 
 __all__ = ["Drafting"]
 
@@ -29,14 +31,20 @@ class Drafting:
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
+        alternatives: how many each token comes with, as far as the server lists them; never the end of sequence, whose
+            probability it does not tell.
     """
 
-    def __init__(self, requests: Requests, server: Server, prompt: str, text: bytes, usage: Usage) -> None:
+    def __init__(
+        self, requests: Requests, server: Server, prompt: str, text: bytes, usage: Usage, alternatives: int = 0
+    ) -> None:
         self._requests = requests
         self._server = server
         self._prompt = prompt
         self._text = text
         self._usage = usage
+        self._alternatives = alternatives
+        self._spaced = False  # whether what is listed keeps the space before a word
         self._draft = Draft(0)
         self._wanted = 0  # raw tokens to ask for
         self._given = b""  # behind the text
@@ -87,22 +95,32 @@ class Drafting:
     async def _read(self, before: str, limit: int, known: list[int], attempt: int) -> AsyncGenerator[Token, None]:
         """Reads one stream into the draft."""
         self._seen, self._changed = 0, False
-        stream = self._requests.stream(self._server, before, limit, self._usage, attempt=attempt, whole=False)
+        top = min(1 + self._alternatives, self._server.top) if self._alternatives else 0
+        stream = self._requests.stream(self._server, before, limit, self._usage, attempt=attempt, top=top, whole=False)
         async with stream as events:
             async for event in events:
-                pick = self._server.position(event).pick
+                position = self._server.position(event)
+                pick = position.pick
                 self._seen += 1
                 if self._seen <= len(known):
                     if pick.id != known[self._seen - 1]:
                         self._changed = True
                         return
                     continue
-                for token in self._draft.feed(pick.id, pick.token):
+                for token in self._draft.feed(pick.id, self._told(position, event)):
                     self._given += token.data
                     self._tokens += 1
                     yield token
                 if self._draft.over:
                     return
+
+    def _told(self, position: Position, event: Event) -> Token:
+        """The server's own token with its alternatives: none where a text that is listed may have lost a space."""
+        self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
+        if not self._alternatives or not self._spaced:
+            return position.pick.token
+        plain = [one for one in position.top if is_plain(readable(one.token.data))]
+        return with_alternatives(Position(position.pick, plain), self._alternatives)
 
     def _ask_for_more(self) -> None:
         """The same text again: a character is not finished, or was several tokens."""

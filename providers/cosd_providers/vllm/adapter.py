@@ -73,6 +73,8 @@ class Vllm(Adapter):
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
+    _ready_route = "/health"
+
     def __init__(
         self,
         url: str,
@@ -103,13 +105,28 @@ class Vllm(Adapter):
         return (await self._known()).info
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
         prefix: Prompt = prompt + sendable(text) if continuation is None else list(continuation)
         self._check_something(server, prefix)
-        drafting = Drafting(self._transport, self._asking, server, prefix, alone=not text, usage=usage)
+        drafting = Drafting(
+            self._transport,
+            self._asking,
+            server,
+            prefix,
+            alone=not text,
+            alternatives=alternatives,
+            usage=usage,
+        )
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item

@@ -22,10 +22,13 @@ from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Prompt, Server, checked, special
 
-__all__ = ["FORCE", "Asking"]
+__all__ = ["FORCE", "MOST", "Asking"]
 
 FORCE = 100.0
 """Added to a logit, this decides; the most that is allowed."""
+
+MOST = 20
+"""Probabilities at one place: the most that a server gives by default."""
 
 _REMEMBERED = 4  # encodings that are kept: they are long
 _MOST = re.compile(r"maximum allowed count of (\d+)")
@@ -56,10 +59,12 @@ class Asking:
         own = {"model": model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
         return {**self._extra, **GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
 
-    def stream(self, model: str, prompt: Prompt, wanted: int) -> dict[str, object]:
-        """A request for a draft of at most `wanted` raw tokens, billed as it goes."""
+    def stream(self, model: str, prompt: Prompt, wanted: int, alternatives: int) -> dict[str, object]:
+        """A request for a draft of at most `wanted` raw tokens, billed as it goes, each with so many `alternatives`."""
         options = {"include_usage": True, "continuous_usage_stats": True}
-        return self.body(model, [prompt], wanted, logprobs=1, stream=True, stream_options=options)
+        return self.body(
+            model, [prompt], wanted, logprobs=min(1 + alternatives, MOST), stream=True, stream_options=options
+        )
 
     async def batch(
         self, model: str, prompts: Sequence[Prompt], wanted: int, usage: Usage, *, singly: bool = False, **more: object

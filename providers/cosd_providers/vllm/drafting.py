@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import DraftEnd, Token, Usage
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.http.retries import resumed
@@ -15,7 +16,7 @@ from cosd_providers.parsing import check_own, parse
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import sendable
 from cosd_providers.vllm.asking import Asking
-from cosd_providers.vllm.wire import Prompt, Server, checked
+from cosd_providers.vllm.wire import Prompt, Server, checked, special
 
 __all__ = ["Drafting"]
 
@@ -32,11 +33,20 @@ class Drafting:
         server: what it is.
         prefix: what stands before the draft: ids, or prompt and text as one.
         alone: whether that is the prompt alone: where it is too long, that is an error.
+        alternatives: how many each token is to come with, as far as the server tells them.
         usage: is billed.
     """
 
     def __init__(
-        self, transport: Transport, asking: Asking, server: Server, prefix: Prompt, *, alone: bool, usage: Usage
+        self,
+        transport: Transport,
+        asking: Asking,
+        server: Server,
+        prefix: Prompt,
+        *,
+        alone: bool,
+        alternatives: int,
+        usage: Usage,
     ) -> None:
         self._transport = transport
         self._asking = asking
@@ -44,6 +54,7 @@ class Drafting:
         self._text = "" if isinstance(prefix, list) else prefix
         self._start = prefix if isinstance(prefix, list) else None
         self._alone = alone
+        self._alternatives = alternatives
         self._usage = usage
         self._draft = Draft(0)
         self._given = b""  # of the draft, behind the text
@@ -113,7 +124,7 @@ class Drafting:
                     self._seen += 1
                     if self._seen <= skipped:
                         continue
-                    for token in self._draft.feed(position.pick.id, position.pick.token):
+                    for token in self._draft.feed(position.pick.id, self._told(position)):
                         self._given += token.data
                         yield token
                     if self._start and not position.pick.open:
@@ -121,13 +132,20 @@ class Drafting:
                 if self._draft.over:
                     return
 
+    def _told(self, position: Position) -> Token:
+        """The server's own token, with its alternatives where these are wanted and known from their strings."""
+        if not self._alternatives or self._server.bare is not False:  # a string may have lost its space
+            return position.pick.token
+        told = [choice for choice in position.top if not special(choice.token.data.decode(errors="replace").strip())]
+        return with_alternatives(Position(position.pick, told), self._alternatives)
+
     async def _stream(
         self, sent: Prompt, limit: int, attempt: int
     ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
         """The prompt's ids, where told, and the positions of each event."""
         endpoint, done, billed = self._server.info.endpoint, False, None
         spelling = Spelling(endpoint, self._server.ends, bare=self._server.bare)
-        body = self._asking.stream(self._server.info.model, sent, limit)
+        body = self._asking.stream(self._server.info.model, sent, limit, self._alternatives)
         try:
             stream = self._transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
             async with stream as events:

@@ -16,13 +16,11 @@ from cosd_providers.parsing import check_own
 from cosd_providers.rounds import Rounds
 from cosd_providers.scoring import TIES, Chain, Choice, Position
 from cosd_providers.text import sendable
-from cosd_providers.vllm.asking import Asking
+from cosd_providers.vllm.asking import MOST, Asking
 from cosd_providers.vllm.reading import Scored, closed, doubtful, equals
 from cosd_providers.vllm.wire import Prompt, Server
 
 __all__ = ["Proposing"]
-
-_MANY = 20  # alternatives where all that were listed are tied; the most that a server gives by default
 
 
 @dataclass(slots=True)
@@ -176,7 +174,7 @@ class Proposing(Rounds):
         if not positions:
             return []
         many = any(len(equals(position)) == len(position.top) for position in positions)  # there may be more
-        most = _MANY if many else TIES
+        most = MOST if many else TIES  # all that were listed may be tied
         more: dict[str, Any] = {"return_tokens_as_token_ids": True, "logprobs": most}
         answers = await self._asking.batch(self._server.info.model, prefixes, 1, self._usage, **more)
         found: list[Position] = []
