@@ -30,10 +30,13 @@ class Costs:
         self._squares = [[0.0] * 3 for _ in range(3)]
         self._sums = [0.0] * 3
         self._logs = self._count = 0.0  # of how many times the usual seconds were taken
-        self._rates = _USUAL
+        self._rates: Work = _USUAL
+        self._solved = True
 
     def seconds(self, work: Work) -> float:
         """How long so much work takes."""
+        if not self._solved:
+            self._rates, self._solved = self._solution(), True
         return max(_product(self._rates, work), TICK)
 
     def add(self, work: Work, seconds: float) -> None:
@@ -45,9 +48,9 @@ class Costs:
             self._sums[i] = KEPT * self._sums[i] + row[i]
             for j in range(3):
                 self._squares[i][j] = KEPT * self._squares[i][j] + row[i] * row[j]
-        self._rates = self._solved()
+        self._solved = False  # until somebody asks
 
-    def _solved(self) -> Work:
+    def _solution(self) -> Work:
         """The rates that fit best. None is negative, and what the answers do not tell is in the usual proportions."""
         squares, scale = self._squares, math.exp(self._logs / self._count)
         usual = [scale * rate for rate in _USUAL]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
 
 __all__ = ["Adapter", "checked_extra"]
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """What a server tells of a model that stays the same as long as the model does."""
+
+_NEAR_SECONDS = 0.005
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -28,6 +32,8 @@ class Adapter:
     _transport: Transport
     _model: str | None
     _listing: str | None = "/v1/models"
+    _ready_route: str | None = None
+    _near = False
     _recalled: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -43,6 +49,19 @@ class Adapter:
     def sent(self) -> int:
         """Generation requests that were sent: those by which it gets to know its server, too."""
         return self._transport._limiter.sent
+
+    async def keep_ready(self) -> None:
+        """Leaves a connection for the next request, by asking a route that answers at once; see `contract.Ready`.
+
+        A stream that is left takes its connection with it, and a new one costs a round trip, with TLS two or three.
+        Nothing is done for a server that is so near that this is no time, nor with a client of the user's own.
+        """
+        if self._ready_route is None or self._near or not self._transport.makes_connections:
+            return
+        began = time.monotonic()
+        with suppress(ProviderError):
+            await self._transport.get(self._ready_route, once=True, quick=True)
+            self._near = time.monotonic() - began < _NEAR_SECONDS
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()

@@ -53,8 +53,11 @@ async def parsed(
                 if first:
                     first = False
                     usage.answered(time.monotonic())
-                with slot.paused():
+                slot.pause()
+                try:
                     yield event
+                finally:
+                    slot.go_on()
     except TooLongError:
         raise too_long(errors, response) from None
     except ValueError as error:

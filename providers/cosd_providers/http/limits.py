@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -132,20 +132,18 @@ class Slot:
         """Gives the place to the next one."""
         self._queue.leave()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Nobody is reading just now."""
-        self._pause(True)
-        try:
-            yield
-        finally:
-            self._pause(False)
-
-    def _pause(self, paused: bool) -> None:
-        if self._draft and paused != self._paused:
-            self._paused = paused
-            self._queue.paused += 1 if paused else -1
+    def pause(self) -> None:
+        """Nobody is reading until it goes on."""
+        if self._draft and not self._paused:
+            self._paused = True
+            self._queue.paused += 1
             self._queue.wake()
+
+    def go_on(self) -> None:
+        """Somebody is reading."""
+        if self._paused:
+            self._paused = False
+            self._queue.paused -= 1
 
 
 class _Queue:

@@ -41,10 +41,19 @@ async def until_answered(
         again: called with the error before each further attempt.
         few: how many attempts there are where the error is `lasting`.
     """
-    number = failures = 0
+    try:
+        return await attempt(1)  # which most often is all: the library for trying again has its price
+    except ProviderError as error:
+        if not error.retryable:
+            raise
+        first: ProviderError | None = error
+    number, failures = 1, 0
 
     async def send() -> _T:
-        nonlocal number
+        nonlocal number, first
+        if first is not None:
+            error, first = first, None
+            raise error
         number += 1
         return await attempt(number)
 

@@ -43,7 +43,6 @@ DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4)
 
 _SMALL = 60.0  # seconds between two bytes of an answer for which nothing has to be generated
-
 _QUICK = 10.0  # the same where the server is only asked what it is
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
@@ -101,6 +100,12 @@ class Transport:
         self._user_client = http_client
         self._clients: Clients[HttpClient] = Clients()
         self._limiter = Limiter(limits)
+        self._urls: dict[str, httpx.URL] = {}  # by route: to read one takes as long as to send a request
+
+    @property
+    def makes_connections(self) -> bool:
+        """Whether the connections are its own, and not those of a user's client."""
+        return self._user_client is None
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
@@ -248,7 +253,7 @@ class Transport:
             timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
         with suppress(UnicodeEncodeError):  # which holds the whole body
             headers = {**self._headers, **(call.headers or {})}
-            url = self.endpoint + call.path
+            url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
             return client.build_request(call.method, url, json=call.body, headers=headers, timeout=timeout)
         words = "the text has half a surrogate pair, which is no character and cannot be sent"
         raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
