@@ -11,7 +11,8 @@ import logging
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
-from cosd_api.fusion import Fusion, fuse, fuse_sync
+from cosd_api.fusion import Fusion
+from cosd_api.once import fuse, fuse_sync
 from cosd_api.result import (
     CustomVerifier,
     Endpoint,

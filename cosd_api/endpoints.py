@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 import anyio
@@ -15,6 +16,7 @@ from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.result import Endpoint
 from cosd_api.settings import missing_members
 from cosd_providers import connect
+from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.findings import Memory, encoding
@@ -192,22 +194,24 @@ class Endpoints:
         Raises:
             ContextLengthError: one has not. Found before anything is drafted.
         """
-        size = len(prompt.encode())
         assistants = [(self.names[at], one) for at, one in enumerate(self.assistants) if at not in without]
-        for name, provider in [("draft", self.draft), *assistants]:
-            info = await provider.describe()
-            limits = [
-                limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0
-            ]
-            room = min(limits, default=None)
-            # No token is shorter than a byte, so that most prompts need not be counted.
-            if room is None or size + _SPECIAL <= room or not info.capabilities.tokenize:
-                continue
-            with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
-                count = len(await provider.tokenize(prompt))
-                if count > room:
-                    words = f"the prompt has {count} tokens, and the {name} takes at most {room}"
-                    raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
+        await concurrently(
+            [partial(_check_length, name, one, prompt) for name, one in [("draft", self.draft), *assistants]]
+        )
+
+
+async def _check_length(name: str, provider: Provider, prompt: str) -> None:
+    info = await provider.describe()
+    limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
+    room = min(limits, default=None)
+    # No token is shorter than a byte, so that most prompts need not be counted.
+    if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
+        return
+    with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
+        count = len(await provider.tokenize(prompt))
+        if count > room:
+            words = f"the prompt has {count} tokens, and the {name} takes at most {room}"
+            raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:

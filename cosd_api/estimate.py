@@ -24,6 +24,7 @@ _ROUNDS = 8  # requests for one place, at most: mostly one, more where a word is
 _CHAIN = 12  # tokens of an answer about one place, at most
 _SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
 _REPLACED = 1 / 3  # of those
+_AHEAD = 8  # tokens that a hedged draft writes before its verdict
 
 
 class _Model(BaseModel):
@@ -163,9 +164,10 @@ _Two = tuple[float, int]
 
 def _draft(plan: Plan, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
     """Requests and billed tokens of the draft."""
-    drafts = 1 + n * _share(plan) * _REPLACED + (n / plan.draft_length if plan.draft_length else 0)
-    read_and_written = drafts * (prompt + n / 2) + 1.5 * n
-    high = _UNDONE * n
+    hedges = n * _share(plan) * plan.hedge  # each is a request that reads all before it, and writes a few tokens
+    drafts = 1 + hedges + n * _share(plan) * _REPLACED + (n / plan.draft_length if plan.draft_length else 0)
+    read_and_written = drafts * (prompt + n / 2) + 1.5 * n + _AHEAD * hedges
+    high = _UNDONE * n + plan.hedge * _drafted(plan, n)
     if plan.draft_length is not None or plan.max_ahead is not None:
         high += _drafted(plan, n)  # one request may be one token
     return (drafts, high), (read_and_written, high * (most + _FINER * n))

@@ -1,4 +1,4 @@
-"""`Fusion`: two or more models that write one text. `fuse` and `fuse_sync` are sugar over it."""
+"""`Fusion`: two or more models that write one text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from cosd_api.settings import (
     Plan,
     check_choice,
     check_count,
+    check_hedge,
     check_prompt,
     check_unit,
-    check_verifier,
     refuse,
 )
 from cosd_api.stream import FusionStream, settled
-from cosd_api.sync import synchronous
 from cosd_api.verification import RuleVerifier, Verifier, needs_q
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
@@ -51,6 +50,14 @@ class Fusion:
         draft_length: the paper's fixed rounds of K draft tokens, each followed by its verification. By default one
             draft streams on and verification keeps up with it. It is a matter of cost only: the text is the same.
         max_ahead: at most so many tokens are drafted beyond what is verified. By default there is no bound.
+        hedge: while a verdict is out, up to so many drafts are already started from what the draft itself found nearly
+            as probable. A replacement that is one of them goes on without a restart; the others are cancelled. The
+            text is the same; the draft's endpoint has up to `hedge` more streams at a time, and writes more tokens
+            (`max_ahead` bounds each of the drafts by itself). Where two in a row fail there are no more in this answer.
+        in_flight: requests to one assistant at a time. With 2 what comes up while one is out is asked at once: a little
+            faster, and many more requests.
+        batch_wait: seconds that a first question waits, while drafting goes on, for more to be asked with it: fewer
+            requests, and a slower answer.
         ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about
             every unit, for those who want to see what it says everywhere. The text is the same.
         on_assistant_error: what happens where an answer waits for an assistant that has failed for good: `"raise"`
@@ -75,22 +82,27 @@ class Fusion:
         unit: Unit | None = None,
         draft_length: int | None = None,
         max_ahead: int | None = None,
+        hedge: int = 0,
+        in_flight: int = 1,
+        batch_wait: float = 0.0,
         ask: Asking = "contestable",
         on_assistant_error: OnAssistantError = "raise",
         **refused: Any,
     ) -> None:
         refuse(refused, Fusion.__init__)
-        check_choice("ask", ask, Asking)
-        check_choice("on_assistant_error", on_assistant_error, OnAssistantError)
-        self._plan = Plan(
-            verifier=check_verifier(verifier if verifier is not None else RuleVerifier()),
-            draft_length=None if draft_length is None else check_count("draft_length", draft_length),
-            max_ahead=None if max_ahead is None else check_count("max_ahead", max_ahead),
+        self._plan = Plan.checked(
+            verifier=verifier if verifier is not None else RuleVerifier(),
+            draft_length=draft_length,
+            max_ahead=max_ahead,
+            hedge=hedge,
+            in_flight=in_flight,
+            batch_wait=batch_wait,
             ask=ask,
             on_assistant_error=on_assistant_error,
         )
         asks_q, spares = needs_q(self._plan.verifier), on_assistant_error == "draft"
         self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q, spares=spares)
+        check_hedge(self._plan.hedge, self._endpoints.draft)
         self._past = Past()
 
     async def __aenter__(self) -> Self:
@@ -163,9 +175,7 @@ class Fusion:
 
     async def _generate(self, prompt: str, bounds: Bounds) -> FusionResult:
         async with FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past) as stream:
-            async for _ in stream:
-                pass
-        return stream.result
+            return await stream.finished()
 
     @overload
     def map(
@@ -253,48 +263,3 @@ class Fusion:
         refuse(refused, Fusion.estimate)
         check_count("max_tokens", max_tokens)
         return await estimate(self._endpoints, self._plan, self._past, check_prompt(prompt), max_tokens)
-
-
-async def fuse(
-    prompt: str,
-    *,
-    draft: str | Provider,
-    assistant: str | Provider | Sequence[str | Provider],
-    verifier: Verifier | None = None,
-    max_tokens: int = DEFAULT_MAX_TOKENS,
-    stop: str | Sequence[str] | None = None,
-    unit: Unit | None = None,
-    draft_length: int | None = None,
-    max_ahead: int | None = None,
-    ask: Asking = "contestable",
-    on_assistant_error: OnAssistantError = "raise",
-    timeout: float | None = None,  # noqa: ASYNC109
-    max_requests: int | None = None,
-    max_billed_tokens: int | None = None,
-    on_budget: OnBudget = "raise",
-    **refused: Any,
-) -> FusionResult:
-    """One fused answer; opens and closes a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
-    refuse(refused, fuse)
-    async with Fusion(
-        draft=draft,
-        assistant=assistant,
-        verifier=verifier,
-        unit=unit,
-        draft_length=draft_length,
-        max_ahead=max_ahead,
-        ask=ask,
-        on_assistant_error=on_assistant_error,
-    ) as fusion:
-        return await fusion.generate(
-            prompt,
-            max_tokens=max_tokens,
-            stop=stop,
-            timeout=timeout,
-            max_requests=max_requests,
-            max_billed_tokens=max_billed_tokens,
-            on_budget=on_budget,
-        )
-
-
-fuse_sync = synchronous(fuse, "fuse_sync")

@@ -198,6 +198,9 @@ class Settings(_Model):
     stop: tuple[str, ...] = ()
     draft_length: int | None = None
     max_ahead: int | None = None
+    hedge: int = 0
+    in_flight: int = 1
+    batch_wait: float = 0.0
     ask: Literal["contestable", "all"] = "contestable"
     on_assistant_error: Literal["raise", "draft"] = "raise"
     timeout: float | None = None
@@ -234,7 +237,11 @@ class FusionResult(_Model):
         kept_tokens: draft tokens in the answer.
         replaced_tokens: draft tokens in whose place an assistant's word stands.
         drafted_tokens: tokens that the draft wrote in all, those thrown away included. Depends on timing.
-        draft_requests: drafts that were started. Depends on timing.
+        hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
+        hedge_hits: how many of them the draft went on as. Together with those that it was begun anew,
+            `draft_requests - hedged_drafts - 1`, they are what could have been hits.
+        hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them thrown away.
+        draft_requests: drafts that were started, those ahead included. Depends on timing.
         assistant_requests: questions sent to assistants, each about one or many places. Depends on timing.
         usage: per endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: in seconds.
@@ -256,6 +263,9 @@ class FusionResult(_Model):
     kept_tokens: int
     replaced_tokens: int
     drafted_tokens: int
+    hedged_drafts: int = 0
+    hedge_hits: int = 0
+    hedged_tokens: int = 0
     draft_requests: int
     assistant_requests: int
     usage: dict[str, EndpointUsage]

@@ -46,8 +46,45 @@ class Plan:
     verifier: Verifier
     draft_length: int | None
     max_ahead: int | None
+    hedge: int
+    in_flight: int
+    batch_wait: float
     ask: Asking
     on_assistant_error: OnAssistantError
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        verifier: Verifier,
+        draft_length: int | None,
+        max_ahead: int | None,
+        hedge: int,
+        in_flight: int,
+        batch_wait: float,
+        ask: Asking,
+        on_assistant_error: OnAssistantError,
+    ) -> Self:
+        """The plan as given.
+
+        Raises:
+            SettingError: something in it cannot be, or not together with something else.
+        """
+        check_choice("ask", ask, Asking)
+        check_choice("on_assistant_error", on_assistant_error, OnAssistantError)
+        if draft_length is not None and (hedge or batch_wait):
+            other = "hedge" if hedge else "batch_wait"
+            raise SettingError(f"{other} is for a draft that streams on: leave out draft_length, which asks in rounds")
+        return cls(
+            verifier=check_verifier(verifier),
+            draft_length=None if draft_length is None else check_count("draft_length", draft_length),
+            max_ahead=None if max_ahead is None else check_count("max_ahead", max_ahead),
+            hedge=check_count("hedge", hedge, least=0),
+            in_flight=check_count("in_flight", in_flight),
+            batch_wait=check_seconds("batch_wait", batch_wait, least=0),
+            ask=ask,
+            on_assistant_error=on_assistant_error,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +177,18 @@ def check_verifier(verifier: Verifier) -> Verifier:
     return verifier
 
 
+def check_hedge(hedge: int, draft: Provider) -> None:
+    """Sees whether a draft can be hedged.
+
+    Raises:
+        SettingError: its provider takes no `alternatives`, such as one that was written for an earlier version.
+    """
+    taken = inspect.signature(draft.generate).parameters
+    if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
+        words = f"generate() of {type(draft).__name__} takes no alternatives, from which a draft is hedged"
+        raise SettingError(f"hedge={hedge} is of no use here: {words}")
+
+
 def check_unit(unit: Unit | None) -> Unit | None:
     """The unit as given; None means that the endpoints' tokenizers are compared.
 
@@ -162,25 +211,27 @@ def check_choice(name: str, given: str, choices: object) -> None:
         raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
 
 
-def check_seconds(name: str, value: float) -> float:
-    """A time, above 0.
+def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
+    """A time: above 0, or from `least` on.
 
     Raises:
-        SettingError: it is not a number above 0.
+        SettingError: it is no such number.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise SettingError(f"{name} must be a number of seconds above 0, not {value!r}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
+        words = "above 0" if least is None else f"from {least:g} on"
+        raise SettingError(f"{name} must be a number of seconds {words}, not {value!r}")
     return float(value)
 
 
-def check_count(name: str, value: int) -> int:
-    """A number of tokens or the like, from 1 on.
+def check_count(name: str, value: int, *, least: int = 1) -> int:
+    """A number of tokens or the like, from `least` on.
 
     Raises:
-        SettingError: it is not a whole number from 1 on.
+        SettingError: it is not a whole number from there on.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingError(f"{name} must be a whole number from 1 on, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name} must be a whole number from {least} on, not {value!r}")
     return value
 
 

@@ -87,6 +87,14 @@ class FusionStream:
             raise StopAsyncIteration
         return token
 
+    async def finished(self) -> FusionResult:
+        """The whole answer, for who does not want its tokens one by one. Raises what reading them would."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        async for _ in self:
+            pass
+        return self.result
+
     async def _run(self) -> None:
         timeout = self._bounds.timeout
         error: ProviderError | None = None
@@ -124,13 +132,18 @@ class FusionStream:
             stop=[stop.encode() for stop in bounds.stop],
             draft_length=plan.draft_length,
             max_ahead=plan.max_ahead,
+            in_flight=plan.in_flight,
+            hedge=plan.hedge,
+            patient=plan.batch_wait > 0,
             skip=plan.ask == "contestable",
             survives=_is_an_assistants if plan.on_assistant_error == "draft" else lambda _: False,
             without=learned.without,
         )
         limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
         budget = Budget(self._ledgers, **limits)
-        driver = Driver(decoder, self._prompt, endpoints.draft, endpoints.assistants, budget, self._emit)
+        driver = Driver(
+            decoder, self._prompt, endpoints.draft, endpoints.assistants, budget, self._emit, plan.batch_wait
+        )
         self._work = learned, driver
         await self._expect(budget)
         try:
@@ -189,6 +202,9 @@ class FusionStream:
             kept_tokens=counts.kept,
             replaced_tokens=counts.replaced,
             drafted_tokens=driver.drafted_tokens,
+            hedged_drafts=decoder.hedges.count,
+            hedge_hits=decoder.hedges.hits,
+            hedged_tokens=decoder.hedges.written,
             draft_requests=driver.draft_requests,
             assistant_requests=driver.assistant_requests,
             usage=usage,
@@ -219,6 +235,9 @@ class FusionStream:
             stop=bounds.stop,
             draft_length=plan.draft_length,
             max_ahead=plan.max_ahead,
+            hedge=plan.hedge,
+            in_flight=plan.in_flight,
+            batch_wait=plan.batch_wait,
             ask=plan.ask,
             on_assistant_error=plan.on_assistant_error,
             timeout=bounds.timeout,

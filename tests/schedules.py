@@ -1,13 +1,14 @@
 """Runs the decoder against toy models under any schedule of events, without I/O.
 
-Every step, something chooses what happens next: a draft under way writes its next token or ends, or an assistant
-answers one of the requests that wait. Cancelled drafts and requests may still speak: the decoder must drop that.
+Every step, something chooses what happens next: a draft under way writes its next token or ends, an assistant
+answers one of the requests that wait, or a wait is over. Cancelled drafts and requests may still speak: the decoder
+must drop that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cosd_api.alignment import Unit
@@ -22,6 +23,7 @@ from cosd_api.decoding.commands import (
     Finish,
     Placed,
     StartDraft,
+    Wait,
 )
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.verification import Verifier
@@ -80,11 +82,13 @@ class DraftStream:
     command: StartDraft
     ids: list[int]
     keeps_ids: bool
+    also: Callable[[bytes, Token], tuple[Token, ...]] = lambda *_: ()
     ready: list[Token | DraftEnd] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.draft = Draft(self.command.max_tokens)
         self.bytes = len(self.command.text)
+        self.text = self.command.text
 
     def next(self) -> Token | DraftEnd:
         """The next item that the decoder gets to see."""
@@ -94,7 +98,11 @@ class DraftStream:
                 return DraftEnd("end" if self.draft.ended else "limit", continuation)
             pick = position(self.model, self.ids + self.draft.ids).pick
             self.ready += self.draft.feed(pick.id, pick.token)
-        return self.ready.pop(0)
+        item = self.ready.pop(0)
+        if isinstance(item, Token):
+            item = replace(item, alternatives=self.also(self.text, item))
+            self.text += item.data
+        return item
 
 
 class BrokenError(Exception):
@@ -138,6 +146,8 @@ class Run:
         self.keeps_ids: bool = options["keeps_ids"]
         self.late: bool = options["late"]
         self.limits: Limits = options["limits"]
+        self.also: Callable[[bytes, Token], tuple[Token, ...]] = options.get("also", lambda *_: ())
+        self.waits: list[int] = []
         self.streams: dict[int, DraftStream] = {}
         self.waiting: dict[int, Ask] = {}
         self.outcome = Outcome(b"", [], Finish("length", ""), decoder, [], [], 0)
@@ -160,6 +170,8 @@ class Run:
                 case CancelAsk():
                     if not self.late:
                         del self.waiting[command.ask]
+                case Wait():
+                    self.waits.append(command.wait)
                 case Emit():
                     assert command.tokens
                     self.outcome.emitted.extend(command.tokens)
@@ -171,6 +183,23 @@ class Run:
 
     def start(self, command: StartDraft) -> None:
         """A draft begins: only where something may still come of it."""
+        if command.draft in self.decoder.hedges._under_way:
+            self.check_hedge(command)
+        else:
+            self.check_draft(command)
+        self.outcome.drafts.append(command)
+        ids = command.continuation or encode(self.draft, self.prompt, command.text)
+        self.streams[command.draft] = DraftStream(self.draft, command, ids, self.keeps_ids, self.also)
+
+    def check_hedge(self, command: StartDraft) -> None:
+        """A draft ahead of a verdict that is still out, with room for a token."""
+        unit = self.decoder.hedges._under_way[command.draft].unit
+        assert unit in self.decoder._pending and not unit.resolved
+        assert 1 <= command.max_tokens < self.decoder.response.max_tokens
+        assert command.text[: unit.start] == self.decoder.response.text[: unit.start]
+        assert len(command.text) > unit.start and not command.own and command.continuation is None
+
+    def check_draft(self, command: StartDraft) -> None:
         response = self.decoder.response
         assert command.max_tokens >= 1
         assert len(response.tokens) + command.max_tokens <= response.max_tokens
@@ -180,9 +209,6 @@ class Run:
         assert all(one.source == DRAFT for one in response.tokens[len(response.tokens) - len(command.own) :])
         if self.keeps_ids and command.continuation is None:
             assert command.own == ()
-        self.outcome.drafts.append(command)
-        ids = command.continuation or encode(self.draft, self.prompt, command.text)
-        self.streams[command.draft] = DraftStream(self.draft, command, ids, self.keeps_ids)
 
     def check_ask(self, command: Ask) -> None:
         """Nothing is asked that cannot matter, given what is known."""
@@ -204,7 +230,11 @@ class Run:
         for assistant in range(decoder.assistants):
             asks = decoder._questions.under_way.values()
             assert sum(of == assistant for of, _ in asks) <= decoder._questions.in_flight
+        complete = self.ended and self.outcome.error is None
+        assert len(decoder.hedges._under_way) <= (0 if complete else decoder.hedges.most)
         if not self.ended:
+            for hedge in decoder.hedges._under_way.values():
+                assert hedge.unit in decoder._pending and not hedge.unit.resolved
             for _, asked in decoder._questions.under_way.values():
                 assert any(unit.waiting and unit in decoder._pending for unit, _ in asked)
             assert not (decoder.response.stopped and decoder._drafts.under_way is not None)
@@ -214,10 +244,14 @@ class Run:
     def happen(self, choose: Choose) -> None:
         """One event, of those that could be next."""
         happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
+        happenings += [("wait", number) for number in self.waits]
         assert happenings, "nothing can happen, and the answer is not complete"
         kind, number = happenings[choose(len(happenings))]
         if kind == "draft":
             self.draft_on(number)
+        elif kind == "wait":
+            self.waits.remove(number)
+            self.obey(self.decoder.waited(number))
         else:
             self.answer(number)
 
@@ -261,11 +295,13 @@ def run(
     keeps_ids: bool = True,
     late: bool = True,
     limits: Limits | None = None,
+    also: Callable[[bytes, Token], tuple[Token, ...]] = lambda *_: (),
     **settings: Any,
 ) -> Outcome:
     """One fused answer: events as `choose` says, until it is complete or has failed."""
     decoder = CoSD(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), **settings)
-    one = Run(prompt, draft, assistants, decoder, keeps_ids=keeps_ids, late=late, limits=limits or Limits())
+    options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also}
+    one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())
     while not one.ended:
         one.happen(choose)

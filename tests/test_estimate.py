@@ -41,9 +41,17 @@ def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
     st.none() | st.integers(1, 5),
     st.none() | st.integers(1, 5),
     st.sampled_from(("contestable", "all")),
+    st.integers(0, 3),
 )
 async def test_what_a_fusion_costs_is_within_what_was_said(
-    models: Any, verifier: RuleVerifier, unit: Any, limit: int, length: int | None, ahead: int | None, ask: Any
+    models: Any,
+    verifier: RuleVerifier,
+    unit: Any,
+    limit: int,
+    length: int | None,
+    ahead: int | None,
+    ask: Any,
+    hedge: int,
 ) -> None:
     providers = [ScriptedProvider(toys.Plain(model)) for model in (models[0], *models[1])]
     async with Fusion(
@@ -53,6 +61,7 @@ async def test_what_a_fusion_costs_is_within_what_was_said(
         unit=unit,
         draft_length=length,
         max_ahead=ahead,
+        hedge=0 if length else hedge,
         ask=ask,
     ) as fusion:
         for answers in range(2):

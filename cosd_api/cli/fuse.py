@@ -84,6 +84,15 @@ def fuse(
         int | None,
         typer.Option(min=1, metavar="N", help="Tokens drafted beyond what is verified; by default any."),
     ] = None,
+    hedge: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Drafts started ahead of a verdict, at a time: faster, and more tokens."),
+    ] = 0,
+    in_flight: Annotated[int, typer.Option(min=1, metavar="N", help="Requests to one assistant at a time.")] = 1,
+    batch_wait: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="That a question waits for more: fewer requests, and slower."),
+    ] = 0.0,
     ask: Annotated[
         Asking,
         typer.Option(help="What assistants are asked about: what could change the text, or everything."),
@@ -129,6 +138,9 @@ def fuse(
             unit=unit,
             draft_length=draft_length,
             max_ahead=max_ahead,
+            hedge=hedge,
+            in_flight=in_flight,
+            batch_wait=batch_wait,
             ask=ask,
             on_assistant_error=on_assistant_error,
         )

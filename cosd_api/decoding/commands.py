@@ -75,6 +75,13 @@ class CancelAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Say so when it is time to ask what has come together by then (`batch_wait`)."""
+
+    wait: int
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """These tokens are final. What was emitted is never taken back."""
 
@@ -96,4 +103,4 @@ class Fail:
     error: Exception
 
 
-Command = StartDraft | CancelDraft | Ask | CancelAsk | Emit | Finish | Fail
+Command = StartDraft | CancelDraft | Ask | CancelAsk | Wait | Emit | Finish | Fail

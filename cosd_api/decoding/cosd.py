@@ -8,6 +8,9 @@ are batched: every verdict is a function of the text before its unit, and nothin
 A replacement is put into the text as soon as its unit is judged, even while an earlier unit still waits: if that
 one is replaced later, all that follows it is thrown away, as Algorithm 1 does.
 
+With `hedge`, drafts are started ahead of a verdict from what the draft itself found nearly as probable (`hedges.py`).
+Where a draft is to begin anew and one of them goes on from that very text, it is taken in its place.
+
 An assistant that is lost (`survives`) is lost at one place of the text: the first one where it could not be heard. It
 is asked nothing more, nothing counts that it may have said about later places, and the draft begins anew behind that
 unit, as after a replacement. So the answer depends on where the assistant fails, and on no other timing.
@@ -17,27 +20,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.decoding.commands import DRAFT, Command, Emit, Fail, Finish, Placed
 from cosd_api.decoding.drafts import Drafts
-from cosd_api.decoding.pending import Loss, Pending, Verdict
+from cosd_api.decoding.hedges import Hedge, Hedges
+from cosd_api.decoding.pending import Counts, Loss, Pending, Verdict
 from cosd_api.decoding.questions import Questions
 from cosd_api.decoding.response import Response
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Token
-
-
-@dataclass(slots=True)
-class Counts:
-    """What is counted while units settle (see `FusionResult`)."""
-
-    kept: int = 0
-    replaced: int = 0
-    replacements: int = 0
-    iterations: int = 1
-    unanswered: int = 0
 
 
 class CoSD:
@@ -53,6 +45,8 @@ class CoSD:
         max_ahead: how many tokens may be drafted beyond what is settled; an open unit is always completed.
         in_flight: requests to one assistant at a time, at most.
         skip: leave out questions whose answers cannot matter.
+        hedge: drafts that are started ahead of a verdict, at most so many at a time.
+        patient: while drafting goes on, questions wait (`Wait`) for more to be asked with them.
         survives: whether the answer goes on without an assistant that has failed so; by default it never does.
         without: the assistants that were lost before the answer began, and why.
 
@@ -60,6 +54,7 @@ class CoSD:
         response: the answer so far.
         counts: what was counted so far.
         finished: how the answer ended, once it is complete.
+        hedges: the drafts that were started ahead.
         lost: the assistants that the answer goes on without, and where they were lost.
     """
 
@@ -73,8 +68,10 @@ class CoSD:
         stop: Sequence[bytes] = (),
         draft_length: int | None = None,
         max_ahead: int | None = None,
-        in_flight: int = 2,
+        in_flight: int = 1,
         skip: bool = True,
+        hedge: int = 0,
+        patient: bool = False,
         survives: Callable[[Exception], bool] = lambda _: False,
         without: Mapping[int, Exception] | None = None,
     ) -> None:
@@ -91,7 +88,8 @@ class CoSD:
         self._pending: deque[Pending] = deque()
         self._failed = False
         self._drafts = Drafts(draft_length, max_ahead)
-        self._questions = Questions(assistants, unit, in_flight)
+        self._questions = Questions(assistants, unit, in_flight, patient=patient)
+        self.hedges = Hedges(hedge, max_ahead, lambda token: self._could_change((token,)), self._drafts.number)
 
     # --- events ---
 
@@ -101,8 +99,15 @@ class CoSD:
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
         """The draft under way wrote one more token."""
-        if draft != self._drafts.under_way or self.response.over:
+        if draft != self._drafts.under_way:
+            return [*self.hedges.drafted(draft, token)]
+        if self.response.over:
             return []
+        return self._proceed(self._take(token))
+
+    def _take(self, token: Token) -> list[Command]:
+        """Puts a token of the draft at the end of the response, and into its unit."""
+        self._drafts.left -= 1
         unit = self._open_unit()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
             self._complete(unit)
@@ -114,27 +119,33 @@ class CoSD:
         self.response.place(Placed(token))
         if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
             self._complete(unit)
-        commands: list[Command] = []
-        if self.response.stopped:  # what would follow a stop string is never judged
-            commands.extend(self._drafts.cancel())
-        return self._proceed(commands)
+        too_long = self.response.over and self._drafts.left and not token.end  # as one that was taken over may be
+        if self.response.stopped or too_long:  # what would follow is never judged
+            return [*self._drafts.cancel()]
+        return []
 
     def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
         """The draft under way gave its last token."""
         if draft != self._drafts.under_way:
+            self.hedges.ended(draft, end)
             return []
         self._drafts.ended(end.continuation)
+        self._close(end)
+        return self._proceed([])
+
+    def _close(self, end: DraftEnd) -> None:
+        """No draft can go on where the model's context is full, or a filter stepped in."""
         if not self.response.over and end.reason in ("context", "filter"):
             context = end.reason == "context"
             self.response.over = Finish("length", "context") if context else Finish("content_filter", "content_filter")
             unit = self._open_unit()
             if unit is not None:
                 self._complete(unit)
-        return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
         """The draft under way broke: an error once everything before is settled and the answer is to go on."""
         if draft != self._drafts.under_way:
+            self.hedges.failed(draft)
             return []
         self._drafts.ended(error=error)
         return self._proceed([])
@@ -171,6 +182,11 @@ class CoSD:
             verdict.error = error if len(asked) == 1 else None
         return self._proceed([])
 
+    def waited(self, wait: int) -> list[Command]:
+        """A `Wait` is over."""
+        self._questions.waited(wait)
+        return self._proceed([])
+
     def stop_here(self, finish: Finish) -> None:
         """Ends the answer with what was emitted; nothing that is under way is heard any more.
 
@@ -193,7 +209,10 @@ class CoSD:
     def _could_change(self, tokens: Sequence[Token]) -> bool:
         """Whether an answer about these tokens could change the text."""
         contestable = self.verifier.contestable
-        return any(token.prob is not None and contestable(token.prob) for token in tokens)
+        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
+            if token.prob is not None and contestable(token.prob):
+                return True
+        return False
 
     def _complete(self, unit: Pending) -> None:
         """The unit's last token is there."""
@@ -218,15 +237,10 @@ class CoSD:
         decision = winner.decisions[-1]
         self._void_after(unit, commands)
         self.response.cut_back(unit.first + decision.first)
-        decisions = unit.decisions(decision.first, decision.last)
-        replaced = tuple(unit.tokens[decision.first : decision.last])
         verified = unit.unheard(self._could_change) == len(unit.tokens)
-        for token in winner.replacement:
-            placed = Placed(token, decision.assistant, True, decisions, decision, replaced, verified=verified)
-            self.response.place(placed)
-            replaced = ()
-            if self.response.over:
-                break
+        for placed in unit.replacement(winner, verified=verified):
+            if self.response.over is None:
+                self.response.place(placed)
         self._drafts.begin_anew(self.response)
         unit.replaced = decision.last - decision.first
         unit.drafted_on = self.response.over is None
@@ -235,7 +249,7 @@ class CoSD:
         """Whatever was drafted after the unit will be thrown away: so it is now, and nobody is asked about it."""
         commands.extend(self._drafts.drop())
         while self._pending[-1] is not unit:
-            self._pending.pop()
+            self._pending.pop().void = True
         self.response.cut_back(unit.first + len(unit.tokens))
         commands.extend(self._questions.void(self._pending))
 
@@ -267,6 +281,7 @@ class CoSD:
         while self._lose(commands):
             self._settle(commands)
         if self.response.over and not self._pending:
+            commands.extend(self.hedges.tidy())
             self._finish(commands)
             return commands
         error = self._error()
@@ -274,10 +289,29 @@ class CoSD:
             self._failed = True
             commands.append(Fail(error))
             return commands
-        commands.extend(self._drafts.start(self._pending, self.response))
-        if self._drafts.length is None or self._drafts.under_way is None:
-            commands.extend(self._questions.ask(self._pending, self.response))  # of fixed rounds, the whole round
+        drafts = self._drafts.start(self._pending, self.response)
+        hedge = self.hedges.take(drafts[0]) if drafts else None
+        if hedge is not None:
+            return self._take_over(hedge, commands)
+        commands.extend(self.hedges.tidy())  # first of all, so that their servers are free
+        commands.extend(drafts)
+        if self._drafts.length is None or self._drafts.under_way is None:  # of fixed rounds, the whole round
+            drafting = self._drafts.under_way is not None and self.response.over is None
+            commands.extend(self._questions.ask(self._pending, self.response, drafting=drafting))
+        commands.extend(self.hedges.start(self._pending, self.response))
         return commands
+
+    def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
+        """What was drafted ahead is drafted: its tokens come now, and what it writes from here on is the draft."""
+        self._drafts.take_over(hedge.started)
+        if hedge.end is not None:
+            self._drafts.ended(hedge.end.continuation)
+        for token in hedge.tokens:
+            if self.response.over is None:
+                commands.extend(self._take(token))
+        if hedge.end is not None:
+            self._close(hedge.end)
+        return self._proceed(commands)
 
     def _settle(self, commands: list[Command]) -> None:
         """What stands before every open verdict is final."""
@@ -287,10 +321,7 @@ class CoSD:
         while self._pending and self._pending[0].resolved:
             unit = self._pending.popleft()
             end = self._pending[0].first if self._pending else len(self.response.tokens)
-            self.counts.replaced += unit.replaced
-            self.counts.replacements += unit.replaced > 0
-            self.counts.iterations += unit.drafted_on
-            self.counts.unanswered += sum(verdict.unanswered for verdict in unit.verdicts)
+            self.counts.add(unit)
         if not (self.response.over and not self._pending):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:

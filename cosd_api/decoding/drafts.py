@@ -19,6 +19,7 @@ class Drafts:
 
     Attributes:
         under_way: number of the draft under way.
+        left: how many tokens it may still write.
         error: what broke the last one, behind everything that is pending.
     """
 
@@ -26,6 +27,7 @@ class Drafts:
         self.length = length
         self.max_ahead = max_ahead
         self.under_way: int | None = None
+        self.left = 0
         self.error: Exception | None = None
         self._count = 0
         self._continuation: Any = None
@@ -49,10 +51,18 @@ class Drafts:
             if waiting and ahead > self.max_ahead // 2:
                 return []
             most = min(most, max(1, self.max_ahead - ahead))
-        self._count += 1
-        self.under_way = self._count
+        self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
-        return [StartDraft(self._count, bytes(response.text), most, self._continuation, own)]
+        return [StartDraft(self.under_way, bytes(response.text), most, self._continuation, own)]
+
+    def number(self) -> int:
+        """The number of one more draft."""
+        self._count += 1
+        return self._count
+
+    def take_over(self, started: StartDraft) -> None:
+        """A draft that was started ahead is the one under way."""
+        self.under_way, self.left = started.draft, started.max_tokens
 
     def ended(self, continuation: Any = None, error: Exception | None = None) -> None:
         """The draft under way is over: the next one goes on from its continuation, or it has failed."""

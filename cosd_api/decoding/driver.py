@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import anyio
@@ -21,9 +21,10 @@ from cosd_api.decoding.commands import (
     Finish,
     Placed,
     StartDraft,
+    Wait,
 )
 from cosd_api.decoding.cosd import CoSD
-from cosd_providers.contract import DraftEnd, Provider, Token
+from cosd_providers.contract import DraftEnd, Provider, Ready, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.text import merge, sendable
 
@@ -31,6 +32,9 @@ _log = logging.getLogger("cosd_api")
 
 GRACE_SECONDS = 2.0
 """How long a draft that has given its last token may take to say so (and what it billed)."""
+
+FIRST_SECONDS = 0.001
+"""After so long a draft that was started has taken the connection that was ready."""
 
 
 class Driver:
@@ -43,6 +47,7 @@ class Driver:
         assistants: the models that are asked.
         budget: what they may spend together.
         emit: takes the tokens as they become final.
+        batch_wait: seconds that a `Wait` takes.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Driver:
         assistants: Sequence[Provider],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
+        batch_wait: float = 0.0,
     ) -> None:
         self.decoder = decoder
         self.prompt = prompt
@@ -61,6 +67,9 @@ class Driver:
         self.assistants = assistants
         self.budget = budget
         self.emit = emit
+        self._batch_wait = batch_wait
+        # Asked for only where they are of use, so that a provider need not know the word.
+        self._also = {"alternatives": decoder.hedges.most} if decoder.hedges.most else {}
         self.draft_requests = 0
         self.assistant_requests = 0
         self.drafted_tokens = 0
@@ -97,8 +106,12 @@ class Driver:
                     self.emit(command.tokens)
                 case StartDraft():
                     self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
+                    if isinstance(self.draft, Ready):
+                        self._group.start_soon(self._keep_ready, self.draft)
                 case Ask():
                     self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
+                case Wait():
+                    self._group.start_soon(self._wait, command.wait)
                 case CancelDraft():
                     self._cancel("draft", command.draft)
                 case CancelAsk():
@@ -109,6 +122,16 @@ class Driver:
                     if not self._scopes:
                         self._idle.set()
                     self._group.start_soon(self._finish)
+
+    async def _wait(self, number: int) -> None:
+        await anyio.sleep(self._batch_wait)
+        self._step(self.decoder.waited, number)
+
+    async def _keep_ready(self, draft: Ready) -> None:
+        """Has a connection made for the next draft: a stream that is left takes its own with it."""
+        await anyio.sleep(FIRST_SECONDS)
+        with suppress(Exception):  # it only saves time
+            await draft.keep_ready()
 
     async def _finish(self) -> None:
         # A draft that is still there has written its last token: its bill follows at once.
@@ -139,6 +162,7 @@ class Driver:
                 max_tokens=command.max_tokens,
                 continuation=command.continuation,
                 usage=usage,
+                **self._also,
             )
             async with aclosing(stream):
                 async for item in stream:
@@ -172,7 +196,7 @@ class Driver:
         if self._reencoded:
             warnings.append(
                 "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
-                "the answer may depend on draft_length and max_ahead"
+                "the answer may depend on draft_length, max_ahead and hedge"
             )
         if self.decoder.counts.unanswered:
             warnings.append(

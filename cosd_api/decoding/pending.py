@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from cosd_api.alignment import Decision, Unit, judge
+from cosd_api.decoding.commands import Placed
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import Proposal, Question, Token
 
@@ -60,6 +61,14 @@ class Verdict:
         return not (self.done or self.asked or self.error)
 
 
+@dataclass(slots=True)
+class Ahead:
+    """A text that the answer may go on from; `tried`: a draft from there was started."""
+
+    text: bytes
+    tried: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """A unit that waits for its verdict, or the replacement that took its place.
@@ -69,10 +78,12 @@ class Pending:
         first: index of its first token in the response.
         tokens: the draft's tokens.
         complete: its last token is there.
-        verdicts: one for each assistant, once it is complete.
+        verdicts: one for each assistant, once it is complete and somebody is to be heard.
         resolved: nobody needs to be heard any more.
         replaced: how many draft tokens a replacement took away.
         drafted_on: whether drafting went on after that replacement.
+        void: it was thrown away, for a replacement before it.
+        ahead: what the answer may go on from once it is judged, where that was worked out (`hedges.py`).
     """
 
     start: int
@@ -83,6 +94,8 @@ class Pending:
     resolved: bool = False
     replaced: int = 0
     drafted_on: bool = False
+    void: bool = False
+    ahead: list[Ahead] | None = None
 
     @property
     def waiting(self) -> bool:
@@ -128,8 +141,9 @@ class Pending:
     def finish(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
         """Its last token is there: whoever could change it, and is not `lost`, has to be asked."""
         self.complete = True
-        self.verdicts = [Verdict(done=at in lost, lost=at in lost) for at in range(assistants)]
         self.resolved = not contestable(self.tokens)
+        if not self.resolved:
+            self.verdicts = [Verdict(done=at in lost, lost=at in lost) for at in range(assistants)]
 
     def question(self, assistant: int, unit: Unit) -> Question:
         """What the assistant is to be asked next."""
@@ -153,6 +167,7 @@ class Pending:
             assistant=assistant,
             needs_q=needs_q(verifier),
         )
+        self.ahead = None  # more is known now
         verdict.decisions.extend(judgement.decisions)
         verdict.replacement = judgement.replacement
         if judgement.again is not None and contestable(self.tokens[judgement.again :]):
@@ -163,7 +178,36 @@ class Pending:
             for later in self.verdicts[assistant + 1 :]:  # nobody is surer than that, and ties go to the first
                 later.done = True
 
+    def replacement(self, winner: Verdict, *, verified: bool) -> list[Placed]:
+        """The winner's word, as it is put into the response."""
+        decision = winner.decisions[-1]
+        decisions = self.decisions(decision.first, decision.last)
+        word = [
+            Placed(token, decision.assistant, True, decisions, decision, verified=verified)
+            for token in winner.replacement
+        ]
+        word[0].replaced = tuple(self.tokens[decision.first : decision.last])
+        return word
+
     def decisions(self, first: int, last: int) -> tuple[Decision, ...]:
         """What was decided about its tokens `first` to `last` (one past)."""
         decisions = (decision for verdict in self.verdicts for decision in verdict.decisions)
         return tuple(decision for decision in decisions if decision.first < last and decision.last > first)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What is counted while units settle (see `FusionResult`)."""
+
+    kept: int = 0
+    replaced: int = 0
+    replacements: int = 0
+    iterations: int = 1
+    unanswered: int = 0
+
+    def add(self, unit: Pending) -> None:
+        """One more unit is settled."""
+        self.replaced += unit.replaced
+        self.replacements += unit.replaced > 0
+        self.iterations += unit.drafted_on
+        self.unanswered += sum(verdict.unanswered for verdict in unit.verdicts)

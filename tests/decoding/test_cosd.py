@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,17 +23,11 @@ from cosd_api.decoding.commands import (
     Emit,
     Fail,
     Finish,
-    Placed,
     StartDraft,
 )
 from cosd_api.decoding.cosd import CoSD
-from cosd_api.verification import needs_q
 from cosd_providers.contract import Proposal, Token
-from schedules import Outcome
-
-UNITS = st.sampled_from(("token", "word"))
-LIMITS = st.integers(1, 24)
-NONE: dict[str, Any] = {}
+from scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
 
 
 class Always:
@@ -50,64 +43,9 @@ class Always:
         return "always"
 
 
-@st.composite
-def choosers(draw: st.DrawFn) -> schedules.Choose:
-    """Any schedule; and the two extreme ones: all of the draft first, or every answer at once."""
-    kind = draw(st.sampled_from(("any", "draft first", "answers first")))
-    if kind == "draft first":
-        return lambda count: 0
-    if kind == "answers first":
-        return lambda count: count - 1
-    return draw(st.randoms(use_true_random=False)).randrange
-
-
-@st.composite
-def tasks(draw: st.DrawFn, /, **models: Any) -> dict[str, Any]:
-    """Everything that defines an answer."""
-    draft, assistants = draw(toys.model_sets(**models))
-    alpha, beta = draw(toys.thresholds())
-    return {
-        "prompt": draw(toys.prompts()),
-        "draft": draft,
-        "assistants": assistants,
-        "verifier": RuleVerifier(alpha=alpha, beta=beta),
-        "unit": draw(UNITS),
-        "max_tokens": draw(LIMITS),
-        "stop": draw(toys.stops()),
-    }
-
-
-def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
-    """What the naive reference says."""
-    wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
-    verifier = task["verifier"]
-    return reference.fuse(**wanted, fires=verifier.fires, needs_q=needs_q(verifier), **more)
-
-
-def as_reference(one: Placed) -> reference.Out:
-    """A token as the naive reference writes it."""
-    return reference.Out(one.token.data, one.source, one.token.end, one.verified)
-
-
-def check(outcome: Outcome, wanted: reference.Fused) -> None:
-    """The answer is the reference's, token for token, and was emitted whole."""
-    got = [as_reference(one) for one in outcome.decoder.response.tokens]
-    assert got == list(wanted.tokens)
-    assert outcome.text == wanted.text
-    assert outcome.finish.finish_reason == wanted.finish_reason
-    if not (wanted.tokens and wanted.tokens[-1].end):
-        assert outcome.finish.stop_reason == wanted.stop_reason
-    counts = outcome.decoder.counts
-    assert counts.replacements == wanted.replacements
-    assert counts.replaced == sum(firing.replaced for firing in wanted.firings)
-    assert counts.kept == sum(one.source == DRAFT for one in wanted.tokens)
-    assert counts.iterations == wanted.iterations
-    assert [id(one) for one in outcome.emitted] == [id(one) for one in outcome.decoder.response.tokens]
-
-
-@given(tasks(), choosers(), st.booleans())
-def test_equal_under_every_schedule(task: dict[str, Any], choose: schedules.Choose, late: bool) -> None:
-    outcome = schedules.run(**task, choose=choose, late=late)
+@given(tasks(), choosers(), st.booleans(), st.integers(1, 3))
+def test_equal_under_every_schedule(task: dict[str, Any], choose: schedules.Choose, late: bool, in_flight: int) -> None:
+    outcome = schedules.run(**task, choose=choose, late=late, in_flight=in_flight)
     check(outcome, expected(task))
 
 
@@ -209,27 +147,13 @@ def test_whether_an_answer_succeeds_does_not_depend_on_timing(
     limits = schedules.Limits(draft, ask)
     outcomes = [
         schedules.run(**task, choose=one, limits=limits),
-        schedules.run(**task, choose=other, limits=limits, in_flight=1),
+        schedules.run(**task, choose=other, limits=limits, in_flight=3),
         schedules.run(**task, choose=one, limits=limits, draft_length=length),
         schedules.run(**task, choose=other, limits=limits, max_ahead=length),
     ]
     assert len({(str(outcome.error), outcome.error is None and outcome.text) for outcome in outcomes}) == 1
     emitted = b"".join(one.token.data for one in outcomes[0].emitted)
     assert expected(task).text.startswith(emitted)
-
-
-@st.composite
-def failures(draw: st.DrawFn) -> Callable[[int, int, tuple[bytes, ...]], bool]:
-    """Assistants that fail for good: each from some byte on, or at some questions, here and there in the text."""
-    places = draw(st.lists(st.none() | st.integers(0, 16), min_size=3, max_size=3))
-    salt, share = draw(st.integers(0, 2**16)), draw(st.sampled_from((0, 3, 6)))
-
-    def fails(assistant: int, place: int, tokens: tuple[bytes, ...]) -> bool:
-        since = places[assistant % len(places)]
-        odd = share and zlib.crc32(repr((salt, assistant, place, tokens)).encode()) % share == 0
-        return bool(odd) or (since is not None and place >= since)
-
-    return fails
 
 
 @given(tasks(), choosers(), failures(), st.booleans(), st.sampled_from((NONE, {"draft_length": 3}, {"max_ahead": 2})))
@@ -362,7 +286,7 @@ def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
 
 
 def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, in_flight=2)
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     second = ask_of(decoder.drafted(1, Token(b"b", 0.3)))

@@ -12,6 +12,7 @@ import reference
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair
+from hedged import hedged
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -56,10 +57,15 @@ async def test_a_hundred_prompts(
 
 async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
-    for cost in ({}, {"draft_length": 1}, {"draft_length": 8}, {"max_ahead": 4}):
-        async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:  # type: ignore[arg-type]
+    rounds = ({"draft_length": 1}, {"draft_length": 8}, {"max_ahead": 4})
+    for cost in ({}, *rounds, {"hedge": 2}, {"in_flight": 3}, {"batch_wait": 0.02, "hedge": 1}):
+        async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:
             texts.append([result.text async for result in fusion.map(PROMPTS[:12], max_tokens=MAX_TOKENS)])
     assert all(one == texts[0] for one in texts)
+
+
+async def test_hedges_that_hit_leave_the_text(pair: Pair) -> None:
+    await hedged(pair.sums, pair.facts, PROMPTS[:40])
 
 
 async def test_a_rule_that_never_fires_asks_nothing_and_gives_the_drafts_own_answer(pair: Pair) -> None:

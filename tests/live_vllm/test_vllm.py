@@ -14,6 +14,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.vllm import Vllm
+from hedged import hedged
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
@@ -202,3 +203,8 @@ async def test_a_fusion_is_the_same_as_over_llama_cpp(vllm_pair: Pair, strategy:
             for prompt in prompts:
                 one, other = await ours.generate(prompt, max_tokens=48), await theirs.generate(prompt, max_tokens=48)
                 assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
+
+
+async def test_hedges_that_hit_leave_the_text(vllm_pair: Pair) -> None:
+    prompts = [question.prompt for question in (*sample("mixed", 20, seed=5), *sample("capital", 20, seed=5))]
+    await hedged(vllm_pair.sums, vllm_pair.facts, prompts)

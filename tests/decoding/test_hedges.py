@@ -1,0 +1,341 @@
+"""Drafts that are started ahead of a verdict, and questions that wait for more: the same text, under every schedule."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, target
+from hypothesis import strategies as st
+
+import schedules
+import toys
+from cosd_api import RuleVerifier
+from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft, Wait
+from cosd_api.decoding.cosd import CoSD
+from cosd_api.decoding.hedges import LONGEST_HEDGE, Hedge
+from cosd_api.decoding.pending import Ahead, Pending
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from scheduled import NONE, check, choosers, expected, failures, tasks
+
+Also = Callable[[bytes, Token], tuple[Token, ...]]
+
+
+@st.composite
+def alternatives(draw: st.DrawFn, task: dict[str, Any]) -> Also:
+    """What a draft may say it found probable: what the assistants will say, pieces of it, and anything else."""
+    salt = draw(st.integers(0, 2**16))
+
+    def also(text: bytes, token: Token) -> tuple[Token, ...]:
+        words: list[bytes] = []
+        for assistant in task["assistants"]:
+            question = Question(len(text), (token.data,), word=task["unit"] == "word")
+            for proposal in schedules.propose(assistant, task["prompt"], text, [question]):
+                chain = [one.data for one in proposal.tokens] if proposal else []
+                words += [b"".join(chain[:size]) for size in range(1, len(chain) + 1)]
+        words += [toys.SINGLE[salt % len(toys.SINGLE)], b"ab", b""]
+        words.sort(key=lambda word: zlib.crc32(repr((salt, text, word)).encode()))
+        return tuple(Token(word, 0.1, end=not word) for word in dict.fromkeys(words) if word != token.data)
+
+    return also
+
+
+hedged = tasks().flatmap(lambda task: st.tuples(st.just(task), alternatives(task)))
+SETTINGS = st.sampled_from(
+    (NONE, {"max_ahead": 1}, {"max_ahead": 5}, {"in_flight": 2}, {"in_flight": 3}, {"skip": False, "in_flight": 2})
+)
+
+
+@given(hedged, choosers(), st.integers(1, 4), st.booleans(), st.booleans(), SETTINGS)
+def test_equal_with_hedges_under_every_schedule(
+    given: Any, choose: schedules.Choose, hedge: int, late: bool, patient: bool, settings: dict[str, Any]
+) -> None:
+    task, also = given
+    outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, late=late, patient=patient, **settings)
+    check(outcome, expected(task))
+    hedges = outcome.decoder.hedges
+    target(float(hedges.hits))
+    assert hedges.hits <= hedges.count < len(outcome.drafts)
+    bound = settings.get("max_ahead")
+    if bound:  # one that is taken over has a bound of its own
+        assert outcome.most_ahead <= 2 * max(bound, 1 if task["unit"] == "token" else 9)
+
+
+@given(hedged, choosers(), st.booleans(), SETTINGS)
+def test_equal_where_questions_wait(given: Any, choose: schedules.Choose, late: bool, settings: dict[str, Any]) -> None:
+    task, _ = given
+    check(schedules.run(**task, choose=choose, late=late, patient=True, **settings), expected(task))
+
+
+@given(hedged, choosers(), st.integers(1, 3))
+def test_equal_with_hedges_where_only_text_is_taken(given: Any, choose: schedules.Choose, hedge: int) -> None:
+    task, also = given
+    outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, keeps_ids=False)
+    check(outcome, expected(task, ids_kept=False))
+
+
+@given(hedged, choosers(), choosers(), st.integers(0, 20), st.integers(0, 20), st.integers(1, 3))
+def test_hedges_that_break_change_nothing(
+    given: Any, one: schedules.Choose, other: schedules.Choose, draft: int, ask: int, hedge: int
+) -> None:
+    """Servers that break where a text gets too long for them: the same answer or error as without hedges."""
+    task, also = given
+    limits = schedules.Limits(draft, ask)
+    outcomes = [
+        schedules.run(**task, choose=one, limits=limits),
+        schedules.run(**task, choose=other, limits=limits, also=also, hedge=hedge),
+        schedules.run(**task, choose=one, limits=limits, also=also, hedge=hedge, patient=True),
+    ]
+    assert len({(str(outcome.error), outcome.error is None and outcome.text) for outcome in outcomes}) == 1
+
+
+@given(hedged, choosers(), failures(), st.integers(1, 3))
+def test_hedges_without_an_assistant_that_fails_for_good(
+    given: Any, choose: schedules.Choose, fails: Any, hedge: int
+) -> None:
+    task, also = given
+    limits = schedules.Limits(fails=fails)
+    outcome = schedules.run(
+        **task, choose=choose, limits=limits, survives=lambda _: True, also=also, hedge=hedge, patient=True
+    )
+    check(outcome, expected(task, fails=fails, contestable=task["verifier"].contestable))
+
+
+def drafts(commands: list[Command]) -> list[StartDraft]:
+    return [one for one in commands if isinstance(one, StartDraft)]
+
+
+def asked(commands: list[Command]) -> Ask:
+    (ask,) = [one for one in commands if isinstance(one, Ask)]
+    return ask
+
+
+def unsure(data: bytes, *others: bytes) -> Token:
+    return Token(data, 0.3, alternatives=tuple(Token(other, 0.2) for other in others))
+
+
+def begun(*others: bytes, **settings: Any) -> tuple[CoSD, list[Command]]:
+    """A decoder that has drafted one token which it is unsure of."""
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, **settings)
+    decoder.start()
+    return decoder, decoder.drafted(1, unsure(b"a", *others))
+
+
+def says(*data: bytes) -> list[Proposal | None]:
+    return [Proposal(0, (Token(one, 0.9),)) for one in data]
+
+
+def test_a_hit_goes_on_without_a_restart() -> None:
+    decoder, commands = begun(b"x", b"y", b"z", hedge=2)
+    assert [(one.text, one.max_tokens, one.own) for one in drafts(commands)] == [(b"x", 8, ()), (b"y", 8, ())]
+    x, y = (one.draft for one in drafts(commands))
+    assert decoder.drafted(y, Token(b"1", 0.9)) == []
+    assert decoder.drafted(y, Token(b"2", 0.9)) == []
+    after = decoder.answered(asked(commands).ask, says(b"y"))
+    assert drafts(after) == []
+    assert {one.draft for one in after if isinstance(one, CancelDraft)} == {1, x}
+    assert bytes(decoder.response.text) == b"y12"
+    decoder.drafted(y, Token(b"3", 0.9))
+    assert bytes(decoder.response.text) == b"y123"
+    assert (decoder.hedges.count, decoder.hedges.hits, decoder.hedges.written) == (2, 1, 2)
+
+
+def test_a_miss_cancels_them_before_the_draft_begins_anew() -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    after = decoder.answered(asked(commands).ask, says(b"q"))
+    cancel = after.index(CancelDraft(hedge.draft))
+    (start,) = drafts(after)
+    assert start.text == b"q"
+    assert cancel < after.index(start)
+    assert decoder.hedges.hits == 0
+
+
+def test_an_agreement_cancels_them() -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    after = decoder.answered(asked(commands).ask, says(b"a"))
+    assert CancelDraft(hedge.draft) in after
+    assert drafts(after) == []
+    assert decoder.drafted(hedge.draft, Token(b"1", 0.9)) == []
+
+
+def test_one_that_has_ended_ends_the_answer() -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    decoder.drafted(hedge.draft, Token(b"", 0.9, end=True))
+    decoder.draft_ended(hedge.draft, DraftEnd("end"))
+    decoder.answered(asked(commands).ask, says(b"x"))
+    assert decoder.finished is not None
+    assert (bytes(decoder.response.text), decoder.finished.finish_reason) == (b"x", "stop")
+
+
+def test_one_that_breaks_is_forgotten() -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    assert decoder.draft_failed(hedge.draft, ValueError("gone")) == []
+    (start,) = drafts(decoder.answered(asked(commands).ask, says(b"x")))
+    assert start.text == b"x"
+
+
+def test_one_that_gets_too_long_is_given_up() -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    for _ in range(LONGEST_HEDGE):
+        assert decoder.drafted(hedge.draft, Token(b"1", 0.9)) == []
+    assert decoder.drafted(hedge.draft, Token(b"1", 0.9)) == [CancelDraft(hedge.draft)]
+    assert decoder.hedges.written == LONGEST_HEDGE + 1
+    (start,) = drafts(decoder.answered(asked(commands).ask, says(b"x")))
+    assert start.text == b"x"
+
+
+def test_there_are_never_more_than_were_asked_for() -> None:
+    decoder, commands = begun(b"x", b"y", hedge=1)
+    assert len(drafts(commands)) == 1
+    assert drafts(decoder.drafted(1, unsure(b"b", b"u"))) == []
+    after = decoder.answered(asked(commands).ask, says(b"a"))  # agreed: the next one's turn
+    assert [one.text for one in drafts(after)] == [b"au"]
+
+
+def test_what_is_likeliest_anywhere_comes_before_what_is_second_somewhere() -> None:
+    decoder, commands = begun(b"x", b"y", hedge=2)
+    x, y = drafts(commands)
+    later = decoder.drafted(1, unsure(b"b", b"u", b"v"))
+    assert [one for one in later if isinstance(one, CancelDraft)] == [CancelDraft(y.draft)]
+    assert [one.text for one in drafts(later)] == [b"au"]
+    again = decoder.drafted(1, Token(b"c", 0.3))
+    assert drafts(again) == []
+    after = decoder.answered(asked(commands).ask, says(b"a"))  # room for the second one there
+    assert [one.text for one in drafts(after)] == [b"av"]
+    assert CancelDraft(x.draft) in after
+
+
+def test_one_that_made_room_may_come_again() -> None:
+    decoder, _ = begun(b"x", b"y", hedge=2)
+    (u,) = drafts(decoder.drafted(1, unsure(b"b", b"u")))
+    decoder.draft_failed(u.draft, ValueError("gone"))
+    assert [one.text for one in drafts(decoder.drafted(1, Token(b"c", 0.9)))] == [b"y"]
+
+
+def test_an_endpoint_that_takes_no_more_drafts_is_left_in_peace() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=99, hedge=1)
+    decoder.start()
+    started = 0
+    for _ in range(20):
+        for one in drafts(decoder.drafted(1, unsure(b"a", b"x"))):
+            started += 1
+            decoder.draft_failed(one.draft, ValueError("full"))
+    assert started == 2
+
+
+def test_a_text_is_not_drafted_from_twice_at_a_time() -> None:
+    """What the draft may as well have said is what it said, or nothing: none of that is ahead."""
+    decoder, commands = begun(b"a", b"", b"x", b"x", hedge=4)
+    assert [one.text for one in drafts(commands)] == [b"x"]
+    del decoder
+
+
+def test_a_draft_that_goes_on_from_its_own_ids_is_no_hedge() -> None:
+    """The same text, but the other one began with it anew."""
+    decoder, commands = begun(b"x", hedge=1, max_ahead=1)
+    assert len(drafts(commands)) == 1
+    decoder.draft_ended(1, DraftEnd("limit", (1, 2)))
+    (start,) = drafts(decoder.answered(asked(commands).ask, says(b"a")))
+    assert (start.text, start.continuation, start.own) == (b"a", (1, 2), (b"a",))
+    hedges = decoder.hedges
+    unit = decoder._pending[0] if decoder._pending else Pending(0, 0, [Token(b"a", 0.3)])
+    hedges._under_way[99] = Hedge(replace(start, continuation=None, own=()), unit, Ahead(b"a"))
+    assert hedges.take(start) is None
+    assert hedges.take(replace(start, continuation=None)) is None
+    assert hedges.take(replace(start, continuation=None, own=())) is not None
+
+
+@pytest.mark.parametrize(("reason", "finish"), [("context", "length"), ("filter", "content_filter")])
+def test_one_whose_model_could_not_go_on_ends_the_answer_so(reason: Any, finish: str) -> None:
+    decoder, commands = begun(b"x", hedge=1)
+    (hedge,) = drafts(commands)
+    decoder.drafted(hedge.draft, Token(b"1", 0.9))
+    decoder.draft_ended(hedge.draft, DraftEnd(reason))
+    decoder.answered(asked(commands).ask, says(b"x"))
+    assert decoder.finished is not None
+    assert (bytes(decoder.response.text), decoder.finished.finish_reason) == (b"x1", finish)
+
+
+def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> None:
+    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=9, hedge=1)
+    decoder.start()
+    assert [one.text for one in drafts(decoder.drafted(1, unsure(b"a", b"x")))] == [b"x"]
+    decoder.drafted(1, unsure(b"b", b"y"))
+    ask = asked(decoder.drafted(1, Token(b" c", 0.9)))
+    # It says otherwise, and is not sure enough: the draft's token stands, and the rest of the word is asked about.
+    commands = decoder.answered(ask.ask, [Proposal(0, (Token(b"q", 0.1),))])
+    assert [one.text for one in drafts(commands)] == [b"ay"]
+
+
+def test_a_sure_token_starts_none() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, hedge=3)
+    decoder.start()
+    assert drafts(decoder.drafted(1, Token(b"a", 0.6, alternatives=(Token(b"x", 0.3),)))) == []
+
+
+def test_nothing_is_drafted_ahead_where_there_is_no_room() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=1, hedge=3)
+    decoder.start()
+    assert drafts(decoder.drafted(1, unsure(b"a", b"x"))) == []
+
+
+def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over() -> None:
+    """A word of three tokens takes more room than the alternative of one that it equals."""
+    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=4, hedge=1)
+    decoder.start()
+    (hedge,) = drafts(decoder.drafted(1, unsure(b"a", b"xyz")))
+    assert hedge.max_tokens == 3
+    for data in (b" u", b" v"):
+        decoder.drafted(hedge.draft, Token(data, 0.9))
+    commands = decoder.drafted(1, Token(b" b", 0.9))
+    word = Proposal(0, (Token(b"x", 0.9), Token(b"y", 0.9), Token(b"z", 0.9)))
+    after = decoder.answered(asked(commands).ask, [word])
+    assert bytes(decoder.response.text) == b"xyz u"
+    assert CancelDraft(hedge.draft) in after
+    assert decoder.finished is not None
+
+
+def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, hedge=1)
+    decoder.start()
+    commands = decoder.drafted(1, Token(b"a", 0.3))
+    first, second = (one for one in commands if isinstance(one, Ask))
+    (hedge,) = drafts(decoder.answered(first.ask, says(b"x")))
+    assert hedge.text == b"x"
+    assert drafts(decoder.answered(second.ask, says(b"a"))) == []
+    assert decoder.hedges.hits == 1
+
+
+def waits(commands: list[Command]) -> list[int]:
+    return [one.wait for one in commands if isinstance(one, Wait)]
+
+
+def test_questions_wait_for_one_another() -> None:
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, patient=True, in_flight=2)
+    decoder.start()
+    (wait,) = waits(decoder.drafted(1, Token(b"a", 0.3)))
+    assert decoder.drafted(1, Token(b"b", 0.3)) == []
+    ask = asked(decoder.waited(wait))
+    assert [question.start for question in ask.questions] == [0, 1]
+    (again,) = waits(decoder.drafted(1, Token(b"c", 0.3)))
+    assert decoder.waited(wait) == []  # an old one
+    assert [question.start for question in asked(decoder.waited(again)).questions] == [2]
+
+
+@pytest.mark.parametrize("end", ["limit", "end", "stop"])
+def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
+    stop = (b"c",) if end == "stop" else ()
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=3, patient=True, stop=stop)
+    decoder.start()
+    assert len(waits(decoder.drafted(1, Token(b"a", 0.3)))) == 1
+    decoder.drafted(1, Token(b"b", 0.3))
+    last = {"limit": Token(b"c", 0.9), "end": Token(b"", 0.9, end=True), "stop": Token(b"c", 0.9)}[end]
+    assert len(asked(decoder.drafted(1, last)).questions) == 2

@@ -1,0 +1,23 @@
+"""The same answers with drafts that are started ahead of a verdict, over any two live servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cosd_api import Fusion
+
+
+async def hedged(draft: str, assistant: str, prompts: Sequence[str]) -> None:
+    """Some of these drafts are taken over, and no text is another one.
+
+    In tokens, where the bundled `sums` often has what the assistant begins to say among its own next choices.
+    """
+    texts, hits = [], 0
+    for hedge in (0, 1, 3):
+        async with Fusion(draft=draft, assistant=assistant, unit="token", hedge=hedge) as fusion:
+            results = [result async for result in fusion.map(prompts, max_tokens=48, concurrency=4)]
+        texts.append([result.text for result in results])
+        hits += sum(result.hedge_hits for result in results)
+        assert all(result.hedge_hits <= result.iterations - 1 for result in results)
+    assert texts[0] == texts[1] == texts[2]
+    assert hits > 0

@@ -1,0 +1,129 @@
+"""A connection that is made before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import SocketStream
+
+from cosd_providers import connect
+from cosd_providers.contract import Provider, Ready
+from cosd_providers.http import adapter as adapters
+from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.ollama import Ollama
+from cosd_providers.openai import OpenAICompatible
+from cosd_providers.recognition import Recognized
+from cosd_providers.sglang import Sglang
+from cosd_providers.testing import ScriptedProvider
+from cosd_providers.tgi import Tgi
+from cosd_providers.vllm import Vllm
+
+ADAPTERS = (LlamaCpp, Vllm, Tgi, Sglang, Ollama, OpenAICompatible)
+
+
+@dataclass
+class Server:
+    """Says OK to everything, and remembers on which connection it was asked what."""
+
+    url: str = ""
+    status: str = "200 OK"
+    connections: int = 0
+    asked: list[tuple[int, str]] = field(default_factory=list)
+
+    async def handle(self, stream: SocketStream) -> None:
+        self.connections += 1
+        number = self.connections
+        async with stream:
+            while True:
+                try:
+                    head = await stream.receive()
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    return
+                self.asked.append((number, head.split(b" HTTP")[0].decode()))
+                await stream.send(f"HTTP/1.1 {self.status}\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+
+
+@asynccontextmanager
+async def served(status: str = "200 OK") -> AsyncGenerator[Server]:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        server = Server(f"http://127.0.0.1:{port}", status)
+        group.start_soon(listener.serve, server.handle)
+        yield server
+        group.cancel_scope.cancel()
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every server is far away."""
+    monkeypatch.setattr(adapters, "_NEAR_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize("kind", ADAPTERS)
+async def test_the_next_request_finds_a_connection(kind: type) -> None:
+    async with served() as server, kind(server.url) as provider:
+        await provider.keep_ready()
+        if kind is OpenAICompatible:  # hosted ones count every request: nothing is sent
+            assert server.asked == []
+            return
+        assert len(server.asked) == 1
+        assert server.asked[0][1].startswith("GET /")
+        await provider._transport.get("/next")
+        await provider.keep_ready()
+        assert [number for number, _ in server.asked] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("far")
+async def test_what_was_recognised_can() -> None:
+    async with served() as server, connect(server.url) as provider:
+        assert isinstance(provider, Recognized)
+        await provider.keep_ready()
+        assert server.asked == []  # nobody knows yet what it is
+        await provider._adapter.get(partial(_found, LlamaCpp(server.url)))
+        await provider.keep_ready()
+        assert server.asked == [(1, "GET /health")]
+
+
+async def _found(adapter: Provider) -> Provider:
+    return adapter
+
+
+async def test_a_server_that_is_near_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "_NEAR_SECONDS", 60.0)
+    async with served() as server, LlamaCpp(server.url) as provider:
+        for _ in range(3):
+            await provider.keep_ready()
+        assert server.asked == [(1, "GET /health")]
+
+
+@pytest.mark.usefixtures("far")
+async def test_it_never_fails() -> None:
+    async with served("503 Service Unavailable") as server, LlamaCpp(server.url) as provider:
+        await provider.keep_ready()
+        assert len(server.asked) == 1  # and is not tried again
+    async with LlamaCpp(server.url) as provider:  # nobody is there any more
+        await provider.keep_ready()
+
+
+@pytest.mark.usefixtures("far")
+async def test_a_users_client_is_left_alone() -> None:
+    async with served() as server, httpx.AsyncClient() as client, LlamaCpp(server.url, http_client=client) as provider:
+        await provider.keep_ready()
+        assert server.asked == []
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_every_adapter_can(kind: type) -> None:
+    one = kind("http://a")
+    assert isinstance(one, Ready) and isinstance(one, Provider)
+
+
+def test_not_every_provider_can() -> None:
+    assert not isinstance(ScriptedProvider.from_texts({}), Ready)

@@ -1,0 +1,211 @@
+"""Hedged drafts and questions that wait, through a whole fusion."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from cosd_api import Fusion, SettingError, fuse
+from cosd_api.result import FusionResult
+from cosd_providers import BudgetError, ResponseError
+from cosd_providers.contract import DraftEnd, Proposal, Token, Usage
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+
+TOKENS = (b"", b"Q", b" It", b" is", b" Rome", b" Lima", b" Oslo", b" and", b" so", b" on")
+DRAFT = (2, 3, 4, 7, 8, 9)
+FUSED = " It is Lima and so on"
+#: In its third place the draft is unsure of " Rome", and finds " Lima" and " Oslo" next most probable.
+UNSURE = {4: 0.45, 5: 0.35, 6: 0.2}
+
+
+def model(words: Sequence[int], unsure: Mapping[int, float]) -> TableModel:
+    """A model that writes `words`, whatever stood before, with these probabilities in the third place."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        place = len(ids) - 1  # the prompt is one token
+        chosen = unsure if place == 2 else {words[place] if place < len(words) else 0: 1.0}
+        return [chosen.get(token, 0.0) for token in range(len(TOKENS))]
+
+    return TableModel(TOKENS, following, end_ids={0})
+
+
+class Patient(ScriptedProvider):
+    """An assistant that answers only when something has happened."""
+
+    until: Callable[[], bool] = staticmethod(lambda: True)
+
+    async def propose(self, *args: Any, **options: Any) -> list[Proposal | None]:
+        while not self.until():
+            await anyio.lowlevel.checkpoint()
+        return await super().propose(*args, **options)
+
+
+def pair(says: int = 5, *, until: Callable[[ScriptedProvider], bool] | None = None, **options: Any) -> Any:
+    """A draft, with `options`, and an assistant that says another word in the third place.
+
+    By default it says so when the draft, and all that was started ahead, has written all that it has to write.
+    """
+    draft = ScriptedProvider(model(DRAFT, UNSURE), name="draft", **options)
+    assistant = Patient(model((), {says: 0.9}), name="assistant")
+    assistant.until = partial(until or (lambda draft: draft.open_requests == 0), draft)
+    return {"draft": draft, "assistant": assistant}
+
+
+async def test_a_hit_is_told_and_spares_a_request() -> None:
+    servers = pair()
+    result = await fuse("Q", **servers, hedge=1)
+    assert result.text == FUSED
+    assert (result.hedged_drafts, result.hedge_hits, result.iterations) == (1, 1, 2)
+    assert result.draft_requests == 2
+    assert result.hedged_tokens == 4  # " and so on" and the end: all that there was
+    assert result.drafted_tokens == 7 + 4
+    starts = [call.text for call in servers["draft"].calls if call.kind == "generate"]
+    assert starts == [b"", b" It is Lima"]
+    assert servers["draft"].open_requests == 0
+
+
+async def test_a_miss_is_told_and_changes_nothing() -> None:
+    plain = await fuse("Q", **pair(6))
+    servers = pair(6)
+    result = await fuse("Q", **servers, hedge=1)
+    assert result.text == plain.text == FUSED.replace("Lima", "Oslo")
+    assert (result.hedged_drafts, result.hedge_hits, result.draft_requests) == (1, 0, 3)
+    assert (plain.hedged_drafts, plain.hedge_hits, plain.draft_requests) == (0, 0, 2)
+    both = await fuse("Q", **pair(6), hedge=2)
+    assert (both.text, both.hedge_hits) == (plain.text, 1)
+
+
+async def test_alternatives_are_asked_for_only_where_they_are_used() -> None:
+    for hedge in (0, 2):
+        servers = pair()
+        await fuse("Q", **servers, hedge=hedge)
+        assert {call.alternatives for call in servers["draft"].calls if call.kind == "generate"} == {hedge}
+
+
+async def test_settings_and_counts_are_part_of_the_result() -> None:
+    result = await fuse("Q", **pair(), hedge=2, in_flight=3, batch_wait=0.01)
+    assert (result.settings.hedge, result.settings.in_flight, result.settings.batch_wait) == (2, 3, 0.01)
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+
+
+async def test_a_hedge_that_breaks_is_only_a_restart() -> None:
+    fault = Fault(ResponseError("gone", endpoint="draft"), request=2)
+    result = await fuse("Q", **pair(faults=[fault]), hedge=1)
+    assert (result.text, result.hedge_hits, result.draft_requests) == (FUSED, 0, 3)
+
+
+async def test_a_hedge_that_breaks_once_it_is_the_draft_is_an_error() -> None:
+    fault = Fault(ResponseError("gone", endpoint="draft"), request=2, tokens=3)
+    servers = pair(token_delay=0.03, faults=[fault], until=lambda draft: draft.requests == 2)
+    with pytest.raises(ResponseError, match="gone") as caught:
+        await fuse("Q", **servers, hedge=1)
+    partial: Any = caught.value.partial
+    assert partial.text == " It is Lima and so"
+
+
+async def test_hedges_count_in_the_limits_of_an_answer() -> None:
+    with pytest.raises(BudgetError, match="max_requests=2 is reached") as caught:
+        await fuse("Q", **pair(6), hedge=1, max_requests=2)
+    partial: Any = caught.value.partial
+    assert partial.text == " It is"
+    result = await fuse("Q", **pair(6), hedge=1, max_requests=4)
+    assert result.text == FUSED.replace("Lima", "Oslo")
+
+
+async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
+    servers = pair(token_delay=0.005, until=lambda _: False)
+    async with Fusion(**servers, hedge=2) as fusion, fusion.stream("Q") as stream:
+        async for _ in stream:
+            while servers["draft"].open_requests < 3:
+                await anyio.lowlevel.checkpoint()
+            break
+    assert servers["draft"].open_requests == servers["assistant"].open_requests == 0
+
+
+async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
+    """A draft that is unsure everywhere, and an assistant that agrees."""
+    words = [0.0, 0.0, *[1 / 8] * 8]
+    servers = [ScriptedProvider(TableModel(TOKENS, lambda _: words, end_ids={0}), token_delay=0.001) for _ in range(2)]
+    counts: list[int] = []
+    for wait in (0.0, 60.0):  # one that is longer than the answer takes: what is drafted is asked about at its end
+        result = await fuse("Q", draft=servers[0], assistant=servers[1], max_tokens=20, batch_wait=wait, in_flight=4)
+        assert result.text == " It" * 20
+        counts.append(result.assistant_requests)
+    assert counts[0] > counts[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"hedge": -1}, "hedge must be a whole number from 0 on, not -1"),
+        ({"hedge": True}, "hedge must be a whole number from 0 on, not True"),
+        ({"in_flight": 0}, "in_flight must be a whole number from 1 on, not 0"),
+        ({"batch_wait": -0.5}, "batch_wait must be a number of seconds from 0 on, not -0.5"),
+        ({"batch_wait": float("nan")}, "batch_wait must be a number of seconds from 0 on, not nan"),
+        (
+            {"hedge": 1, "draft_length": 8},
+            "hedge is for a draft that streams on: leave out draft_length, which asks in",
+        ),
+        ({"batch_wait": 0.1, "draft_length": 8}, "batch_wait is for a draft that streams on: leave out draft_length"),
+    ],
+)
+def test_settings_that_cannot_be(setting: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=f"^{words}"):
+        Fusion(draft="http://a", assistant="http://b", **setting)
+
+
+class Near(ScriptedProvider):
+    """A draft that says when it has a connection, and when one more is made; the latter does not always succeed."""
+
+    happened: list[str]
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        for _ in range(9):  # as many turns as a request may take to get to a connection
+            await anyio.lowlevel.checkpoint()
+        self.happened.append("connected")
+        async with aclosing(super().generate(*args, **options)) as items:
+            async for item in items:
+                yield item
+
+    async def keep_ready(self) -> None:
+        self.happened.append("ready")
+        raise OSError("and nobody minds")
+
+
+async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
+    draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
+    draft.happened = []
+    result = await fuse("Q", draft=draft, assistant=pair()["assistant"])
+    assert result.text == FUSED
+    assert draft.happened == ["connected", "ready"] * result.draft_requests
+
+
+def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:
+    class Earlier(ScriptedProvider):
+        def generate(  # type: ignore[override]
+            self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+        ) -> AsyncGenerator[Token | DraftEnd, None]:
+            raise NotImplementedError
+
+    earlier: Any = Earlier(model(DRAFT, UNSURE))
+    with pytest.raises(
+        SettingError, match=r"^hedge=1 is of no use here: generate\(\) of Earlier takes no alternatives"
+    ):
+        Fusion(draft=earlier, assistant=pair()["assistant"], hedge=1)
+    Fusion(draft=earlier, assistant=pair()["assistant"])
+
+
+async def test_hedges_are_part_of_what_an_answer_may_cost() -> None:
+    expected: list[tuple[int, int]] = []
+    for hedge in (0, 2):
+        async with Fusion(**pair(), hedge=hedge) as fusion:
+            estimate = (await fusion.estimate("Q", max_tokens=100)).endpoints["draft"]
+            expected.append((estimate.requests.expected, estimate.billed_tokens.expected))
+    assert expected[1][0] - expected[0][0] == 2 * 10  # at a tenth of the tokens
+    assert expected[1][1] > expected[0][1]
