@@ -12,13 +12,16 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-llama-cpp-python check fix lock clean
+.PHONY: help demo bench test test-vllm test-llama-cpp-python check fix lock clean
 
 help:  ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answers
 	@$(BIN)/cosd demo $(ARGS)
+
+bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
 	@$(BIN)/python -m pytest $(ARGS)
@@ -57,6 +60,11 @@ clean:  ## Remove .venv, builds and caches
 $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the demo needs into $(VENV) (only this once) ..."
 	@$(INSTALL) $(PIN) --editable '.[demo]'
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
+	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --editable '.[demo,plots]'
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)

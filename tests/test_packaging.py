@@ -95,6 +95,7 @@ def test_sdist_can_be_tested(sdist: Path) -> None:
     for name in [
         "tests/conftest.py",
         "examples",
+        "benchmarks",
         "README.md",
         "docs/probe.md",
         "providers/README.md",

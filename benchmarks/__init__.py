@@ -1,0 +1,1 @@
+"""What the fusion costs, measured: `python -m benchmarks --help`."""

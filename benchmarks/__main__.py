@@ -1,0 +1,57 @@
+"""`python -m benchmarks`: measures, and shows tables; see `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from benchmarks.page import PAGE, page, summary
+from benchmarks.report import RESULTS, Options, Table, save
+
+SECTIONS = {
+    "simulated": ("benchmarks.tables", "all methods on a simulated pair of models: wall time and price"),
+    "cpu": ("benchmarks.cpu", "the client's CPU time for each fused token, at 1, 16 and 64 fusions at once"),
+    "live": ("benchmarks.live", "all methods on the two bundled models, on real llama.cpp servers behind a proxy"),
+    "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
+    "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the sections that are named, or all. Markdown goes to standard output, JSON to benchmarks/results."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=main.__doc__)
+    listed = "; ".join(f"{name}: {what}" for name, (_, what) in SECTIONS.items())
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. By default all of them.")
+    parser.add_argument("--quick", action="store_true", help="fewer cases and texts: two minutes in all")
+    parser.add_argument("--plot", action="store_true", help="draw docs/benchmark.svg from what was kept of `simulated`")
+    parser.add_argument("--page", action="store_true", help="write docs/benchmark.md from what was kept")
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    options = Options(quick=given.quick, command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]))
+    if given.sections or not (given.plot or given.page):
+        for name in given.sections or SECTIONS:
+            tables = anyio.run(_section(name), options)
+            for table in tables:
+                print(f"{table.markdown()}\n", flush=True)
+            if tables and not given.quick:
+                print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
+    if given.plot:
+        print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))
+    if given.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        print(summary())
+
+
+def _section(name: str) -> Callable[[Options], Awaitable[list[Table]]]:
+    run: Callable[[Options], Awaitable[list[Table]]] = importlib.import_module(SECTIONS[name][0]).run
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What the client costs: processor time for each fused token, and memory for each fusion.
+
+The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
+loopback in llama.cpp's native protocol. Each case runs in a fresh process, whose processor time is that of this library
+and of everything under it. Beside it stands what the same traffic costs with nothing but httpx: as many streams, pieces
+and requests, read and parsed as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from benchmarks.invented import Speech, prompt_of
+from benchmarks.report import Options, Table
+from benchmarks.simulated import Simulated, simulated
+from cosd_api import Fusion
+from cosd_providers.llama_cpp import LlamaCpp
+
+__all__ = ["Case", "Measured", "run"]
+
+TARGET = 200.0
+"""Microseconds for a fused token, at 64 fusions and 512 tokens of context."""
+
+_SIMULATED = (
+    "Simulated: the models and their speeds (60 tokens a second, 50 ms to the first, 60 ms a verification; acceptance "
+    "0.9). Real: HTTP on loopback, in llama.cpp's native protocol, and all that the client does."
+)
+_SHORT = (
+    "A machine that is short of processors shows in more drafted tokens: verdicts come late, and more is thrown away."
+)
+
+_CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
+_QUICK = ((64, 512),)
+_SPEECH = Speech()  # acceptance 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many fusions at once, each with a prompt and an answer of so many tokens."""
+
+    fusions: int
+    context: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one case took.
+
+    Attributes:
+        cpu: microseconds of the client's processor time for each fused token.
+        drafted: tokens drafted for each fused one: as many pieces of a stream are read.
+        drafts: streams opened for each fused token.
+        requests: requests to the assistant for each fused token.
+        wall: seconds in all.
+        kibibytes: by which the process grew for each fusion, at most.
+    """
+
+    cpu: float
+    drafted: float
+    drafts: float
+    requests: float
+    wall: float
+    kibibytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Microseconds that httpx alone takes for a stream, for a piece of one, and for a request."""
+
+    stream: float
+    piece: float
+    request: float
+
+    def of(self, measured: Measured) -> float:
+        """For each fused token: what the same traffic would take."""
+        traffic = measured.drafts * self.stream + measured.drafted * self.piece
+        return traffic + measured.requests * self.request
+
+
+async def run(options: Options) -> list[Table]:
+    """Measures all cases; each is the least of several, since what else the machine does can only add."""
+    cases, repeats, tokens = (_QUICK, 1, 64) if options.quick else (_CASES, 3, 128)
+    rows: list[list[Any]] = []
+    figures: dict[str, Any] = {}
+    async with simulated() as server:
+        for fusions, context in cases:
+            case = Case(fusions, context, tokens)
+            options.say(f"cpu: {fusions} at once, {context} tokens of context")
+            found = [Measured(**await _child(server, "fusions", case)) for _ in range(repeats)]
+            bares = [Bare(**await _child(server, "bare", case)) for _ in range(repeats)]
+            best, bare = min(found, key=lambda one: one.cpu), Bare(*map(min, zip(*map(_values, bares), strict=True)))
+            figures[f"{fusions} x {context}"] = {"fusions": [*map(asdict, found)], "bare": [*map(asdict, bares)]}
+            shares = [f"{value:.2f}" for value in (best.drafted, best.drafts, best.requests)]
+            rows.append([fusions, context, best.cpu, bare.of(best), *shares, best.kibibytes])
+    return [_table(rows, figures)]
+
+
+def _values(bare: Bare) -> tuple[float, float, float]:
+    return bare.stream, bare.piece, bare.request
+
+
+def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
+    return Table(
+        title="Client CPU and memory",
+        columns=(
+            "fusions at once",
+            "tokens of context",
+            "CPU per fused token, us",
+            "the same traffic by httpx alone, us",
+            "drafted per fused token",
+            "streams per fused token",
+            "assistant requests per fused token",
+            "memory per fusion, KiB",
+        ),
+        rows=rows,
+        notes=(
+            _SIMULATED,
+            f"Target: {TARGET:.0f} us with 64 at once and 512 tokens of context. {_SHORT}",
+        ),
+        figures=figures,
+    )
+
+
+async def _child(server: Simulated, what: str, case: Case) -> dict[str, float]:
+    """What a fresh process has measured."""
+    args = [sys.executable, "-m", "benchmarks.cpu", what, server.url, *map(str, asdict(case).values())]
+    done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+# --- in the fresh process ---
+
+
+async def _fusions(url: str, case: Case) -> dict[str, Any]:
+    server = Simulated(url)
+    draft, assistant = (LlamaCpp(server.model(_SPEECH, role, "cpu")) for role in ("draft", "assistant"))
+    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+        await fusion.generate(prompt_of(case.context, -1), max_tokens=16)
+        results: list[Any] = []
+
+        async def one(seed: int) -> None:
+            results.append(await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens))
+
+        gc.collect()
+        before = _resident()
+        start, cpu = time.perf_counter(), time.process_time()
+        async with anyio.create_task_group() as group:
+            for seed in range(case.fusions):
+                group.start_soon(one, seed)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - start
+    fused = sum(len(result.tokens) for result in results)
+    return asdict(
+        Measured(
+            cpu=1e6 * cpu / fused,
+            drafted=sum(result.drafted_tokens for result in results) / fused,
+            drafts=sum(result.draft_requests for result in results) / fused,
+            requests=sum(result.assistant_requests for result in results) / fused,
+            wall=wall,
+            kibibytes=max(0, _most_resident() - before) / case.fusions,
+        )
+    )
+
+
+def _resident() -> int:
+    """KiB of memory that the process has; where that is not told, the most that it has had."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return _most_resident()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+def _most_resident() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most // 1024 if sys.platform == "darwin" else most
+
+
+async def _bare(url: str, case: Case) -> dict[str, Any]:
+    """The traffic with nothing but httpx; the bodies are of the size of a fusion's."""
+    server, prompt = Simulated(url), prompt_of(case.context, 0)
+    draft, assistant = (server.model(_SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
+    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
+
+        async def stream(tokens: int) -> None:
+            body = {"prompt": prompt, "n_predict": tokens, "n_probs": 1, "stream": True}
+            async with client.stream("POST", draft, json=body, headers={"Connection": "close"}) as response:
+                rest = b""
+                async for piece in response.aiter_raw():
+                    *events, rest = (rest + piece).split(b"\n\n")
+                    for event in events:
+                        json.loads(event.removeprefix(b"data: "))
+
+        async def ask() -> None:
+            json.loads((await client.post(assistant, json={"prompt": [prompt], "n_predict": 1, "n_probs": 5})).content)
+
+        short, long = await _each(partial(stream, 1), case, 3), await _each(partial(stream, 51), case, 1)
+        piece = (long - short) / 50
+        return asdict(Bare(stream=short - piece, piece=piece, request=await _each(ask, case, 5)))
+
+
+async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> float:
+    """Microseconds of processor time for doing it once, while as many do it as there are fusions."""
+    times *= 1 + 4 // case.fusions
+
+    async def often() -> None:
+        for _ in range(times):
+            await do()
+
+    await do()
+    cpu = time.process_time()
+    async with anyio.create_task_group() as group:
+        for _ in range(case.fusions):
+            group.start_soon(often)
+    return 1e6 * (time.process_time() - cpu) / (times * case.fusions)
+
+
+if __name__ == "__main__":
+    _measure = {"fusions": _fusions, "bare": _bare}[sys.argv[1]]
+    print(json.dumps(anyio.run(_measure, sys.argv[2], Case(*map(int, sys.argv[3:])))))

@@ -1,0 +1,110 @@
+"""How often a hedge hits, on the bundled pair: the assistant says what was one of the draft's own next choices.
+
+A replacement that a hedge has hit goes on without a restart of the draft. Both models draft in turn, on the questions
+that they cannot answer alone: where a model is never replaced there is nothing to hit. Judged in words, the default for
+models with different tokenizers, and in tokens, as Algorithm 1 is printed. Timing plays no part in who is right, so the
+servers are asked without a delay, several questions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.prompts import MAX_TOKENS
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Fusion, FusionResult
+from cosd_api.demo.questions import sample
+
+__all__ = ["ASKED", "Hits", "hits"]
+
+ASKED = {"sums": ("mixed", "capital", "currency", "symbol"), "facts": ("mixed", "sum", "difference")}
+"""What each model drafts: mixed questions, and those that it only guesses at."""
+
+HEDGES = (1, 2, 3)
+COUNT, QUICK = 100, 3
+
+
+@dataclass
+class Hits:
+    """What a hedge did on some answers.
+
+    Attributes:
+        restarts: replacements behind which the text went on.
+        hits: hedges that went on as the draft.
+        started: hedges in all.
+        drafted: tokens that the draft wrote in all, hedges and those thrown away among them.
+        written: tokens of the answers.
+        right: answers that are those without hedges.
+        answers: how many there are.
+    """
+
+    restarts: int = 0
+    hits: int = 0
+    started: int = 0
+    drafted: int = 0
+    written: int = 0
+    right: int = 0
+    answers: int = 0
+
+    def add(self, result: FusionResult, text: str) -> None:
+        """One more answer, which is to be `text`."""
+        self.restarts += result.iterations - 1
+        self.hits += result.hedge_hits
+        self.started += result.hedged_drafts
+        self.drafted += result.drafted_tokens
+        self.written += len(result.tokens)
+        self.right += result.text == text
+        self.answers += 1
+
+
+async def hits(urls: Mapping[str, str], options: Options) -> Table:
+    """The table, for every direction, unit and kind of question."""
+    count = QUICK if options.quick else COUNT
+    rows: list[list[Cell]] = []
+    units: tuple[Literal["word", "token"], ...] = ("word", "token")
+    for draft, assistant in (("sums", "facts"), ("facts", "sums")):
+        for unit in units:
+            options.say(f"live: hits of hedges, {draft} drafting, {unit}s")
+            kinds = ASKED[draft] if unit == "word" else ("mixed",)
+            asked = {kind: [question.prompt for question in sample(kind, count, 7)] for kind in kinds}
+            prompts = [prompt for kind in kinds for prompt in asked[kind]]
+            plain = await _answers(urls[draft], urls[assistant], unit, 0, prompts)
+            told = {hedge: await _answers(urls[draft], urls[assistant], unit, hedge, prompts) for hedge in HEDGES}
+            for place, kind in enumerate(kinds):
+                part = slice(place * count, (place + 1) * count)
+                sums = {hedge: Hits() for hedge in HEDGES}
+                for hedge in HEDGES:
+                    for result, reference in zip(told[hedge][part], plain[part], strict=True):
+                        sums[hedge].add(result, reference.text)
+                spent = sum(result.drafted_tokens for result in plain[part])
+                rows.append(_row(f"{draft}, {unit}s: {kind}", sums, spent))
+    columns = ["draft, unit: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
+    columns += ["drafted an answer: no hedge", *(f"hedge={hedge}" for hedge in HEDGES), "equal texts"]
+    about = (
+        f"{count} questions of each kind. Restarts: replacements behind which the answer goes on, in all answers; the "
+        "hit rate is how many of them went on with a hedge. Drafted: tokens that the draft wrote for an answer, hedges "
+        "and what was thrown away among them. Equal: to the answer without hedges, in all three columns."
+    )
+    why = (
+        "These models were made to guess what the other one knows: the next choices of the one that guesses are other "
+        "guesses. And a replacement is a word of the assistant, while what a draft might have said instead is a token: "
+        "in another tokenizer often a part of that word."
+    )
+    return Table("Live: how often a hedge hits (llama.cpp)", columns, rows, [about, why])
+
+
+def _row(name: str, sums: Mapping[int, Hits], spent: int) -> list[Cell]:
+    first = sums[HEDGES[0]]
+    rates = [f"{one.hits / one.restarts:.0%}" if one.restarts else None for one in sums.values()]
+    drafted = [f"{one.drafted / one.answers:.1f}" for one in sums.values()]
+    equal = f"{sum(one.right for one in sums.values())} of {sum(one.answers for one in sums.values())}"
+    return [name, first.restarts, *rates, f"{spent / first.answers:.1f}", *drafted, equal]
+
+
+async def _answers(
+    draft: str, assistant: str, unit: Literal["word", "token"], hedge: int, prompts: Sequence[str]
+) -> list[FusionResult]:
+    async with Fusion(draft=draft, assistant=assistant, unit=unit, hedge=hedge) as fusion:
+        return [result async for result in fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)]

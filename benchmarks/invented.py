@@ -1,0 +1,158 @@
+"""A draft model and an assistant that were never trained: what they say next is a function of the text before it.
+
+Each text is hashed, and the hash says what happens at its end: whether the rule of the paper (alpha = beta = 0.5) would
+replace the draft's word there, how sure both are, and which words they mean. So a text that goes on behind a word that
+will be replaced has the same statistics as any other, a text that was asked about twice is answered twice alike, and
+nothing depends on when, in which order, or in which batches the models are asked. The hashes of different texts have
+nothing in common, so places are independent of each other: real models replace in clusters, these do not.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import unpack
+from typing import Literal, NamedTuple
+
+__all__ = ["END", "WORDS", "Place", "Role", "Said", "Speech", "encode", "prompt_of"]
+
+Role = Literal["draft", "assistant", "alone"]
+"""`"alone"` writes by itself what the other two write together: the speed of the draft without any fusion."""
+
+END = 0
+"""Id of the end of sequence. Nobody ever writes it: answers end where they are to."""
+
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+_SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
+
+
+def _vocabulary() -> list[bytes]:
+    """The end, and 4,000 words with the space before them; the frequent ones (in front) are short."""
+    longer = [first + second for first in _SYLLABLES for second in _SYLLABLES[::2]]
+    random.Random(0).shuffle(longer)
+    words = [*_SYLLABLES, *longer, *(word + syllable for word, syllable in zip(longer, _SYLLABLES * 40, strict=False))]
+    return [b"</s>", *(b" " + word.encode() for word in words[:4000])]
+
+
+WORDS = _vocabulary()
+_IDS = {word: id for id, word in enumerate(WORDS)}
+_SIZE = len(WORDS) - 1  # without the end
+
+
+class Said(NamedTuple):
+    """A word that a model might say: its id and its probability."""
+
+    id: int
+    prob: float
+
+
+class Place(NamedTuple):
+    """What both models say after a text, the most probable first, and whether the assistant's word is to stand."""
+
+    draft: list[Said]
+    assistant: list[Said]
+    replaced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A pair of models.
+
+    Attributes:
+        acceptance: how many of the draft's tokens the rule keeps, in [0, 1].
+        hit: at how many of the replaced ones the draft's second choice is the assistant's word; of the rest, its third
+            is at one in three.
+        unsure: how many of the tokens that are kept have a probability below 0.5: at half of them the assistant agrees,
+            at the other half it differs, and is too unsure itself.
+        seed: makes another pair with the same statistics.
+    """
+
+    acceptance: float = 0.9
+    hit: float = 0.7
+    unsure: float = 0.15
+    seed: int = 0
+
+    def after(self, text: bytes) -> Place:
+        """What both say after `text`."""
+        return self._drawn(self._hash(text))
+
+    def said(self, role: Role, text: bytes) -> Iterator[list[Said]]:
+        """What one of them goes on with, always with its most probable word: at each place what it might say."""
+        state = self._hash(text)
+        while True:
+            place = self._drawn(state)
+            if role == "alone":
+                said = place.assistant if place.replaced else place.draft
+            else:
+                said = place.draft if role == "draft" else place.assistant
+            yield said
+            state.update(WORDS[said[0].id])
+
+    def replaced(self, text: bytes, length: int) -> tuple[int, int]:
+        """Of so many fused tokens behind `text`: how many are replaced, and how many of those are hits."""
+        found, state = list[Place](), self._hash(text)
+        for _ in range(length):
+            found.append(self._drawn(state))
+            state.update(WORDS[(found[-1].assistant if found[-1].replaced else found[-1].draft)[0].id])
+        replaced = [place for place in found if place.replaced]
+        return len(replaced), sum(place.draft[1].id == place.assistant[0].id for place in replaced)
+
+    def _hash(self, text: bytes) -> blake2b:
+        return blake2b(text, digest_size=32, key=f"{self.seed}/{self.acceptance}".encode())
+
+    def _drawn(self, state: blake2b) -> Place:
+        kind, unsure, p, q, word, other, hit, agrees = (number / 2**32 for number in unpack("<8I", state.digest()))
+        mine = 1 + int(_SIZE * word**3)  # frequent words are frequent
+        theirs = 1 + (mine + int((_SIZE - 1) * other)) % _SIZE  # never the same one
+        if kind >= self.acceptance:
+            p = 0.2 + 0.299 * p
+            second, third = hit < self.hit, (hit - self.hit) * 3 < 1 - self.hit
+            draft = _ranked(mine, p, theirs, at=1 if second else 2 if third else None)
+            return Place(draft, _ranked(theirs, 0.55 + 0.44 * q, mine, at=1), replaced=True)
+        if unsure < self.unsure:
+            p = 0.3 + 0.199 * p
+            draft = _ranked(mine, p, theirs, at=None)
+            if agrees < 0.5:
+                return Place(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
+            return Place(draft, _ranked(theirs, p * (0.3 + 0.19 * q), mine, at=1), replaced=False)
+        draft = _ranked(mine, 0.5 + 0.499 * p, theirs, at=None)
+        if agrees < 0.95:
+            return Place(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
+        return Place(draft, _ranked(theirs, 0.4 + 0.59 * q, mine, at=1), replaced=False)
+
+
+def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:
+    """Eight words with falling probabilities, `word` first; `other` is at place `at`, or nowhere."""
+    said, share = [Said(word, prob)], min(0.9 * prob, 0.5 * (1 - prob))
+    fill = word
+    for place in range(1, 8):
+        if place == at:
+            said.append(Said(other, share))
+        else:
+            fill = 1 + fill % _SIZE
+            fill = 1 + fill % _SIZE if fill == other else fill
+            said.append(Said(fill, share))
+        share /= 2
+    return said
+
+
+def encode(text: str) -> list[int]:
+    """The ids of a text: a word with the space before it is one token. Unknown words have ids of no meaning."""
+    if text == "</s>":
+        return [END]
+    pieces = text.encode().replace(b" ", b"\0 ").split(b"\0")
+    return [_IDS.get(piece, 1 + len(piece) % _SIZE) for piece in pieces if piece]
+
+
+def prompt_of(tokens: int, seed: int) -> str:
+    """A prompt of so many tokens."""
+    words = random.Random(f"{seed}/{tokens}")
+    return b"".join(WORDS[1 + int(_SIZE * words.random() ** 3)] for _ in range(tokens)).decode()
+
+
+def logprob(prob: float) -> float:
+    """As servers write it."""
+    return math.log(prob)

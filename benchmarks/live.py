@@ -1,0 +1,284 @@
+"""Real llama.cpp servers, as far away as a delaying proxy makes them, with the two bundled models.
+
+Compared are the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and
+at the end of a prompt of other questions with their answers, about 450 tokens long. The models take 512, so what a
+context of 4,000 costs is left to the simulation. They have different tokenizers; the library judges words by default,
+Algorithm 1 as printed judges tokens, and the texts have to be equal: so here the unit is the token for everybody.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.hits import hits
+from benchmarks.methods import METHODS, Answer, Method, Write
+from benchmarks.prompts import MAX_TOKENS, prompts
+from benchmarks.proxy import delayed
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Fusion, FusionResult
+from cosd_api.demo.servers import bundled_pair
+from cosd_providers import connect
+from cosd_providers.contract import Provider, Question, Ready, Token, Usage
+
+__all__ = ["FLOOR", "Compared", "Opener", "Probe", "available", "compare", "mean", "opener", "run", "spread"]
+
+ROUND_TRIPS = {0.001: 12, 0.02: 12, 0.08: 6}
+"""Seconds, and how many questions are asked there."""
+
+QUICK = {0.02: 3}
+BLOCK = 3
+"""Questions that a method answers in one turn."""
+
+SLOTS = 8
+"""How many prompts a server of ours holds in its cache."""
+
+MODELS = (
+    "Real servers, with the bundled models of two million parameters, which write a token in about a millisecond: what "
+    "is measured is round trips more than models. The distance is a proxy's. The unit is the token, as in Algorithm 1 "
+    "as printed, although the two have different tokenizers. Long prompts have about 450 tokens: the models take 512, "
+    "and a context of 4,000 is simulated only."
+)
+TURNS = (
+    "The methods take turns, in an order that is drawn anew for every three questions. Each turn begins with an answer "
+    "that is not measured, which opens the connections (servers close those that were idle for 5 s), and all slots of "
+    "both servers have read the prompts before. (c) is asked fewer questions."
+)
+ALONE = (
+    "(d) is the draft's own answer, its pace scaled to as many tokens: a real model alone does not write the fused "
+    "text. The floor adds to it what was measured at each replacement: one verification, and one restart over a "
+    "connection that was made before, as the library and (b) have it. There is nothing in it for what is verified and "
+    "kept, so that it is out of reach where nothing is replaced."
+)
+LEFT = (
+    "A hedge that was for nothing leaves its connection to the next answer of the same method: where `hedge` is sooner "
+    "at its first token than (d), that is the reason, and not a hit."
+)
+FLOOR = "floor"
+Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
+"""Opens one way to write answers."""
+
+
+async def run(options: Options) -> list[Table]:
+    """The comparison at every distance, with short and long prompts; then how often hedges hit."""
+    tables: list[Table] = []
+    with bundled_pair() as pair:
+        for round_trip, count in (QUICK if options.quick else ROUND_TRIPS).items():
+            async with delayed(pair.sums, round_trip) as draft, delayed(pair.facts, round_trip) as assistant:
+                for context in ("short", "long"):
+                    options.say(f"live: llama.cpp, {1000 * round_trip:g} ms, {context} prompts")
+                    asked = await prompts([pair.sums, pair.facts], count, long=context == "long")
+                    ways = {method.name: opener(method, draft, assistant) for method in METHODS if available(method)}
+                    compared = await compare(draft, assistant, asked, ways, few=max(1, count // 4))
+                    where = f"llama.cpp, {1000 * round_trip:g} ms, {context} prompts"
+                    tables.append(compared.table(where, {"round_trip": round_trip, "context": context}))
+        tables.append(await hits(pair, options))
+    return tables
+
+
+def available(method: Method) -> bool:
+    """Whether the library has the settings of a method."""
+    return method.settings.keys() <= Fusion.__init__.__annotations__.keys()
+
+
+def opener(method: Method, draft: str, assistant: str) -> Opener:
+    return lambda: method.open(draft, assistant)
+
+
+# --- the comparison ---
+
+
+@dataclass
+class Probe:
+    """What the floor is made of, for one prompt: measured where the reference answer has its replacements.
+
+    Attributes:
+        verifications: seconds that each one took, asked alone.
+        restarts: seconds from the start of the draft behind each one to its first token; none where the answer ends.
+    """
+
+    verifications: list[float] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Compared:
+    """One comparison.
+
+    Attributes:
+        references: the answers that all methods have to write, as the library wrote them before anything was timed.
+        answers: by method, then by the number of the prompt.
+        cpu: seconds of this process, likewise.
+        probes: for each prompt.
+    """
+
+    references: list[FusionResult] = field(default_factory=list)
+    answers: dict[str, dict[int, Answer]] = field(default_factory=dict)
+    cpu: dict[str, dict[int, float]] = field(default_factory=dict)
+    probes: list[Probe] = field(default_factory=list)
+
+    def alone(self, at: int) -> float:
+        """Seconds that the draft alone takes for a text of the same length: its start, and its pace for the rest."""
+        return self._first(at) + (len(self.references[at].tokens) - 1) * self._pace(at)
+
+    def floor(self, at: int) -> float:
+        """That, and a verification and a restart for each replacement; a restart's first token is counted once."""
+        probe = self.probes[at]
+        return self.alone(at) + sum(probe.verifications) + sum(max(0.0, one - self._pace(at)) for one in probe.restarts)
+
+    def equal(self, name: str) -> int:
+        """How many of its texts are those of the reference."""
+        return sum(answer.text == self.references[at].text for at, answer in self.answers[name].items())
+
+    def table(self, where: str, about: Mapping[str, Any], *notes: str) -> Table:
+        """All of it."""
+        lengths = [len(one.tokens) for one in self.references]
+        replaced = [one.replacements for one in self.references]
+        about_it = (
+            f"{len(self.references)} questions, {statistics.mean(lengths):.1f} tokens and "
+            f"{statistics.mean(replaced):.1f} replacements in an answer. Medians over the questions, in brackets the "
+            "quartiles; x floor is the median of each question's own ratio. Requests, tokens and CPU are means."
+        )
+        rows = [self._row(name) for name in self.answers]
+        rows.insert(1, [FLOOR, spread([self.floor(at) for at in range(len(self.references))]), None, 1.0, *[None] * 7])
+        columns = ["method", "ms an answer", "ms to first token", "x floor", "requests: draft", "assistant"]
+        columns += ["billed: draft", "assistant", "thrown away", "CPU us a token", "equal texts"]
+        return Table(
+            f"Live: {where}",
+            columns,
+            rows,
+            [about_it, MODELS, TURNS, ALONE, LEFT, *notes],
+            {**about, **self._figures()},
+        )
+
+    def _row(self, name: str) -> list[Cell]:
+        answers, alone = self.answers[name], name.startswith("d")
+        took = {at: self.alone(at) if alone else answer.seconds for at, answer in answers.items()}
+        usages = [answer.more["usage"] for answer in answers.values()]
+        mine = [usage["draft"] for usage in usages]
+        theirs: list[Mapping[str, Any]] = [
+            next((spent for who, spent in usage.items() if who != "draft"), {}) for usage in usages
+        ]
+        kept = [answer.tokens - answer.replacements for answer in answers.values()]
+        drafted = [answer.drafted for answer in answers.values()]
+        return [
+            name,
+            spread(list(took.values())),
+            1000 * statistics.median(answer.first for answer in answers.values()),
+            f"{statistics.median(seconds / self.floor(at) for at, seconds in took.items()):.2f}",
+            mean([one["requests"] for one in mine]),
+            None if alone else mean([one["requests"] for one in theirs]),
+            mean([_billed(one) for one in mine]),
+            None if alone else mean([_billed(one) for one in theirs]),
+            None if alone else mean([a - b for a, b in zip(drafted, kept, strict=True)]),
+            1e6 * sum(self.cpu[name].values()) / sum(answer.tokens for answer in answers.values()),
+            None if alone else f"{self.equal(name)} of {len(answers)}",
+        ]
+
+    def _first(self, at: int) -> float:
+        return next(answers[at].first for name, answers in self.answers.items() if name.startswith("d"))
+
+    def _pace(self, at: int) -> float:
+        answer = next(answers[at] for name, answers in self.answers.items() if name.startswith("d"))
+        return (answer.seconds - answer.first) / max(1, answer.tokens - 1)
+
+    def _figures(self) -> dict[str, Any]:
+        raw = {
+            name: [{**asdict(answer), "cpu": self.cpu[name][at]} for at, answer in answers.items()]
+            for name, answers in self.answers.items()
+        }
+        floors = [{"seconds": self.floor(at), **asdict(probe)} for at, probe in enumerate(self.probes)]
+        return {"references": [one.text for one in self.references], "answers": raw, "floors": floors}
+
+
+async def compare(
+    draft: str, assistant: str, asked: Sequence[str], ways: Mapping[str, Opener], *, few: int, slow: str = "c"
+) -> Compared:
+    """Every way answers every prompt, in turns; the `slow` ones only `few` of them.
+
+    Args:
+        draft: URL of the model that writes.
+        assistant: URL of the one that is asked.
+        asked: the prompts.
+        ways: what is compared, by name: one that begins with "d" is the draft alone.
+        few: how many prompts those get whose name begins with `slow`.
+    """
+    compared = Compared(answers={name: {} for name in ways}, cpu={name: {} for name in ways})
+    order = random.Random(1)
+    async with AsyncExitStack() as stack:
+        write = {name: await stack.enter_async_context(opened()) for name, opened in ways.items()}
+        providers = [await stack.enter_async_context(connect(url)) for url in (draft, assistant)]
+        reference = await stack.enter_async_context(Fusion(draft=providers[0], assistant=providers[1], unit="token"))
+        probing = _probing(*providers)
+        for start in range(0, len(asked), BLOCK):
+            block = range(start, min(start + BLOCK, len(asked)))
+            for at in block:
+                for provider in providers:
+                    await _read(provider, asked[at])
+                compared.references.append(await reference.generate(asked[at], max_tokens=MAX_TOKENS))
+            for name in order.sample(list(write), len(write)):
+                mine = [at for at in block if at < few or not name.startswith(slow)]
+                for at in [mine[0], *mine] if mine else []:
+                    began = time.process_time()
+                    compared.answers[name][at] = await write[name](asked[at], MAX_TOKENS)
+                    compared.cpu[name][at] = time.process_time() - began
+            for at in block:
+                compared.probes.append(await probing(asked[at], compared.references[at]))
+    return compared
+
+
+async def _read(provider: Provider, prompt: str) -> None:
+    """Puts the prompt into the caches of all slots."""
+    await provider.propose(prompt, b"", [Question(0, (b" The",))] * SLOTS, usage=Usage())
+
+
+def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResult], Awaitable[Probe]]:
+    """Measures, at each replacement of an answer, one verification and one restart, with nothing else under way."""
+
+    async def probe(prompt: str, answer: FusionResult) -> Probe:
+        found = Probe()
+        for at, token in enumerate(answer.tokens):
+            if token.replaced is None:
+                continue
+            before = "".join(one.text for one in answer.tokens[:at]).encode()
+            began = time.perf_counter()
+            question = Question(len(before), (token.replaced.encode(),))
+            await assistant.propose(prompt, before, [question], usage=Usage())
+            found.verifications.append(time.perf_counter() - began)
+            if at + 1 < len(answer.tokens):
+                if isinstance(draft, Ready):  # as the library has it, and (b)
+                    await draft.keep_ready()
+                found.restarts.append(await _first_token(draft, prompt, before + token.text.encode()))
+        return found
+
+    return probe
+
+
+async def _first_token(draft: Provider, prompt: str, text: bytes) -> float:
+    began = time.perf_counter()
+    async with aclosing(draft.generate(prompt, text, max_tokens=MAX_TOKENS, usage=Usage())) as items:
+        async for item in items:
+            if isinstance(item, Token):
+                break
+    return time.perf_counter() - began
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Milliseconds: the median, and the quartiles."""
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
+    return f"{1000 * middle:,.0f} ({1000 * low:,.0f}-{1000 * high:,.0f})"
+
+
+def mean(values: Sequence[float]) -> str:
+    """The mean, as short as it may be."""
+    found = statistics.mean(values)
+    return f"{found:.1f}" if found < 100 else f"{found:,.0f}"
+
+
+def _billed(usage: Mapping[str, Any]) -> int:
+    return int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))

@@ -1,0 +1,219 @@
+"""The ways to get one and the same text that are compared.
+
+(a) is the library. (b) and (c) are Algorithm 1 as it is printed, written here without a line of the engine: the draft
+writes K tokens, the assistant is asked about all of them in one request, all before the first replacement are kept, the
+replacement is put, and so on; with K = 1 there is one request for each position. (d) is one model that writes the text
+by itself. All of them speak to the servers through the same providers, so that they differ in method alone; and all
+have a connection made for the next draft while one is under way, as the library does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.result import EndpointUsage
+from cosd_providers import connect
+from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token, Usage
+
+__all__ = ["METHODS", "Answer", "Method", "algorithm_1", "alone", "fusing", "rounds"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a method has written.
+
+    Attributes:
+        text: all of it.
+        tokens: how many that are.
+        replacements: how many of them are the assistant's.
+        first: seconds to the first token that was final.
+        seconds: in all.
+        drafted: tokens that came from the draft.
+        more: what the library's own result says beside that.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    replacements: int = 0
+    first: float = 0.0
+    seconds: float = 0.0
+    drafted: int = 0
+    more: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+Write = Callable[[str, int], Awaitable[Answer]]
+"""Writes the answer to a prompt, of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to get the text.
+
+    Attributes:
+        name: as the tables have it.
+        settings: of `Fusion`, for (a).
+        length: K, for (b) and (c).
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    length: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether one model writes by itself."""
+        return self.name == "d: draft alone"
+
+    def open(self, draft: str, assistant: str) -> AbstractAsyncContextManager[Write]:
+        """What writes answers, connected to the two models (for (d) both are the one)."""
+        if self.alone:
+            return alone(draft)
+        if self.length is not None:
+            return rounds(draft, assistant, self.length)
+        return fusing(draft, assistant, self.settings)
+
+
+METHODS = (
+    Method("d: draft alone"),
+    Method("a: cosd-api"),
+    Method("a: in_flight=2", {"in_flight": 2}),
+    Method("a: batch_wait=0.16", {"batch_wait": 0.16}),
+    Method("a: hedge=1", {"hedge": 1}),
+    Method("a: hedge=2", {"hedge": 2}),
+    Method("b: K=8", length=8),
+    Method("b: K=16", length=16),
+    Method("b: K=32", length=32),
+    Method("c: one by one", length=1),
+)
+
+
+TOLD = {"assistant_requests", "draft_requests", "hedge_hits", "hedged_drafts", "hedged_tokens", "iterations"}
+"""What is kept of the library's own result."""
+
+
+@asynccontextmanager
+async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncIterator[Write]:
+    """(a): the library, as its users call it."""
+    async with Fusion(draft=draft, assistant=assistant, unit="token", **settings) as fusion:
+
+        async def write(prompt: str, length: int) -> Answer:
+            start, first = time.perf_counter(), 0.0
+            async with fusion.stream(prompt, max_tokens=length) as stream:
+                async for _ in stream:
+                    first = first or time.perf_counter() - start
+            seconds, result = time.perf_counter() - start, stream.result
+            more: dict[str, Any] = {"usage": {name: usage.model_dump() for name, usage in result.usage.items()}}
+            more |= result.model_dump(include=TOLD)
+            written = len(result.tokens), result.replacements
+            return Answer(result.text, *written, first, seconds, result.drafted_tokens, more)
+
+        yield write
+
+
+@asynccontextmanager
+async def alone(model: str) -> AsyncIterator[Write]:
+    """(d): one model writes by itself."""
+    async with connect(model) as provider:
+
+        async def write(prompt: str, length: int) -> Answer:
+            answer, start, data, usage = Answer(), time.perf_counter(), b"", Usage()
+            async for item in provider.generate(prompt, b"", max_tokens=length, usage=usage):
+                if isinstance(item, Token):
+                    answer.first = answer.first or time.perf_counter() - start
+                    answer.drafted += 1
+                    data += item.data
+            answer.seconds = time.perf_counter() - start
+            answer.text, answer.tokens, answer.more = data.decode(), answer.drafted, _billed(usage, Usage())
+            return answer
+
+        yield write
+
+
+@asynccontextmanager
+async def rounds(
+    draft: str, assistant: str, k: int, *, engine: str = "llama.cpp", strategy: str = "list"
+) -> AsyncIterator[Write]:
+    """(b), and with `k` = 1 (c): Algorithm 1 as printed, one request to the assistant a round."""
+    asked = connect(assistant, engine=engine, strategy=strategy)
+    drafting = connect(draft, engine=engine)
+    async with drafting, asked, anyio.create_task_group() as group:
+
+        async def write(prompt: str, length: int) -> Answer:
+            return await algorithm_1(group, drafting, asked, prompt, length, k)
+
+        yield write
+
+
+async def algorithm_1(
+    group: TaskGroup, draft: Provider, assistant: Provider, prompt: str, length: int, k: int
+) -> Answer:
+    """Algorithm 1 in rounds of `k` tokens, each verified by one call of the assistant's `propose`.
+
+    In the `group` connections are made, beside it.
+    """
+    answer, start, usages = Answer(), time.perf_counter(), (Usage(), Usage())
+    text, continuation, over = b"", None, False
+    while answer.tokens < length and not over:
+        limit = min(k, length - answer.tokens)
+        tokens, continuation = await _draft(group, draft, prompt, text, limit, continuation, usages[0])
+        answer.drafted += len(tokens)
+        if not tokens:  # the context is full
+            break
+        proposals = await _verify(assistant, prompt, text, tokens, usages[1])
+        for token, proposal in zip(tokens, proposals, strict=True):
+            answer.tokens += 1
+            said = proposal.tokens[0] if proposal else token
+            if (said.data, said.end) != (token.data, token.end) and _rule(token, said):
+                text, over = text + said.data, said.end
+                answer.replacements += 1
+                continuation = None  # the draft goes on from the text, with another model's word at its end
+                break
+            text, over = text + token.data, token.end
+        answer.first = answer.first or time.perf_counter() - start
+    answer.seconds, answer.text = time.perf_counter() - start, text.decode()
+    answer.more = _billed(*usages)
+    return answer
+
+
+async def _draft(
+    group: TaskGroup, draft: Provider, prompt: str, text: bytes, limit: int, continuation: Any, usage: Usage
+) -> tuple[list[Token], Any]:
+    tokens: list[Token] = []
+    async for item in draft.generate(prompt, text, max_tokens=limit, continuation=continuation, usage=usage):
+        if isinstance(item, DraftEnd):
+            continuation = item.continuation
+            continue
+        if not tokens and isinstance(draft, Ready):  # this draft has its connection
+            group.start_soon(draft.keep_ready)
+        tokens.append(item)
+    return tokens, continuation
+
+
+async def _verify(
+    assistant: Provider, prompt: str, text: bytes, tokens: list[Token], usage: Usage
+) -> list[Proposal | None]:
+    questions: list[Question] = []
+    for token in tokens:
+        questions.append(Question(len(text), (token.data,)))
+        text += token.data
+    return await assistant.propose(prompt, text, questions, usage=usage)
+
+
+def _billed(draft: Usage, assistant: Usage) -> dict[str, Any]:
+    """What was sent and billed, in the form of the library's own result."""
+    ledgers = {"draft": draft, "assistant": assistant}
+    return {"usage": {name: EndpointUsage.of(usage).model_dump() for name, usage in ledgers.items()}}
+
+
+def _rule(token: Token, said: Token) -> bool:
+    assert token.prob is not None and said.prob is not None
+    rule = RuleVerifier()
+    return token.prob < rule.alpha and said.prob > rule.beta * token.prob

@@ -1,0 +1,57 @@
+"""What the live servers are asked: mixed questions of the demonstration, alone or behind others.
+
+The two bundled models take 512 tokens, so a long prompt is one of about 450.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from cosd_api.demo.questions import sample
+from cosd_providers import connect
+from cosd_providers.contract import Provider
+
+__all__ = ["LONG", "MAX_TOKENS", "padded", "prompts"]
+
+MAX_TOKENS = 48
+"""Every answer of the small models is shorter."""
+
+LONG = 450
+"""Tokens of a long prompt, by the tokenizer that needs more."""
+
+OTHERS = [
+    f"{one.prompt}{one.answer}\n\n" for kind in ("mixed", "sum", "capital", "currency") for one in sample(kind, 10, 11)
+]
+"""What stands before the question in a long prompt."""
+
+
+async def prompts(urls: Sequence[str], count: int, *, long: bool, seed: int = 5) -> list[str]:
+    """Mixed questions; with `long` each behind others, and their answers, of its own."""
+    asked = [question.prompt for question in sample("mixed", count, seed)]
+    if not long:
+        return asked
+    async with AsyncExitStack() as stack:
+        providers = [await stack.enter_async_context(connect(url)) for url in urls]
+        sizes = dict[str, int]()
+        return [await padded(prompt, providers, sizes, random.Random(f"{seed}/{prompt}")) for prompt in asked]
+
+
+async def padded(
+    prompt: str, providers: Sequence[Provider], sizes: dict[str, int], rng: random.Random, tokens: int = LONG
+) -> str:
+    """The prompt behind as many answered questions as fit into so many tokens of every model.
+
+    `sizes` keeps, for the next prompt, how many tokens each of those questions has.
+    """
+    room, before = tokens, ""
+    for other in ["", *rng.sample(OTHERS, len(OTHERS))]:
+        text = other or prompt
+        if text not in sizes:
+            sizes[text] = max([len(await provider.tokenize(text)) for provider in providers])
+        room -= sizes[text]
+        if room < 0:
+            break
+        before += other
+    return before + prompt

@@ -1,0 +1,137 @@
+"""What every section of the benchmark gives back, how it is shown, and where it is kept.
+
+A section is a module of this package with `async def run(options: Options) -> list[Table]`. It says what it measures
+in the notes of its tables, and in `figures` has whatever a reader of the JSON may want: raw values, every repetition.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+Cell = str | int | float | None
+"""None is shown as an empty cell; a float with three significant digits; write a string where that is not it."""
+
+_PACKAGES = ("anyio", "cosd-api", "httpx", "pydantic", "xllamacpp")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a section is to run.
+
+    Attributes:
+        quick: with fewer repetitions and cases: all sections together within two minutes.
+        command: what was typed, for notes that tell how a table was made.
+    """
+
+    quick: bool = False
+    command: str = "make bench"
+
+    def say(self, words: str) -> None:
+        """Tells whoever waits how far it is: on standard error."""
+        print(words, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a report.
+
+    Attributes:
+        title: one line.
+        columns: their names, with units; the first column names the row.
+        rows: as many cells each as there are columns.
+        notes: what a reader has to know: what was simulated, and what the numbers are of.
+        figures: for the JSON alone: everything that the table was made from, in what JSON can hold.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title}: {len(self.columns)} columns, but a row of {len(row)}: {row}")
+
+    def markdown(self) -> str:
+        """The table as GitHub shows it, aligned for a terminal: words to the left, numbers to the right."""
+        cells = [[_shown(cell) for cell in row] for row in self.rows]
+        right = [
+            all(not isinstance(row[at], str) or _numeric(row[at]) for row in self.rows)
+            for at in range(len(self.columns))
+        ]
+        widths = [max(4, *(len(row[at]) for row in [list(self.columns), *cells])) for at in range(len(self.columns))]
+        lines = [_line(self.columns, widths, right)]
+        marks = ["-" * (width - 1) + (":" if to_right else "-") for width, to_right in zip(widths, right, strict=True)]
+        lines.append("| " + " | ".join(marks) + " |")
+        lines.extend(_line(row, widths, right) for row in cells)
+        return "\n".join([f"### {self.title}", "", *lines, *(f"\n{note}" for note in self.notes)])
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on; no dates, names or paths."""
+    packages: dict[str, str | None] = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": packages,
+    }
+
+
+def save(section: str, tables: Sequence[Table], folder: Path = RESULTS) -> Path:
+    """Writes a section's tables and figures to `folder`; gives the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{section}.json"
+    listed = [
+        {
+            "title": table.title,
+            "columns": list(table.columns),
+            "rows": [list(row) for row in table.rows],
+            "notes": list(table.notes),
+            "figures": table.figures,
+        }
+        for table in tables
+    ]
+    written = {"section": section, "machine": machine(), "tables": listed}
+    text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(text.replace('{"title"', '\n{"title"') + "\n", encoding="utf-8")  # a line for each table
+    return path
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def _numeric(cell: Cell) -> bool:
+    return isinstance(cell, str) and (not cell or cell[0].isdigit() or (cell[0] in "+-<≤" and cell[1:2].isdigit()))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return "| " + " | ".join(padded) + " |"

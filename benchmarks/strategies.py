@@ -1,0 +1,194 @@
+"""What is asked of an assistant, and how: which questions can be left out, and the ways to ask the others.
+
+On real servers behind a proxy. Left out is what no answer could change: the text is the same, and what it saves is
+measured on the bundled models, with words as the unit, their default. The ways to ask about several places of one text
+all give the same answers; measured is what each costs, and which of them the library takes by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from benchmarks.live import mean, spread
+from benchmarks.prompts import MAX_TOKENS, padded, prompts
+from benchmarks.proxy import delayed
+from benchmarks.report import Cell, Options, Table
+from benchmarks.vllm import ECHOED, environment, servers
+from cosd_api import Fusion
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import bundled_pair
+from cosd_providers import connect
+from cosd_providers.contract import Provider, Question, Usage
+
+__all__ = ["PLACES", "WAYS", "Asked", "run", "skipping", "texts"]
+
+ROUND_TRIP = 0.02
+PLACES = (1, 4, 12)
+CONTEXTS = ("short", "long")
+WAYS = {
+    "llama.cpp": ("list", "singles", "continuation"),
+    "vllm": ("echo", "list", "singles", "continuation"),
+}
+BY_ITSELF = "by itself"
+LESSONS = 24
+"""Questions at several places from which the library learns before it is measured."""
+
+
+async def run(options: Options) -> list[Table]:
+    """Skipping on llama.cpp; the ways to ask llama.cpp, and vLLM where it is installed."""
+    with bundled_pair() as pair:
+        tables = [await skipping(pair, options)]
+        tables.append(await asking("llama.cpp", pair, 3 if options.quick else 10, options))
+    folder = environment()
+    if folder is not None:
+        with ExitStack() as stack:
+            options.say("strategies: starting two vLLM servers")
+            tables.append(await asking("vllm", servers(stack, folder), 2 if options.quick else 5, options))
+    return tables
+
+
+# --- what can be left out ---
+
+
+async def skipping(urls: Mapping[str, str], options: Options) -> Table:
+    """`ask="contestable"`, the default, against `ask="all"`, either model drafting."""
+    asked = await prompts([*urls.values()], 5 if options.quick else 25, long=False)
+    rows: list[list[Cell]] = []
+    for draft, assistant in (("sums", "facts"), ("facts", "sums")):
+        options.say(f"strategies: what {draft} asks {assistant}")
+        async with AsyncExitStack() as stack:
+            near = [await stack.enter_async_context(delayed(urls[name], ROUND_TRIP)) for name in (draft, assistant)]
+            fusions = [
+                await stack.enter_async_context(Fusion(draft=near[0], assistant=near[1], ask=ask))
+                for ask in ("contestable", "all")
+            ]
+            for fusion in fusions:
+                await fusion.generate(asked[0], max_tokens=MAX_TOKENS)
+            results = [[await one.generate(prompt, max_tokens=MAX_TOKENS) for one in fusions] for prompt in asked]
+        for at, ask in enumerate(("contestable", "all")):
+            mine = [pair[at] for pair in results]
+            usages = [one.usage["assistant"] for one in mine]
+            rows.append(
+                [
+                    f"{draft}, asking {assistant}: {ask}",
+                    mean([sum(one.strategies.values()) for one in usages]),
+                    mean([one.requests for one in usages]),
+                    mean([one.billed_tokens for one in usages]),
+                    spread([one.timings.total for one in mine]),
+                    f"{statistics.median(p[at].timings.total / p[0].timings.total for p in results):.2f}",
+                    f"{sum(pair[0].text == pair[1].text for pair in results)} of {len(results)}",
+                ]
+            )
+    columns = ["ask", "places", "requests", "billed: assistant", "ms an answer", "x contestable", "equal texts"]
+    about = (
+        f"{len(asked)} mixed questions, {1000 * ROUND_TRIP:g} ms, words. Places, requests and billed tokens are means "
+        "of one answer; times are medians, with quartiles, and medians of each question's own ratio. They take turns."
+    )
+    return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
+
+
+# --- the ways to ask ---
+
+
+@dataclass
+class Asked:
+    """What asking in one way about so many places has cost, each time.
+
+    Attributes:
+        seconds: that it took.
+        read: tokens of prompts that were billed.
+        ways: how many places were answered in which way.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    ways: Counter[str] = field(default_factory=Counter)
+
+
+async def asking(engine: str, urls: Mapping[str, str], times: int, options: Options) -> Table:
+    """Each way, in turns, on texts that no other has asked about."""
+    names, lessons = [*WAYS[engine], BY_ITSELF], LESSONS // 4 if options.quick else LESSONS
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        near = await stack.enter_async_context(delayed(urls["facts"], ROUND_TRIP))
+        counters = [await stack.enter_async_context(connect(url)) for url in urls.values()]
+        for context in CONTEXTS:
+            options.say(f"strategies: {engine}, {context} prompts")
+            found = texts(counters, long=context == "long")
+            strategies: list[Any] = [*WAYS[engine], None]
+            providers = [
+                await stack.enter_async_context(connect(near, engine=engine, strategy=strategy))
+                for strategy in strategies
+            ]
+            for lesson in range(lessons):
+                await _ask(providers[-1], *await anext(found), PLACES[-1 - lesson % 2], Asked())
+            for places in PLACES:
+                cells = {name: Asked() for name in names}
+                for turn in range(times):
+                    for at in range(len(names)):
+                        name, provider = names[(at + turn) % len(names)], providers[(at + turn) % len(names)]
+                        await _ask(provider, *await anext(found), places, cells[name])
+                rows.append([f"{context}, {places}", *_cells(cells)])
+                figures[f"{context}, {places}"] = {
+                    name: {"seconds": one.seconds, "read": one.read, "ways": one.ways} for name, one in cells.items()
+                }
+    columns = ["prompt, places", *(f"ms: {name}" for name in names), "which it takes"]
+    columns += [f"read: {name}" for name in names]
+    about = (
+        f"Medians of {times} questions each, {1000 * ROUND_TRIP:g} ms away; read are the tokens of all prompts, cached "
+        "ones included. Each text is asked about once; its prompt was read just before. Short prompts have about 35 "
+        f"tokens, long ones 450. {BY_ITSELF.capitalize()}: `strategy=None`, after {lessons} questions to learn from."
+    )
+    title = "llama.cpp" if engine == "llama.cpp" else "vLLM on the CPU"
+    notes = [about, ECHOED] if engine == "vllm" else [about]
+    return Table(f"Live: ways to ask about several places ({title})", columns, rows, notes, figures)
+
+
+def _cells(cells: Mapping[str, Asked]) -> Iterator[Cell]:
+    yield from (1000 * statistics.median(one.seconds) for one in cells.values())
+    taken = cells[BY_ITSELF].ways
+    yield ", ".join(f"{way} {count / taken.total():.0%}" for way, count in taken.most_common())
+    yield from (round(statistics.median(one.read)) for one in cells.values())
+
+
+async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int], places: int, asked: Asked) -> None:
+    """Asks about so many places of an answer, spread over it."""
+    starts = [0, *ends[:-1]]
+    chosen = [len(starts) * at // places for at in range(places)]
+    questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
+    # The assistant has been asked about this prompt before, or else would read it first: in any way alike.
+    await provider.propose(prompt, b"", [Question(0, (b" The",))], usage=Usage())
+    usage, began = Usage(), time.perf_counter()
+    await provider.propose(prompt, text, questions, usage=usage)
+    asked.seconds.append(time.perf_counter() - began)
+    asked.read.append(usage.prompt_tokens)
+    asked.ways.update(usage.strategies)
+
+
+async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
+    """Endless: a prompt, the right answer, and where each token of it ends (by the first model)."""
+    seen, sizes = set[str](), dict[str, int]()
+    for seed in count():
+        for question in sample("mixed", 50, seed):
+            if question.prompt in seen:
+                continue
+            seen.add(question.prompt)
+            text = question.answer.encode()
+            ends, at = list[int](), 0
+            for piece in await providers[0].tokenize(question.answer):
+                at += len(piece.data)
+                ends.append(at)
+            prompt = question.prompt
+            if long:
+                prompt = await padded(prompt, providers, sizes, random.Random(prompt))
+            if len(ends) >= max(PLACES):
+                yield prompt, text, ends

@@ -1,0 +1,210 @@
+"""The tables of the section `simulated`: an overview, the targets, and for each case the time and the price."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+from benchmarks.comparison import CASES, LIBRARY, QUICK, Case, Measured, compare
+from benchmarks.methods import METHODS
+from benchmarks.report import Cell, Options, Table
+from benchmarks.worker import Run
+
+__all__ = ["run", "tables"]
+
+ROUNDS = "b: K=8"
+IN_FULL = "floor, restarts in full"
+WAITING = "a: batch_wait=0.16"
+HEDGING = ("a: hedge=1", "a: hedge=2")
+HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
+
+SIMULATED = (
+    "The models and their server are simulated, in a process of their own, behind a proxy that delays every byte; the "
+    "HTTP is real, and so is the time. The draft writes 60 tokens a second, 50 ms to the first; the assistant needs "
+    "60 ms for a request, whatever its size; no request slows another one down; every prompt is cached. What is "
+    "replaced is drawn for each place by itself; 15 % of the kept tokens have p < 0.5; at 70 % of the replaced ones "
+    "the draft's second choice is the assistant's word. The texts are the first that have these shares to a token."
+)
+FLOOR = (
+    "Floor: (d), plus for each replacement one verification (a round trip and 60 ms) and one restart of the draft (a "
+    "round trip and 50 ms, less the 17 ms of the token that comes with it and is one of (d)'s; in full: with them). "
+    "Nothing is in it for new connections, although llama.cpp's server closes one with each stream."
+)
+MEDIANS = (
+    "Medians over the texts; in brackets the least and the most. (c) writes one text. Late: how long the "
+    "client's event loop waited for the processor, at most at 19 of 20 looks; where that is much, nothing else counts."
+)
+
+
+async def run(options: Options) -> list[Table]:
+    """The section `simulated`."""
+    cases = [case.typical() for case in (QUICK if options.quick else CASES)]
+    return tables(await compare(cases, options=options))
+
+
+def tables(found: Sequence[Measured]) -> list[Table]:
+    """All tables of these cases."""
+    found = sorted(found, key=lambda one: (one.case.context, abs(one.case.round_trip - 0.02), one.case.acceptance))
+    shown = [_overview(found)]
+    shown += [_targets(one) for one in found if _is_headline(one.case)]
+    for one in found:
+        shown += [_time(one), _price(one)]
+    return shown
+
+
+def _is_headline(case: Case) -> bool:
+    return (case.acceptance, case.round_trip, case.context) == (
+        HEADLINE.acceptance,
+        HEADLINE.round_trip,
+        HEADLINE.context,
+    )
+
+
+def _overview(found: Sequence[Measured]) -> Table:
+    columns = ["wall time / floor", *(_short(one.case) for one in found)]
+    rows: list[list[Cell]] = []
+    for method in METHODS:
+        cells = [_ratio(one.seconds(method.name), one.floor()) if method.name in one.runs else None for one in found]
+        rows.append([method.name, *cells])
+    rows.append(["floor, seconds", *(f"{statistics.median(one.floor()):.1f}" for one in found)])
+    return Table("Simulated: wall time against the floor", columns, rows, [SIMULATED, FLOOR, _load(found)])
+
+
+def _short(case: Case) -> str:
+    long = f", {case.context:,}" if case.context != HEADLINE.context else ""
+    return f"{case.acceptance:g}, {1000 * case.round_trip:g} ms{long}"
+
+
+def _load(found: Sequence[Measured]) -> str:
+    late = [run.late for one in found for runs in one.runs.values() for run in runs]
+    speeds = found[0].speeds
+    ideal = [2 * one.case.round_trip + speeds.first + (one.case.length - 1) * speeds.token for one in found]
+    slower = max(
+        statistics.median(one.seconds("d: draft alone")) / best for one, best in zip(found, ideal, strict=True)
+    )
+    return (
+        f"Whether the measuring slows what is measured: at 19 of 20 looks a client's event loop was late by less than "
+        f"{1000 * statistics.median(late):.1f} ms (in the worst process {1000 * max(late):.1f} ms), and (d) took at "
+        f"most {100 * (slower - 1):.1f} % longer than its server and its network say."
+    )
+
+
+def _time(one: Measured) -> Table:
+    columns = ["method", "seconds", "x draft alone", "x floor", "x best (b)", "ms to first token"]
+    columns += ["CPU us a token", "memory MB", "ms late"]
+    floor, best, alone = one.floor(), one.best_of_rounds(), one.seconds("d: draft alone")
+    rows: list[list[Cell]] = [
+        [what, _spread(took, 1), *(_ratio(took, other) for other in (alone, floor, best)), *[None] * 4]
+        for what, took in (("floor", floor), (IN_FULL, one.floor(twice=True)))
+    ]
+    for name, runs in _listed(one):
+        seconds = one.seconds(name)
+        row: list[Cell] = [name, _spread(seconds, 1), *(_ratio(seconds, other) for other in (alone, floor, best))]
+        row += [round(_median(runs, lambda run: 1000 * run.answer.first))]
+        row += [round(_median(runs, lambda run: 1e6 * run.cpu / run.answer.tokens)), runs[-1].memory >> 20]
+        row += [f"{_median(runs, lambda run: 1000 * run.late):.1f}"]
+        rows.append(row)
+    replaced = ", ".join(map(str, one.replacements()))
+    notes = [f"Texts of {one.case.length} tokens, with {replaced} replacements. {MEDIANS}"]
+    return Table(f"Simulated, time. {one.case.title}", columns, rows, notes, _figures(one))
+
+
+def _price(one: Measured) -> Table:
+    columns = ["method", "requests: draft", "assistant", "x (b) K=8", "prompt tokens: draft", "assistant"]
+    columns += ["completion tokens: draft", "assistant", "thrown away", "cancelled drafts", "hedges that hit"]
+    rows: list[list[Cell]] = []
+    for name, runs in _listed(one):
+        row: list[Cell] = [name, round(_median(runs, lambda run: run.draft.requests))]
+        if name == "d: draft alone":
+            row += [None, None, round(_median(runs, lambda run: run.draft.prompt_tokens)), None]
+            row += [round(_median(runs, lambda run: run.draft.completion_tokens)), *[None] * 4]
+            rows.append(row)
+            continue
+        row += [
+            round(_median(runs, lambda run: run.assistant.requests)),
+            _ratio(_asked(one, name), _asked(one, ROUNDS)),
+        ]
+        row += [round(_median(runs, lambda run: run.draft.prompt_tokens))]
+        row += [round(_median(runs, lambda run: run.assistant.prompt_tokens))]
+        row += [round(_median(runs, lambda run: run.draft.completion_tokens))]
+        row += [round(_median(runs, lambda run: run.assistant.completion_tokens))]
+        row += [round(_median(runs, lambda run: run.thrown_away))]
+        row += [round(_median(runs, lambda run: run.draft.cancelled)), _hedges(runs)]
+        rows.append(row)
+    notes = [
+        "As the servers counted them; of prompts everything that was sent, most of which a server has in its cache."
+    ]
+    return Table(f"Simulated, price. {one.case.title}", columns, rows, notes)
+
+
+def _hedges(runs: Sequence[Run]) -> str | None:
+    told = [run.answer.more for run in runs]
+    if not any(one.get("hedged_drafts") for one in told):
+        return None
+    hits, restarts = (sum(one[name] for one in told) for name in ("hedge_hits", "iterations"))
+    restarts -= len(told)
+    return f"{hits} of {restarts} ({hits / restarts:.0%}), {sum(one['hedged_drafts'] for one in told)} started"
+
+
+def _targets(one: Measured) -> Table:
+    """What was to be reached, and what was."""
+    rows: list[list[Cell]] = []
+
+    def add(what: str, most: float, values: Sequence[float], others: Sequence[float], strict: bool = False) -> None:
+        value, beside = _middle(values, others), f"{_middle(values, one.floor()):.3f}" if strict else None
+        rows.append([what, f"≤ {most:g}", f"{value:.3f}", "yes" if value <= most else "no", beside])
+
+    whole, best = one.floor(twice=True), one.best_of_rounds()
+    for name in (LIBRARY, "a: in_flight=2"):
+        if name in one.runs:
+            add(f"{name}: wall time / {IN_FULL}", 1.05, one.seconds(name), whole, strict=True)
+            add(f"{name}: wall time / best of (b)", 0.7, one.seconds(name), best)
+            add(f"{name}: requests to the assistant / {ROUNDS}", 1.25, _asked(one, name), _asked(one, ROUNDS))
+    if WAITING in one.runs:
+        add(f"{WAITING}: requests to the assistant / {ROUNDS}", 0.75, _asked(one, WAITING), _asked(one, ROUNDS))
+        add(f"{WAITING}: wall time / best of (b)", 1.0, one.seconds(WAITING), best)
+    for name in HEDGING:
+        if name in one.runs:
+            add(f"{name}: wall time / {IN_FULL}", 0.85, one.seconds(name), whole, strict=True)
+    columns = ["ratio", "target", "measured", "reached", "against the floor itself"]
+    return Table(f"Targets. {one.case.title}", columns, rows)
+
+
+def _asked(one: Measured, name: str) -> list[float]:
+    """Requests to the assistant, for each text."""
+    return [run.assistant.requests for run in one.runs[name]]
+
+
+def _listed(one: Measured) -> list[tuple[str, list[Run]]]:
+    return [(method.name, one.runs[method.name]) for method in METHODS if method.name in one.runs]
+
+
+def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
+    return statistics.median(of(run) for run in runs)
+
+
+def _middle(values: Sequence[float], others: Sequence[float]) -> float:
+    """The median of each text's own ratio; (c) has fewer texts."""
+    return statistics.median(value / other for value, other in zip(values, others, strict=False))
+
+
+def _ratio(values: Sequence[float], others: Sequence[float]) -> str:
+    return f"{_middle(values, others):.2f}"
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    middle = f"{statistics.median(values):.{digits}f}"
+    return f"{middle} ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else middle
+
+
+def _figures(one: Measured) -> dict[str, object]:
+    runs = {name: [_without_text(run) for run in runs] for name, runs in one.runs.items()}
+    figures = {"floor": one.floor(), "floor_twice": one.floor(twice=True), "best_of_rounds": one.best_of_rounds()}
+    return {"case": asdict(one.case), "speeds": asdict(one.speeds), **figures, "runs": runs}
+
+
+def _without_text(run: Run) -> dict[str, object]:
+    told = asdict(run)
+    del told["answer"]["text"]
+    return {**told, "thrown_away": run.thrown_away}

@@ -1,0 +1,98 @@
+"""The same on real vLLM servers, on the CPU, where `make test-vllm` has put vLLM: else the section is left out.
+
+vLLM scores a given text (echo) and reads many texts at once (a list): Algorithm 1 as printed is measured in both ways.
+It keeps the connection behind a stream, so that no restart of a draft pays for a new one.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.live import QUICK, Opener, available, compare, opener
+from benchmarks.methods import METHODS, Method, rounds
+from benchmarks.prompts import prompts
+from benchmarks.proxy import delayed
+from benchmarks.report import Options, Table
+
+__all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "run", "servers", "ways"]
+
+ROUND_TRIPS = {0.02: 6}
+"""Seconds, and how many questions are asked there."""
+
+ECHOED = (
+    "Echo scores the text in the assistant's own encoding. The two models have different tokenizers: a place of the "
+    "draft's that lies within a token of the assistant's is asked about once more, which a pair with one tokenizer "
+    "would not need."
+)
+SHARED = (
+    "Both servers and the client share the cores of one machine: what is drafted, or hedged, while a verification is "
+    "under way slows it down."
+)
+LEFT_OUT = Table(
+    "Live: vLLM",
+    ["method"],
+    [],
+    ["Left out: vLLM is not installed here. `make test-vllm` installs it (3.4 GB), and COSD_VLLM_ENV says where."],
+)
+
+_TESTS = Path(__file__).parent.parent / "tests"
+
+
+def environment() -> Path | None:
+    """The folder that vLLM is installed in; None without one."""
+    if str(_TESTS) not in sys.path:
+        sys.path.append(str(_TESTS))  # the tests know where it is and how it is started
+    from vllm_cpu.install import default_folder, is_ready  # noqa: PLC0415
+
+    folder = default_folder()
+    return folder if is_ready(folder) else None
+
+
+def servers(stack: ExitStack, folder: Path) -> dict[str, str]:
+    """URLs of the two models on vLLM, while the stack is open."""
+    from vllm_cpu.servers import serve  # noqa: PLC0415 - the tests' own, found by environment()
+
+    return {name: server.url for name, server in stack.enter_context(serve(folder, ["sums", "facts"])).items()}
+
+
+async def run(options: Options) -> list[Table]:
+    """The comparison, with short and long prompts."""
+    folder = environment()
+    if folder is None:
+        return [LEFT_OUT]
+    tables: list[Table] = []
+    with ExitStack() as stack:
+        options.say("vllm: starting two servers")
+        urls = servers(stack, folder)
+        for round_trip, count in (QUICK if options.quick else ROUND_TRIPS).items():
+            async with delayed(urls["sums"], round_trip) as draft, delayed(urls["facts"], round_trip) as assistant:
+                for context in ("short", "long"):
+                    where = f"vLLM on the CPU, {1000 * round_trip:g} ms, {context} prompts"
+                    options.say(f"vllm: {where}")
+                    asked = await prompts([*urls.values()], count, long=context == "long")
+                    compared = await compare(draft, assistant, asked, ways(draft, assistant), few=max(1, count // 3))
+                    tables.append(compared.table(where, {"round_trip": round_trip, "context": context}, ECHOED, SHARED))
+    return tables
+
+
+def ways(draft: str, assistant: str) -> dict[str, Opener]:
+    """Every method by name, and (b) twice."""
+    found: dict[str, Opener] = {}
+    for method in METHODS:
+        if method.length is None:
+            if available(method):
+                found[method.name] = opener(method, draft, assistant)
+            continue
+        # One place has no list, and a text of one token scored is two requests' worth of work: (c) is asked plainly.
+        for strategy in ("list",) if method.length == 1 else ("echo", "list"):
+            name = method.name if method.length == 1 else f"{method.name}, {strategy}"
+            found[name] = _rounds(method, draft, assistant, strategy)
+    return found
+
+
+def _rounds(method: Method, draft: str, assistant: str, strategy: str) -> Opener:
+    k = method.length
+    assert k is not None
+    return lambda: rounds(draft, assistant, k, engine="vllm", strategy=strategy)

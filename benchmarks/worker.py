@@ -1,0 +1,222 @@
+"""One method at work on one case, in a process of its own: so that its CPU time and its memory are its own.
+
+When it is ready it has written a short answer: it has imported everything, knows what the servers are, and has its
+first connections. What counts begins when it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+from benchmarks.invented import Role, Speech, prompt_of
+from benchmarks.methods import METHODS, Answer, Method
+from benchmarks.simulated import Counts, Simulated
+
+__all__ = ["Job", "Run", "Worker", "working"]
+
+_SETTLE = 0.3  # seconds after an answer in which a server far away hears of what was cancelled
+_BEAT = 0.25  # seconds between two looks at how late the event loop is
+_WARM = 8  # tokens of the answer before those that count
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a process has to do.
+
+    Attributes:
+        method: its name.
+        name: under which the server counts its requests.
+        server: the URL of the simulated server.
+        base: the same behind the network.
+        speech: the pair of models.
+        context: tokens of each prompt.
+        length: tokens of each answer.
+        seeds: of the prompts, one answer each.
+    """
+
+    method: str
+    name: str
+    server: str
+    base: str
+    speech: Speech
+    context: int
+    length: int
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer of one method, measured.
+
+    Attributes:
+        answer: what the method says of it.
+        draft: what the draft's server saw.
+        assistant: what the assistant's server saw.
+        cpu: seconds of the client's processor.
+        memory: bytes that the client had at most since it was started.
+        late: by how many seconds the client's event loop was late, at most at 19 of 20 looks.
+    """
+
+    answer: Answer
+    draft: Counts
+    assistant: Counts
+    cpu: float
+    memory: int
+    late: float
+
+    @property
+    def thrown_away(self) -> int:
+        """Tokens that the draft has written and that are not in the text."""
+        return self.draft.completion_tokens - (self.answer.tokens - self.answer.replacements)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A process that is to do a job.
+
+    Attributes:
+        job: what it has to do.
+    """
+
+    job: Job
+    _process: Process
+    _data: bytes = b""
+
+    async def ready(self) -> None:
+        """Waits until it could begin."""
+        await self._line()
+
+    async def done(self) -> list[Run]:
+        """Lets it begin; gives an answer for each seed."""
+        assert self._process.stdin is not None
+        await self._process.stdin.send(b"\n")
+        return [_read(await self._line()) for _ in self.job.seeds]
+
+    async def _line(self) -> str:
+        """The next line that it writes.
+
+        Raises:
+            RuntimeError: it failed; its standard error says why.
+        """
+        assert self._process.stdout is not None
+        while b"\n" not in self._data:
+            try:
+                self._data += await self._process.stdout.receive()
+            except anyio.EndOfStream:
+                raise RuntimeError(f"{self.job.name} failed") from None
+        line, _, self._data = self._data.partition(b"\n")
+        return line.decode()
+
+
+@asynccontextmanager
+async def working(job: Job) -> AsyncIterator[Worker]:
+    """A process of its own for a job, ended with the block."""
+    command = [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(job))]
+    async with await anyio.open_process(command, stderr=None, cwd=Path(__file__).parent.parent) as process:
+        try:
+            yield Worker(job, process)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+
+
+def _read(line: str) -> Run:
+    found = json.loads(line)
+    draft, assistant = Counts(**found.pop("draft")), Counts(**found.pop("assistant"))
+    return Run(Answer(**found.pop("answer")), draft, assistant, **found)
+
+
+# --- the process ---
+
+
+@dataclass(slots=True)
+class _Beats:
+    """How late the event loop is."""
+
+    late: list[float] = field(default_factory=list[float])
+
+    async def watch(self) -> None:
+        while True:
+            due = time.perf_counter() + _BEAT
+            await anyio.sleep(_BEAT)
+            self.late.append(max(time.perf_counter() - due, 0.0))
+
+    def take(self) -> float:
+        late, self.late = self.late, []
+        return statistics.quantiles(late, n=20)[-1] if len(late) > 1 else 0.0
+
+
+def _method(name: str) -> Method:
+    return next(method for method in METHODS if method.name == name)
+
+
+async def _work(job: Job) -> None:
+    method, server, beats = _method(job.method), Simulated(job.server), _Beats()
+    roles: tuple[Role, Role] = ("alone", "alone") if method.alone else ("draft", "assistant")
+    mine, theirs = (server.model(job.speech, role, job.name, base=job.base) for role in roles)
+    async with method.open(mine, theirs) as write, anyio.create_task_group() as group:
+        group.start_soon(beats.watch)
+        await write(prompt_of(job.context, 0), _WARM)
+        before = await _counted(server, roles, job.name)
+        print("ready", flush=True)
+        await anyio.to_thread.run_sync(_told)
+        for seed in job.seeds:
+            beats.take()
+            prompt, cpu = prompt_of(job.context, seed), time.process_time()
+            answer = await write(prompt, job.length)
+            cpu, late = time.process_time() - cpu, beats.take()
+            after = await _counted(server, roles, job.name)
+            draft, assistant = (_less(*both) for both in zip(after, before, strict=True))
+            before = after
+            run = Run(answer, draft, Counts() if method.alone else assistant, cpu, _memory(), late)
+            print(json.dumps(asdict(run)), flush=True)
+        group.cancel_scope.cancel()
+
+
+async def _counted(server: Simulated, roles: tuple[Role, Role], name: str) -> list[Counts]:
+    await anyio.sleep(_SETTLE)
+    return [await server.counts(role, name) for role in roles]
+
+
+def _less(after: Counts, before: Counts) -> Counts:
+    earlier = asdict(before)
+    return replace(after, **{name: value - earlier[name] for name, value in asdict(after).items()})
+
+
+def _memory() -> int:
+    """Bytes of this process in memory, at most so far."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _told() -> None:
+    """Waits for the word to begin; then watches for the end of whoever said it."""
+    os.read(sys.stdin.fileno(), 1)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # nothing more is ever written: what can be read is the end
+    os._exit(1)
+
+
+def _job(text: str) -> Job:
+    found = json.loads(text)
+    return Job(**{**found, "speech": Speech(**found["speech"]), "seeds": tuple(found["seeds"])})
+
+
+if __name__ == "__main__":
+    anyio.run(_work, _job(sys.argv[1]))
