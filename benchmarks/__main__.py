@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
             tables = anyio.run(_section(name), options)
             for table in tables:
                 print(f"{table.markdown()}\n", flush=True)
-            if tables and not given.quick:
+            if any(table.rows for table in tables) and not given.quick:  # else nothing was measured
                 print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
     if given.plot:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))

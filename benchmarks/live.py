@@ -26,7 +26,7 @@ from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
 from cosd_providers.contract import Provider, Question, Ready, Token, Usage
 
-__all__ = ["FLOOR", "Compared", "Opener", "Probe", "available", "compare", "mean", "opener", "run", "spread"]
+__all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
 
 ROUND_TRIPS = {0.001: 12, 0.02: 12, 0.08: 6}
 """Seconds, and how many questions are asked there."""
@@ -73,17 +73,12 @@ async def run(options: Options) -> list[Table]:
                 for context in ("short", "long"):
                     options.say(f"live: llama.cpp, {1000 * round_trip:g} ms, {context} prompts")
                     asked = await prompts([pair.sums, pair.facts], count, long=context == "long")
-                    ways = {method.name: opener(method, draft, assistant) for method in METHODS if available(method)}
+                    ways = {method.name: opener(method, draft, assistant) for method in METHODS}
                     compared = await compare(draft, assistant, asked, ways, few=max(1, count // 4))
                     where = f"llama.cpp, {1000 * round_trip:g} ms, {context} prompts"
                     tables.append(compared.table(where, {"round_trip": round_trip, "context": context}))
         tables.append(await hits(pair, options))
     return tables
-
-
-def available(method: Method) -> bool:
-    """Whether the library has the settings of a method."""
-    return method.settings.keys() <= Fusion.__init__.__annotations__.keys()
 
 
 def opener(method: Method, draft: str, assistant: str) -> Opener:

@@ -59,25 +59,16 @@ def page(folder: Path = RESULTS) -> str:
 
 def summary(folder: Path = RESULTS) -> str:
     """The README's table: time and price of the headline case."""
-    time, price = (_named(f"Simulated, {what}. {HEADLINE}", folder) for what in ("time", "price"))
-    asked = {row["method"]: row for row in price}
-    rows: list[list[str | int | float | None]] = []
-    for row in time:
-        paid = asked.get(row["method"], {})
-        rows.append(
-            [
-                row["method"],
-                str(row["seconds"]).split(" ", 1)[0],
-                row["x draft alone"],
-                paid.get("assistant"),
-                paid.get("completion tokens: draft"),
-            ]
-        )
-    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens drafted"]
-    return Table("", columns, rows).markdown().removeprefix("### \n\n")
+    time, price = (_rows(f"Simulated, {what}. {HEADLINE}", folder) for what in ("time", "price"))
+    paid = {row[0]: row for row in price}
+    rows: list[list[Any]] = []
+    for name, seconds, times_alone in (row[:3] for row in time):
+        _, _, asked, _, draft_read, assistant_read, drafted = paid.get(name, [None] * 7)[:7]
+        rows.append([name, seconds.split(" ", 1)[0], times_alone, asked, assistant_read, draft_read, drafted])
+    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens it reads", "the draft reads"]
+    return Table("", [*columns, "and writes"], rows).markdown().removeprefix("### \n\n")
 
 
-def _named(title: str, folder: Path) -> list[dict[str, Any]]:
-    """The rows of one table. Of columns with the same name the first counts."""
+def _rows(title: str, folder: Path) -> list[list[Any]]:
     [table] = [table for table in tables("simulated", folder) if table.title == title]
-    return [dict(reversed([*zip(table.columns, row, strict=True)])) for row in table.rows]
+    return [[*row] for row in table.rows]

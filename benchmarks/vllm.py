@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.live import QUICK, Opener, available, compare, opener
+from benchmarks.live import QUICK, Opener, compare, opener
 from benchmarks.methods import METHODS, Method, rounds
 from benchmarks.prompts import prompts
 from benchmarks.proxy import delayed
@@ -82,8 +82,7 @@ def ways(draft: str, assistant: str) -> dict[str, Opener]:
     found: dict[str, Opener] = {}
     for method in METHODS:
         if method.length is None:
-            if available(method):
-                found[method.name] = opener(method, draft, assistant)
+            found[method.name] = opener(method, draft, assistant)
             continue
         # One place has no list, and a text of one token scored is two requests' worth of work: (c) is asked plainly.
         for strategy in ("list",) if method.length == 1 else ("echo", "list"):

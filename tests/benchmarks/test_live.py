@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import hits as hits_module
 from benchmarks.hits import Hits, hits
-from benchmarks.live import Compared, Probe, available, compare, opener, spread
-from benchmarks.methods import METHODS, Answer, Method
+from benchmarks.live import Compared, Probe, compare, opener, spread
+from benchmarks.methods import METHODS, Answer
 from benchmarks.prompts import LONG, padded, prompts
 from benchmarks.report import Options
 from cosd_api import Fusion, FusionResult
@@ -66,12 +66,6 @@ def test_the_spread_is_in_milliseconds() -> None:
     assert spread([0.001, 0.002, 0.003, 0.004, 0.005]) == "3 (2-4)"
 
 
-def test_a_method_whose_setting_the_library_lacks_is_left_out() -> None:
-    assert available(Method("a: cosd-api"))
-    assert available(Method("a", {"draft_length": 4}))
-    assert not available(Method("a", {"telepathy": True}))
-
-
 @pytest.mark.live
 async def test_long_prompts_fill_the_context_and_end_with_the_question(pair: Pair) -> None:
     short = await prompts([*pair.values()], 3, long=False)
@@ -88,7 +82,7 @@ async def test_long_prompts_fill_the_context_and_end_with_the_question(pair: Pai
 @pytest.mark.live
 async def test_every_method_writes_the_same_text_on_real_servers(pair: Pair) -> None:
     asked = await prompts([*pair.values()], 3, long=False)
-    ways = {method.name: opener(method, pair.sums, pair.facts) for method in METHODS if available(method)}
+    ways = {method.name: opener(method, pair.sums, pair.facts) for method in METHODS}
     compared = await compare(pair.sums, pair.facts, asked, ways, few=1)
     for name in ways:
         if name.startswith("d"):
