@@ -40,8 +40,9 @@ def keeps_spaces(strings: Iterable[str]) -> bool:
     """Whether some of these strings, of tokens each decoded alone, show that such strings have the space before a word.
 
     Those of SentencePiece have lost it. Where none begins with a space it is not known, and no string can be trusted.
+    What is written as bytes, since it is a part of a character, tells nothing of the others.
     """
-    return any(string.startswith(" ") and not string.isspace() for string in strings)
+    return any(string.startswith(" ") and not string.isspace() and "\ufffd" not in string for string in strings)
 
 
 def is_plain(string: str) -> bool:

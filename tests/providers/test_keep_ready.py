@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from cosd_providers import connect
+from cosd_providers import connect, recognition
 from cosd_providers.contract import Provider, Ready
 from cosd_providers.http import adapter as adapters
 from cosd_providers.llama_cpp import LlamaCpp
@@ -57,6 +57,8 @@ async def served(status: str = "200 OK") -> AsyncGenerator[Server]:
         group.start_soon(listener.serve, server.handle)
         yield server
         group.cancel_scope.cancel()
+    for _ in range(3):  # sockets are closed in the loop's next turns
+        await anyio.lowlevel.checkpoint()
 
 
 @pytest.fixture
@@ -81,18 +83,19 @@ async def test_the_next_request_finds_a_connection(kind: type) -> None:
 
 
 @pytest.mark.usefixtures("far")
-async def test_what_was_recognised_can() -> None:
+async def test_what_was_recognised_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "recognize", _llama_cpp)
     async with served() as server, connect(server.url) as provider:
         assert isinstance(provider, Recognized)
         await provider.keep_ready()
         assert server.asked == []  # nobody knows yet what it is
-        await provider._adapter.get(partial(_found, LlamaCpp(server.url)))
+        await provider.adapter()
         await provider.keep_ready()
         assert server.asked == [(1, "GET /health")]
 
 
-async def _found(adapter: Provider) -> Provider:
-    return adapter
+async def _llama_cpp(transport: object) -> str:
+    return "llama.cpp"
 
 
 async def test_a_server_that_is_near_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
