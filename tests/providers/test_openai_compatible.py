@@ -184,11 +184,6 @@ async def test_drafts_of_a_stream_that_never_shows_characters_of_several_tokens(
     usage = Usage()
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     ours = await draft(provider, prompt.decode(), limit=limit, usage=usage)
-    for at, one in enumerate(theirs[:-1]):
-        if one.data not in model.vocabulary.tokens and at < len(ours) - 1:
-            # A known defect: a character of several tokens may be taken for as probable as one of its parts, which is
-            # not always the least probable one.
-            ours[at] = replace(ours[at], prob=one.prob)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
     assert usage.requests == len(server.bodies)

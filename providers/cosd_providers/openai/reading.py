@@ -228,7 +228,7 @@ class Spelling:
         text, self._text = self._text.replace(_LOST, b""), b""
         end: Step | None = None
         if ended:
-            shown = left and (not text or len(left) > 1) and "\ufffd" not in left[-1].pick.text
+            shown = left and (not text or self._is_end(left)) and "\ufffd" not in left[-1].pick.text
             end = left.pop() if shown else Step(Candidate("", None))
         if text and not left and not lost:
             raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
@@ -239,6 +239,12 @@ class Spelling:
         if end is not None:
             self._ends |= {mark for mark in (end.pick.text, end.pick.id) if mark not in ("", None)}
             yield self._position(end, b"", end=True)
+
+    @staticmethod
+    def _is_end(left: Sequence[Step]) -> bool:
+        """Whether the last of these, which have some text to share, has none: it may be a part of a character, too."""
+        pick = left[-1].pick
+        return len(left) > 1 and (bool(pick.text) or pick.id is not None)
 
     def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
         """A step as scoring takes it; its own token first, the others with numbers where they have no ids."""
