@@ -414,19 +414,24 @@ class Conformance(Proposals):
                 while True:
                     before = one.plain.before(ENDLESS)
                     draft: Any = provider.generate(ENDLESS, b"", max_tokens=limit, usage=Usage())
-                    if how == "close":
-                        await anext(draft)
-                        await draft.aclose()
-                    else:
-                        with anyio.CancelScope() as scope:
-                            async for _ in draft:
-                                scope.cancel()
+                    await leave(draft, how)
                     with anyio.fail_after(20):
                         while one.plain.busy():  # noqa: ASYNC110
                             await anyio.sleep(0.01)
                     if one.plain.written() - before < limit:  # what it would have written, undisturbed
                         return
         pytest.fail("the server wrote to the end, every time")
+
+
+async def leave(draft: Any, how: str) -> None:
+    """Leaves a draft after its first token: closes it, or is cancelled."""
+    if how == "close":
+        await anext(draft)
+        await draft.aclose()
+        return
+    with anyio.CancelScope() as scope:
+        async for _ in draft:
+            scope.cancel()
 
 
 def _refuse(request: httpx.Request) -> httpx.Response:

@@ -2,7 +2,7 @@
 
 A provider answers two questions. `generate`: go on from this text, greedily, and stream your tokens with their
 probabilities. `propose`: at these places of this text, what would you have said next? A third one, `score`, gives
-the probabilities of a given text. How a server is brought to answer is the provider's business and invisible above.
+the probabilities of a given text. How a server is brought to answer is invisible above.
 
 All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character are one
 token, as sure as the least sure of them, in every adapter alike (`text.Merger`).
@@ -112,10 +112,9 @@ class Usage:
         completion_tokens: tokens written by the model.
         cached_tokens: prompt tokens that the server took from its cache.
         first_token_seconds: from the first request to its first token, or answer; None before it.
-        busy_seconds: the time during which at least one request was under way.
-        strategies: how many places an assistant answered in which way, e.g. `{"list": 12}`; empty for a draft.
-        guard: called before each request is sent, those that are sent again too; what it raises keeps it from being
-            sent. So a caller limits what may be spent.
+        busy_seconds: while at least one request was under way.
+        strategies: how many places were answered in which way, e.g. `{"list": 12}`; empty for a draft.
+        guard: called before each request is sent, also again; what it raises keeps it from being sent.
     """
 
     requests: int = 0
@@ -137,7 +136,8 @@ class Usage:
         Raises:
             BudgetError: it may not (see `guard`).
         """
-        self._check()
+        if self.guard is not None:
+            self.guard()
         self.requests += 1
         if self._first_sent is None:
             self._first_sent = now
@@ -147,7 +147,8 @@ class Usage:
 
     def sent_again(self) -> None:
         """The request that went out goes out once more. Raises as `sent`."""
-        self._check()
+        if self.guard is not None:
+            self.guard()
         self.retries += 1
 
     def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
@@ -160,10 +161,6 @@ class Usage:
         """Some places were answered in one of the ways."""
         if places:
             self.strategies[strategy] = self.strategies.get(strategy, 0) + places
-
-    def _check(self) -> None:
-        if self.guard is not None:
-            self.guard()
 
     def answered(self, now: float) -> None:
         """The first token or answer of a request is here."""
@@ -209,8 +206,7 @@ class ServerInfo:
         context: tokens that fit into one request, prompt and answer together; None where unknown.
         capabilities: what it can do.
         longest_prompt: tokens that a prompt may have, with the answer so far, where that is less than fits.
-        answer_cue: what the model's chat template writes between a user's message and the answer; None where it
-            has no template, or none can be seen.
+        answer_cue: what the chat template writes between a user's message and the answer; None where none is seen.
     """
 
     endpoint: str

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from conformance import ENDLESS, PROMPTS, Conformance, Subject
+from conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
 from cosd_providers import OpenAICompatible, Token, Usage
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS, PlainLlamaCppPython, Raw
@@ -63,13 +63,7 @@ class TestOpenAICompatible(Conformance):
             await provider.describe()
             for _ in range(5):  # a busy machine may let a small model finish before its server hears of it
                 draft: Any = subject("sums").make().generate(ENDLESS, b"", max_tokens=400, usage=Usage())
-                if how == "close":
-                    await anext(draft)
-                    await draft.aclose()
-                else:
-                    with anyio.CancelScope() as scope:
-                        async for _ in draft:
-                            scope.cancel()
+                await leave(draft, how)
                 with anyio.move_on_after(5):
                     while server.log(10**6).count(seen) == before:  # noqa: ASYNC110
                         await anyio.sleep(0.01)
