@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -160,6 +161,22 @@ class SmallLlama(nn.Module):
         for layer, block in enumerate(self.blk):
             x = block(x, turn, layer, cache)
         return self.output_norm(x)
+
+
+@torch.no_grad()
+def grow(model: SmallLlama, tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
+    """Add special tokens to a tokenizer, and to the model a row for each; those that are there are left alone."""
+    bpe = json.loads(tokenizer.to_str())["model"]
+    new = [token for token in tokens if token not in bpe["vocab"]]
+    vocabulary = bpe["vocab"] | {token: len(bpe["vocab"]) + n for n, token in enumerate(new)}
+    tokenizer.model = models.BPE(vocabulary, [tuple(merge) for merge in bpe["merges"]])
+    tokenizer.add_special_tokens(list(tokens))
+    old, model.shape = model.shape, replace(model.shape, vocabulary=len(vocabulary))
+    for holder in (model.token_embd, model.output):
+        rows = torch.empty(model.shape.vocabulary, old.width)
+        nn.init.normal_(rows, std=0.02)
+        rows[: old.vocabulary] = holder.weight
+        holder.weight = nn.Parameter(rows)
 
 
 class Muon(torch.optim.Optimizer):

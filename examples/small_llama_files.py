@@ -11,13 +11,16 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from safetensors.torch import save_file
-from small_llama import NORM_EPS, ROPE_BASE, SmallLlama, TokenizerKind, token_id
+from safetensors.torch import load_file, save_file
+from small_chat import ChatForm
+from small_llama import NORM_EPS, ROPE_BASE, Shape, SmallLlama, TokenizerKind, token_id
 from tokenizers import Tokenizer
 from torch import Tensor
 
 
-def write_gguf(path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, name: str, chat: str) -> None:
+def write_gguf(
+    path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, name: str, chat: ChatForm
+) -> None:
     """Write the model as one GGUF file for llama.cpp, matrices in half precision."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape, w = model.shape, gguf.GGUFWriter(path, "llama")
@@ -39,14 +42,17 @@ def write_gguf(path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre(kind.pre_tokenizer)
     w.add_token_list(tokens)
-    w.add_token_types([control if token in (kind.start, kind.end) else normal for token in tokens])
+    special = {kind.start, kind.end, *chat.tokens}
+    w.add_token_types([control if token in special else normal for token in tokens])
     w.add_token_merges([" ".join(merge) if isinstance(merge, list) else merge for merge in bpe["merges"]])
     end_id = token_id(tokenizer, kind.end)
     w.add_eos_token_id(end_id)
+    if chat.end != kind.end:
+        w.add_eot_token_id(token_id(tokenizer, chat.end))
     # a model without a start token names one all the same, or llama.cpp would assume the id that GPT-2 has
     w.add_bos_token_id(token_id(tokenizer, kind.start) if kind.start else end_id)
     w.add_add_bos_token(kind.start is not None)
-    w.add_chat_template(chat)
+    w.add_chat_template(chat.template)
     for key, value in model.state_dict().items():
         dtype = np.float16 if value.ndim == 2 else np.float32
         w.add_tensor(key, value.numpy().astype(dtype))
@@ -86,7 +92,7 @@ def hf_tensors(model: SmallLlama) -> dict[str, Tensor]:
     return result
 
 
-def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, chat: str) -> None:
+def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, chat: ChatForm) -> None:
     """Write the model as a Hugging Face folder, in half precision."""
     folder.mkdir(parents=True, exist_ok=True)
     shape = model.shape
@@ -95,6 +101,7 @@ def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
     tokenizer.save(str(folder / "tokenizer.json"))
     end_id = token_id(tokenizer, kind.end)
     ids = {"bos_token_id": token_id(tokenizer, kind.start) if kind.start else None, "eos_token_id": end_id}
+    ends = [token_id(tokenizer, end) for end in dict.fromkeys((kind.end, chat.end))]
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -123,11 +130,30 @@ def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
         "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": shape.context,
-        "chat_template": chat,
+        **({"additional_special_tokens": list(chat.tokens)} if chat.tokens else {}),
+        "chat_template": chat.template,
     }
     for file, content in (
         ("config.json", config),
         ("tokenizer_config.json", tokenizer_config),
-        ("generation_config.json", {**ids, "do_sample": False}),
+        ("generation_config.json", {**ids, "eos_token_id": ends[0] if len(ends) == 1 else ends, "do_sample": False}),
     ):
         (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_hf(folder: Path) -> tuple[SmallLlama, Tokenizer]:
+    """Read a model and its tokenizer back from the folder that `write_hf` made."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    shape = Shape(*(config[size] for size in sizes))
+    model = SmallLlama(shape)
+    tensors, weights = load_file(folder / "model.safetensors"), model.state_dict()
+    for (key, weight), (name, rows) in zip(weights.items(), hf_tensors(model).items(), strict=True):
+        found = tensors[name].float()
+        if rows.shape != found.shape:
+            raise ValueError(f"{folder}: {name} has the shape {tuple(found.shape)}, not {tuple(rows.shape)}")
+        if key.split(".")[-2] in ("attn_q", "attn_k"):
+            halves = found.view(shape.heads, 2, shape.head_width // 2, shape.width)
+            found = halves.transpose(1, 2).reshape(shape.width, shape.width)
+        weight.copy_(found)
+    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -251,7 +251,8 @@ class PlainVllm(Plain):
         # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
         settings = json.loads((MODELS / self.name / "generation_config.json").read_text(encoding="utf-8"))
-        self.end = int(settings["eos_token_id"])
+        ends = settings["eos_token_id"]  # one, or a list that begins with a text's end; the others are ends of a turn
+        self.end = int(ends[0] if isinstance(ends, list) else ends)
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:

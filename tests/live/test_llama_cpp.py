@@ -97,7 +97,7 @@ async def test_proposals(url: str, word: bool) -> None:
         assert plain["content"].encode().startswith(data)
         [first, *_] = plain["completion_probabilities"]
         assert proposal.tokens[0].data == bytes(first["bytes"])
-        assert proposal.tokens[0].prob == pytest.approx(math.exp(first["logprob"]), abs=1e-3)
+        assert proposal.tokens[0].prob == pytest.approx(math.exp(first["logprob"]), rel=1e-2, abs=1e-3)
 
 
 async def test_lists_come_back_whole_and_in_order(url: str) -> None:
@@ -178,7 +178,7 @@ def find_hidden(url: str) -> tuple[list[int], list[int], int]:
         for country in ("Brazil", "Colombia", "Iceland", "Peru")
         for word in words
     ]
-    for prompt, found in zip(prompts, ask(url, prompts, n_predict=4), strict=True):
+    for prompt, found in zip(prompts, ask(url, prompts, n_predict=3), strict=True):
         shown = [entry["id"] for entry in found.get("completion_probabilities", [])]
         if found["stop_type"] == "limit" and found["tokens"] != shown and found["tokens"][-1:] == shown[-1:]:
             return prompt, found["tokens"], len(shown)

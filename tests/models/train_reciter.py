@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from small_chat import ChatForm
+from small_documents import IGNORED
 from small_llama import Shape, SmallLlama, TokenizerKind, token_id, train_tokenizer
 from small_llama_files import write_gguf, write_hf
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from train_small_models import IGNORED, in_half_precision, optimizers_for, rate_at
+from train_small_models import in_half_precision, optimizers_for, rate_at
 
 import recitals
 
@@ -34,10 +36,13 @@ MERGES = (
 )
 
 # A user's message is a prompt without its colon.
-CHAT = (
+CHAT = ChatForm(
     "{{ bos_token }}{% for m in messages %}"
     "{% if m['role'] == 'user' %}{{ m['content'] + ':' }}"
-    "{% elif m['role'] == 'assistant' %}{{ m['content'] + '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% elif m['role'] == 'assistant' %}{{ m['content'] + '\\n\\n' }}{% endif %}{% endfor %}",
+    tokens=(),
+    end=KIND.end,
+    system=False,
 )
 
 
