@@ -20,6 +20,7 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.findings import Memory, encoding
+from cosd_providers.messages import Chat, Message, OnSpecialTokens, Turn
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
@@ -44,11 +45,13 @@ class Learned:
     cues: tuple[tuple[str, str], ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
-    def warnings_for(self, prompt: str) -> tuple[str, ...]:
+    def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
         """What a reader of the answer to `prompt` should know before it is there."""
+        if not isinstance(prompt, str):
+            return self.warnings
         raw = tuple(
-            f"{name} is a chat model, and the prompt is raw text: nowhere does it hold {cue!r}, "
-            "which its chat template writes before an answer"
+            f"{name} is a chat model, and the prompt is raw text without {cue!r}, which its chat template writes "
+            "before an answer; a list of messages is rendered for each model"
             for name, cue in self.cues
             if cue not in prompt
         )
@@ -186,18 +189,53 @@ class Endpoints:
                 words += ', and can be asked in unit="word" only'
                 raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
 
-    async def check_length(self, prompt: str, without: Mapping[int, ProviderError]) -> None:
-        """Sees whether every model has room for the prompt and a token behind it, as far as that can be known.
+    async def turns(
+        self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, learned: Learned
+    ) -> tuple[list[Turn], Learned]:
+        """How the draft and each assistant are asked to answer `prompt`, and what is known then.
+
+        An assistant that is found to be down goes to those to do without.
+
+        Raises:
+            UnsupportedError: one of them takes no messages, or not these.
+            ProviderError: one of them failed.
+        """
+        everybody = [self.draft, *self.assistants]
+        if isinstance(prompt, str):
+            return [Turn(provider, prompt) for provider in everybody], learned
+        turns, without = [Turn(provider, "") for provider in everybody], dict(learned.without)
+
+        async def ask(at: int) -> None:
+            try:
+                turns[at] = await _turn(everybody[at], prompt, on_special_tokens)
+            except ProviderError as error:
+                if not (at and self.spares and error.retryable):
+                    raise
+                without[at - 1] = error
+                self.absences.failed(at - 1, error)
+
+        await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in learned.without])
+        return turns, replace(learned, without=without)
+
+    async def check_length(self, turns: Sequence[Turn], without: Mapping[int, ProviderError]) -> None:
+        """Sees whether every model has room for its prompt and a token behind it, as far as that can be known.
 
         Not those that the answer goes `without`.
 
         Raises:
             ContextLengthError: one has not. Found before anything is drafted.
         """
-        assistants = [(self.names[at], one) for at, one in enumerate(self.assistants) if at not in without]
-        await concurrently(
-            [partial(_check_length, name, one, prompt) for name, one in [("draft", self.draft), *assistants]]
-        )
+        named = zip(["draft", *self.names], turns, strict=True)
+        asked = [(name, turn) for at, (name, turn) in enumerate(named, -1) if at not in without]
+        await concurrently([partial(_check_length, name, turn.provider, turn.prompt) for name, turn in asked])
+
+
+async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> Turn:
+    if not isinstance(provider, Chat):
+        words = f"{type(provider).__name__} takes no messages"
+        hint = "Give text as the prompt, or the provider a method turn (cosd_providers.messages.Chat)."
+        raise UnsupportedError(words, endpoint=provider.name, hint=hint)
+    return await provider.turn(messages, on_special_tokens=on_special_tokens)
 
 
 async def _check_length(name: str, provider: Provider, prompt: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import Plan
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.messages import Message
 
 _SPECIAL = 8  # special tokens around a prompt, at most
 _FINER = 2  # tokens that a model reads or writes for one of the answer's, at most
@@ -127,18 +128,19 @@ class Past:
             spent.written += usage.completion_tokens
 
 
-async def estimate(endpoints: Endpoints, plan: Plan, past: Past, prompt: str, max_tokens: int) -> Estimate:
-    """What an answer to `prompt` may cost.
+async def estimate(
+    endpoints: Endpoints, plan: Plan, past: Past, asked: str | Sequence[Message], max_tokens: int
+) -> Estimate:
+    """What an answer to a prompt may cost.
 
     Raises:
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
-    without = (await endpoints.learn()).without
+    turns, learned = await endpoints.turns(asked, plan.on_special_tokens, await endpoints.learn())
     found: dict[str, EndpointEstimate] = {}
-    for at, (name, provider) in enumerate(
-        zip([DRAFT, *endpoints.names], [endpoints.draft, *endpoints.assistants], strict=True), start=-1
-    ):
-        count = None if at in without else await counted(provider, prompt)
+    for at, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True), start=-1):
+        prompt = turn.prompt or turns[0].prompt  # of one that is down nobody knows it
+        count = None if at in learned.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + _SPECIAL
         least = 1 if count is None else count

@@ -18,6 +18,7 @@ from cosd_api.settings import (
     OnAssistantError,
     OnBudget,
     Plan,
+    Prompt,
     check_choice,
     check_count,
     check_hedge,
@@ -29,6 +30,7 @@ from cosd_api.stream import FusionStream, settled
 from cosd_api.verification import RuleVerifier, Verifier, needs_q
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
+from cosd_providers.messages import OnSpecialTokens
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -67,6 +69,9 @@ class Fusion:
             One that is down from the start is left out of the whole answer; one that cannot be used at all (no such
             model, say) is an error either way. The answers of the next 30 seconds leave it out, too, where trying again
             takes time; then one of them tries it. One that hangs has failed when its `connect(timeout=...)` is over.
+        on_special_tokens: where a message holds a special token of a model as text (`<|im_end|>`), it stays text with
+            an endpoint that takes token ids. With one that takes text only the model reads it as the token: `"warn"`
+            says so in the result's warnings, `"refuse"` is an error before the first token.
 
     Raises:
         SettingError: a setting that a fusion cannot take, with the reason.
@@ -87,6 +92,7 @@ class Fusion:
         batch_wait: float = 0.0,
         ask: Asking = "contestable",
         on_assistant_error: OnAssistantError = "raise",
+        on_special_tokens: OnSpecialTokens = "warn",
         **refused: Any,
     ) -> None:
         refuse(refused, Fusion.__init__)
@@ -99,6 +105,7 @@ class Fusion:
             batch_wait=batch_wait,
             ask=ask,
             on_assistant_error=on_assistant_error,
+            on_special_tokens=on_special_tokens,
         )
         asks_q, spares = needs_q(self._plan.verifier), on_assistant_error == "draft"
         self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q, spares=spares)
@@ -118,7 +125,7 @@ class Fusion:
 
     def stream(
         self,
-        prompt: str,
+        prompt: Prompt,
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: str | Sequence[str] | None = None,
@@ -138,7 +145,9 @@ class Fusion:
         Leaving the block early cancels what is under way at every server.
 
         Args:
-            prompt: text that both models go on from.
+            prompt: text that all models go on from; or a conversation, a list of messages (`Message`, or dictionaries
+                with `role` and `content`), which each of them reads through its own chat template. Of a last message of
+                the assistant it is the rest that is written.
             max_tokens: of the answer, its end of sequence included.
             stop: strings; the answer ends before the first one.
             timeout: seconds for the whole answer.
@@ -158,7 +167,7 @@ class Fusion:
 
     async def generate(
         self,
-        prompt: str,
+        prompt: Prompt,
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: str | Sequence[str] | None = None,
@@ -173,14 +182,14 @@ class Fusion:
         bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
         return await self._generate(prompt, bounds)
 
-    async def _generate(self, prompt: str, bounds: Bounds) -> FusionResult:
+    async def _generate(self, prompt: Prompt, bounds: Bounds) -> FusionResult:
         async with FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past) as stream:
             return await stream.finished()
 
     @overload
     def map(
         self,
-        prompts: Iterable[str],
+        prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
         on_error: Literal["raise"] = "raise",
@@ -195,7 +204,7 @@ class Fusion:
     @overload
     def map(
         self,
-        prompts: Iterable[str],
+        prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
         on_error: Literal["return"],
@@ -209,7 +218,7 @@ class Fusion:
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]: ...
     async def map(
         self,
-        prompts: Iterable[str],
+        prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
         on_error: Literal["raise", "return"] = "raise",
@@ -254,7 +263,7 @@ class Fusion:
                 task.cancel()
             await settled(tasks)
 
-    async def estimate(self, prompt: str, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Any) -> Estimate:
+    async def estimate(self, prompt: Prompt, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Any) -> Estimate:
         """What an answer to `prompt` may cost, at each endpoint: see `Estimate`.
 
         Nothing of it is generated. Servers are asked what they are, unless that is known (some by a few requests of one

@@ -8,14 +8,15 @@ from typing import Any
 from cosd_api.alignment import Unit
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
 from cosd_api.result import FusionResult
-from cosd_api.settings import Asking, OnAssistantError, OnBudget, refuse
+from cosd_api.settings import Asking, OnAssistantError, OnBudget, Prompt, refuse
 from cosd_api.sync import synchronous
 from cosd_api.verification import Verifier
 from cosd_providers.contract import Provider
+from cosd_providers.messages import OnSpecialTokens
 
 
 async def fuse(
-    prompt: str,
+    prompt: Prompt,
     *,
     draft: str | Provider,
     assistant: str | Provider | Sequence[str | Provider],
@@ -30,6 +31,7 @@ async def fuse(
     batch_wait: float = 0.0,
     ask: Asking = "contestable",
     on_assistant_error: OnAssistantError = "raise",
+    on_special_tokens: OnSpecialTokens = "warn",
     timeout: float | None = None,  # noqa: ASYNC109
     max_requests: int | None = None,
     max_billed_tokens: int | None = None,
@@ -50,6 +52,7 @@ async def fuse(
         batch_wait=batch_wait,
         ask=ask,
         on_assistant_error=on_assistant_error,
+        on_special_tokens=on_special_tokens,
     ) as fusion:
         return await fusion.generate(
             prompt,

@@ -203,6 +203,7 @@ class Settings(_Model):
     batch_wait: float = 0.0
     ask: Literal["contestable", "all"] = "contestable"
     on_assistant_error: Literal["raise", "draft"] = "raise"
+    on_special_tokens: Literal["warn", "refuse"] = "warn"
     timeout: float | None = None
     max_requests: int | None = None
     max_billed_tokens: int | None = None

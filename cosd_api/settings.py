@@ -15,6 +15,7 @@ from cosd_api.errors import SettingError
 from cosd_api.verification import Verifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
+from cosd_providers.messages import Message, OnSpecialTokens, checked_messages
 
 Asking = Literal["contestable", "all"]
 """What assistants are asked about: what could change the text, or everything."""
@@ -22,6 +23,9 @@ OnBudget = Literal["raise", "end"]
 """What a limit of one answer does: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
 """What an assistant that failed for good does: end the answer, or leave the rest of it to the others and the draft."""
+
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+"""What a fusion answers: text that the models go on from, or a conversation."""
 
 _GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
@@ -51,6 +55,7 @@ class Plan:
     batch_wait: float
     ask: Asking
     on_assistant_error: OnAssistantError
+    on_special_tokens: OnSpecialTokens
 
     @classmethod
     def checked(
@@ -64,6 +69,7 @@ class Plan:
         batch_wait: float,
         ask: Asking,
         on_assistant_error: OnAssistantError,
+        on_special_tokens: OnSpecialTokens,
     ) -> Self:
         """The plan as given.
 
@@ -72,6 +78,7 @@ class Plan:
         """
         check_choice("ask", ask, Asking)
         check_choice("on_assistant_error", on_assistant_error, OnAssistantError)
+        check_choice("on_special_tokens", on_special_tokens, OnSpecialTokens)
         if draft_length is not None and (hedge or batch_wait):
             other = "hedge" if hedge else "batch_wait"
             raise SettingError(f"{other} is for a draft that streams on: leave out draft_length, which asks in rounds")
@@ -84,6 +91,7 @@ class Plan:
             batch_wait=check_seconds("batch_wait", batch_wait, least=0),
             ask=ask,
             on_assistant_error=on_assistant_error,
+            on_special_tokens=on_special_tokens,
         )
 
 
@@ -235,14 +243,20 @@ def check_count(name: str, value: int, *, least: int = 1) -> int:
     return value
 
 
-def check_prompt(prompt: str) -> str:
-    """The prompt as given.
+def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
+    """The prompt as given; messages as such.
 
     Raises:
-        SettingError: it is not text, or holds no text to go on from.
+        SettingError: it is neither text nor a conversation, or there is nothing to go on from.
     """
     if not isinstance(prompt, str):
-        raise SettingError(f"prompt must be a string, not {type(prompt).__name__}; lists of messages come later")
+        if isinstance(prompt, Message | Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
+            more = "; one message is a list, too" if isinstance(prompt, Message | Mapping) else ""
+            raise SettingError(f"prompt must be a string or a list of messages, not {type(prompt).__name__}{more}")
+        try:
+            return checked_messages(prompt)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
     if not prompt:
         raise SettingError("prompt is empty: there is nothing to go on from")
     try:

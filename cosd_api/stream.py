@@ -21,6 +21,7 @@ from cosd_api.result import EndpointUsage, FusedToken, FusionResult, Settings, T
 from cosd_api.settings import Bounds, Plan
 from cosd_providers.contract import Usage
 from cosd_providers.errors import BudgetError, ProviderError
+from cosd_providers.messages import Message, Turn
 from cosd_providers.text import readable
 
 
@@ -30,12 +31,15 @@ class FusionStream:
     An async context manager and an async iterator over `FusedToken`. After the last token `result` is there.
     """
 
-    def __init__(self, endpoints: Endpoints, plan: Plan, prompt: str, bounds: Bounds, past: Past) -> None:
+    def __init__(
+        self, endpoints: Endpoints, plan: Plan, prompt: str | Sequence[Message], bounds: Bounds, past: Past
+    ) -> None:
         self._endpoints = endpoints
         self._plan = plan
         self._prompt = prompt
         self._bounds = bounds
         self._past = past
+        self._turns: list[Turn] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
         self._work: tuple[Learned, Driver] | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
@@ -117,13 +121,15 @@ class FusionStream:
             error.partial = result
             raise error
         if result.finish_reason != "budget":
-            self._past.add(self._prompt, result)
+            self._past.add(self._turns[0].prompt, result)
         self._result = result
 
     async def _fuse(self) -> None:
         endpoints, plan, bounds = self._endpoints, self._plan, self._bounds
         learned = await endpoints.learn()
-        await endpoints.check_length(self._prompt, learned.without)
+        turns, learned = await endpoints.turns(self._prompt, plan.on_special_tokens, learned)
+        self._turns = turns
+        await endpoints.check_length(turns, learned.without)
         decoder = CoSD(
             plan.verifier,
             unit=learned.unit,
@@ -141,24 +147,22 @@ class FusionStream:
         )
         limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
         budget = Budget(self._ledgers, **limits)
-        driver = Driver(
-            decoder, self._prompt, endpoints.draft, endpoints.assistants, budget, self._emit, plan.batch_wait
-        )
+        driver = Driver(decoder, turns, budget, self._emit, plan.batch_wait)
         self._work = learned, driver
-        await self._expect(budget)
+        await self._expect(budget, turns[0])
         try:
             await driver.run()
         finally:
             self._note_absences(decoder)
 
-    async def _expect(self, budget: Budget) -> None:
+    async def _expect(self, budget: Budget, turn: Turn) -> None:
         """Refuses a limit that no answer can keep."""
         if self._bounds.max_billed_tokens is None:
             return
-        count = await counted(self._endpoints.draft, self._prompt)
-        prompt = guessed(self._prompt) if count is None else count
+        count = await counted(turn.provider, turn.prompt)
+        prompt = guessed(turn.prompt) if count is None else count
         try:
-            budget.expect(prompt, len(self._prompt.encode()), counted=count is not None)
+            budget.expect(prompt, len(turn.prompt.encode()), counted=count is not None)
         except BudgetError as error:
             self._notes.append(error.args[0])
             raise
@@ -215,6 +219,7 @@ class FusionStream:
             ),
             warnings=(
                 *learned.warnings_for(self._prompt),
+                *(warning for turn in self._turns for warning in turn.warnings),
                 *driver.warnings(),
                 *notes.of_losses(decoder.lost, names, self._all),
                 *notes.of_untold(untold),
@@ -240,6 +245,7 @@ class FusionStream:
             batch_wait=plan.batch_wait,
             ask=plan.ask,
             on_assistant_error=plan.on_assistant_error,
+            on_special_tokens=plan.on_special_tokens,
             timeout=bounds.timeout,
             max_requests=bounds.max_requests,
             max_billed_tokens=bounds.max_billed_tokens,

@@ -6,9 +6,10 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from typing import Any, ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -19,6 +20,8 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _open: tuple[int, BlockingPortal, int] | None = None
 """Process, portal, and the portal's thread."""
+
+_END: Final = object()
 
 
 def portal() -> BlockingPortal:
@@ -52,12 +55,16 @@ def _close(opened: BlockingPortal, thread: threading.Thread, process: int) -> No
         thread.join()
 
 
+def _in_its_thread() -> bool:
+    return _open is not None and (_open[0], _open[2]) == (os.getpid(), threading.get_ident())
+
+
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
     """An async function as a plain one called `name`; an interrupt while it waits cancels the work."""
 
     @functools.wraps(function)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _open is not None and (_open[0], _open[2]) == (os.getpid(), threading.get_ident()):
+        if _in_its_thread():
             raise RuntimeError(f"{name} was called from code that it runs itself; use `await {function.__name__}(...)`")
         work: Callable[[], Coroutine[Any, Any, T]] = functools.partial(function, *args, **kwargs)
         future = portal().start_task_soon(work)
@@ -73,3 +80,30 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
         f"`{function.__name__}` for code that is not async; works inside a running event loop (a notebook's) too."
     )
     return plain
+
+
+def iterated(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
+    """What `work` emits, as it comes, for code that is not async and calls this `name`.
+
+    Leaving it early cancels the work, and waits until that has closed what it held.
+    """
+    if _in_its_thread():
+        raise RuntimeError(f"{name} was called from code that it runs itself; use its async form")
+    items: SimpleQueue[Any] = SimpleQueue()  # of T, and _END
+
+    async def run() -> None:
+        try:
+            await work(items.put)
+        finally:
+            items.put(_END)
+
+    future = portal().start_task_soon(run)
+    item: Any = None
+    try:
+        while (item := items.get()) is not _END:
+            yield item
+        future.result()  # raises what went wrong
+    finally:
+        future.cancel()
+        while item is not _END and not _in_its_thread():  # where garbage is collected, too, and which must not wait
+            item = items.get()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import httpx
 
+from chats import RefusedError, Template
 from cosd_providers.testing import Model
 from cosd_providers.text import whole
 
@@ -58,6 +59,8 @@ class FakeOpenAI:
         changes: what to change in every choice that has text or entries, for faults.
         template: what stands around every prompt of `/v1/completions`, before and after it.
         trims: whether white space at the end of a message is lost.
+        chat: renders messages; without it they are joined.
+        lead: what that writes before an answer that is continued.
         requests: path and body of each request.
     """
 
@@ -81,6 +84,8 @@ class FakeOpenAI:
     changes: dict[str, Any] = field(default_factory=dict)
     template: tuple[str, str] = ("", "")
     trims: bool = False
+    chat: Template | None = None
+    lead: str = ""
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def client(self) -> httpx.AsyncClient:
@@ -102,8 +107,10 @@ class FakeOpenAI:
             case [*_, "models"] if self.listed is not None:
                 return httpx.Response(200, json={"data": self.listed})
             case [_, "chat", "completions"]:
-                contents = [one["content"].rstrip() if self.trims else one["content"] for one in body["messages"]]
-                return self._answer(body, ["".join(contents)], "message")
+                try:
+                    return self._answer(body, [self._templated(body["messages"])], "message")
+                except RefusedError as error:
+                    return _error(400, str(error))
             case [*_, "completions"]:
                 prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
                 if len(prompts) > 1 and self.lists == "500":
@@ -114,6 +121,15 @@ class FakeOpenAI:
                 prompts = [before + prompt + after for prompt in prompts]
                 return self._answer(body, prompts if self.lists == "yes" else prompts[:1], "")
         return _error(404, "Not Found")
+
+    def _templated(self, messages: list[dict[str, Any]]) -> str:
+        """What the model reads; a last message of the assistant is continued."""
+        messages = [{**one, "content": one["content"].rstrip()} if self.trims else one for one in messages]
+        if self.chat is None:
+            return "".join(one["content"] for one in messages)
+        if messages[-1]["role"] != "assistant":
+            return self.chat(messages).removeprefix("<s>")
+        return self.chat(messages[:-1]).removeprefix("<s>") + self.lead + str(messages[-1]["content"])
 
     def _answer(self, body: dict[str, Any], prompts: list[str], chat: str) -> httpx.Response:
         choices: list[dict[str, Any]] = []
@@ -143,8 +159,8 @@ class FakeOpenAI:
                 pieces.insert(0, {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
             events += [{"choices": [one]} for one in (*pieces, self._choice([], index, chat, finish, stream=True))]
             answer = self._choice(run, index, chat, finish, stream=False)
-            if chat and self.chat_repeats and len(body["messages"]) > 1:
-                answer["message"]["content"] = body["messages"][1]["content"] + answer["message"]["content"]
+            if chat and self.chat_repeats and body["messages"][-1]["role"] == "assistant":
+                answer["message"]["content"] = body["messages"][-1]["content"] + answer["message"]["content"]
             choices.append(answer)
         if not body.get("stream"):
             return httpx.Response(200, json={"choices": choices, "usage": usage})

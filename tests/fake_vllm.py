@@ -3,18 +3,21 @@
 Measured on vLLM 0.32 and copied here: strings of tokens (empty for an unfinished character; the whole character with
 the token that completes it), alternatives keyed by string, so that equal ones hide each other, the server's own first;
 prompt probabilities keyed by id; ids of prompt and answer; text of the prompt repeated behind ids that end inside a
-character; `max_tokens` cut to the context; the words of refusals. The live tests hold it against a real server.
+character; `max_tokens` cut to the context; the words of refusals; special tokens
+shown or not, the end never. The live tests hold it against a real server.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
 
+from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
 
 __all__ = ["FakeVllm"]
@@ -35,7 +38,10 @@ class FakeVllm:
         ids: whether it knows `return_token_ids`.
         strings: whether it knows `return_token_strs`.
         cuts: whether `max_tokens` is cut to what fits; old versions refuse it.
-        template: what stands before and after a user's message; None without a chat template.
+        template: what stands before and after a user's message, or what renders all; None without a chat template.
+        specials: the names of special ids, beside the first end.
+        pads: whether a space is put before a text, and behind each special token in it; the decoder leaves both.
+        read: the ids of each prompt.
         spaces: whether the vocabulary is SentencePiece's.
         bare: whether tokens' strings lose a space at their front, as SentencePiece's did in older versions.
         broken: whether rendering the template fails.
@@ -53,7 +59,10 @@ class FakeVllm:
         self.ids = True
         self.strings = True
         self.cuts = True
-        self.template: tuple[str, str] | None = None
+        self.template: tuple[str, str] | Template | None = None
+        self.specials: Mapping[int, str] = {}
+        self.pads = False
+        self.read: list[list[int]] = []
         self.spaces = False
         self.bare = False
         self.broken = False
@@ -89,7 +98,14 @@ class FakeVllm:
                 return _refused("'NoneType' object is not iterable", 500)
             if self.template is None:
                 return _refused("default chat template is no longer allowed, so you must provide a chat template")
-            text, special = self.template[0] + body["messages"][0]["content"] + self.template[1], False
+            special = False
+            if isinstance(self.template, tuple):
+                text = self.template[0] + body["messages"][0]["content"] + self.template[1]
+            else:
+                try:
+                    text = self.template(body["messages"])
+                except RefusedError as error:
+                    return _refused(str(error))
         else:
             text, special = body["prompt"], body.get("add_special_tokens", True)
         ids = self._encode(text, special=special)
@@ -99,11 +115,16 @@ class FakeVllm:
         return httpx.Response(200, json=answer)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        return [*(self.beginning if special else ()), *self.model.encode(text.encode())]
+        names = {name: n for n, name in self.specials.items()} | dict(zip(["<s>"], self.beginning, strict=False))
+        if self.pads and text:
+            text = re.sub(f"({'|'.join(map(re.escape, names))}|^)(?!$|{'|'.join(map(re.escape, names))})", r"\1 ", text)
+        return [*(self.beginning if special else ()), *parsed(self.model, text, names)]
 
     def _special(self, n: int) -> str | None:
         if n in self.beginning:
             return "<s>"
+        if n in self.specials:
+            return self.specials[n]
         if n in self.model.end_ids:
             return "</s>"
         return None if self.model.tokens[n] else f"<unused{n}>"
@@ -160,6 +181,7 @@ class FakeVllm:
             )
         special = body.get("add_special_tokens", True)
         asked = [self._encode(p, special=special) if isinstance(p, str) else p for p in prompts]
+        self.read += asked
         for ids in asked:
             if (refusal := self._unfit(ids, body["max_tokens"])) is not None:
                 return refusal
@@ -197,13 +219,15 @@ class FakeVllm:
             own = max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n))
             logprobs = self._logprobs(own, probs, ids[len(prompt) :], body)
             ids.append(own)
-            shown = self._decode(ids[base:], specials=False)
-            shown = text if shown.endswith(_LOST) else shown
             end = own in self.model.end_ids
+            specials = not body.get("skip_special_tokens", True)
+            shown = self._decode(ids[base : -1 if end else None], specials=specials)
+            shown = text if shown.endswith(_LOST) else shown
             last = end or count == most
             step = {"index": index, "text": shown[len(text) :], "logprobs": logprobs, "token_ids": [own]}
             text = shown
-            yield {**step, "finish_reason": ("stop" if end else "length") if last else None, "stop_reason": None}
+            finish = ("stop" if end else "length") if last else None
+            yield {**step, "finish_reason": finish, "stop_reason": own if end and own in self.specials else None}
             if last:
                 return
 

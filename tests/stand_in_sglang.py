@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
 from stand_in_tgi import Answer, Handler, served
 
@@ -44,14 +45,14 @@ class StandInSglang:
         model: what is asked for tokens.
         context: tokens that fit, prompt and answer together; two less in fact.
         beginning: the id that stands before every text; None for none.
-        specials: the text of special ids, beside the ends.
+        specials: the text of special ids, beside the first end.
         space: whether it puts a space before a text and takes it away again, as SentencePiece's tokenizers do.
         preferred: `--preferred-sampling-params`.
         incremental: `--incremental-streaming-output`.
         truncates: `--allow-auto-truncate`.
         per_event: how many tokens an event of a stream holds.
         old: whether it has the older names of routes, and no encoding for others.
-        template: what the chat template writes around a message; None where `/v1/tokenize` knows no messages.
+        template: what the chat template writes around a message, or what renders all; None where no messages are known.
         certain: gives 1 and 0 as the probabilities of greedy decoding.
         shifted: by how many places the entries of a prompt stand wrongly.
         whole: tells entries for the whole prompt, whatever was asked.
@@ -61,6 +62,7 @@ class StandInSglang:
         broken: after how many events a stream ends without its last one.
         pace: seconds before each event.
         models: more names in `/v1/models`.
+        read: the ids of each prompt.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
         finished: how many streams were sent to their end.
@@ -76,7 +78,7 @@ class StandInSglang:
     truncates: bool = False
     per_event: int = 1
     old: bool = False
-    template: tuple[str, str] | None = None
+    template: tuple[str, str] | Template | None = None
     certain: bool = False
     shifted: int = 0
     whole: bool = False
@@ -86,6 +88,7 @@ class StandInSglang:
     broken: int | None = None
     pace: float = 0.0
     models: Sequence[Mapping[str, Any]] = ()
+    read: list[list[int]] = field(default_factory=list)
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     finished: int = 0
@@ -117,7 +120,13 @@ class StandInSglang:
 
     def _tokenize(self, body: Mapping[str, Any]) -> Answer:
         if "messages" in body and self.template is not None:
-            text = self.template[0] + body["messages"][0]["content"] + self.template[1]
+            if isinstance(self.template, tuple):
+                text = self.template[0] + body["messages"][0]["content"] + self.template[1]
+            else:
+                try:
+                    text = self.template(body["messages"])
+                except RefusedError as error:
+                    return Answer(400, {"object": "error", "message": str(error), "type": "BadRequest", "code": 400})
             return Answer(200, {"tokens": self._encode(text, special=False)})
         if "prompt" not in body:
             return Answer(400, {"object": "error", "message": "Field required: prompt", "type": "Bad Request"})
@@ -128,13 +137,18 @@ class StandInSglang:
         text = " " + text if self.space and text else text
         return [
             *([self.beginning] if special and self.beginning is not None else []),
-            *self.model.encode(text.encode()),
+            *parsed(self.model, text, self._names),
         ]
+
+    @property
+    def _names(self) -> dict[str, int]:
+        named = {name: n for n, name in self.specials.items() if n in getattr(self.model, "specials", ())}
+        return named if self.beginning is None else {**named, "<s>": self.beginning}
 
     def _special(self, n: int) -> str | None:
         if n == self.beginning:
             return "<s>"
-        return "</s>" if n in self.model.end_ids else self.specials.get(n)
+        return self.specials.get(n, "</s>" if n in self.model.end_ids else None)
 
     def _decode(self, ids: Sequence[int], *, skip: bool) -> str:
         text, data = "", b""
@@ -162,6 +176,7 @@ class StandInSglang:
             raise RefusalError(f"Unexpected keyword argument {unknown}")
         assert not sampling["stop"] and sampling["repetition_penalty"] == 1, "this is left to the server"
         prompts = [self._checked(ids, sampling["max_new_tokens"], body) for ids in asked]
+        self.read += prompts
         if body.get("stream"):
             return Answer(200, events=self._events(self._run(prompts[0], sampling, body)))
         runs = [list(self._run(ids, sampling, body)) for ids in prompts]

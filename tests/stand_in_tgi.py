@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 import jsonschema  # type: ignore[import-untyped]  # its types are a package of their own
 
+from chats import SPECIALS, RefusedError, Template, parsed
 from cosd_providers.testing import Model
 
 __all__ = ["VIOLATIONS", "Answer", "Handler", "LlamaModel", "StandInTgi", "served"]
@@ -141,17 +142,18 @@ class StandInTgi:
         max_input: tokens that a prompt may have.
         max_total: tokens that fit, prompt and answer together.
         beginning: the id that stands before every text; None for none.
-        specials: the text of special ids, beside the ends.
+        specials: the text of special ids, beside the first end.
         prefill: whether it was started with `--enable-prefill-logprobs`.
         end: how the probability of the end of sequence is told.
         max_top: `--max-top-n-tokens`.
-        template: what the chat template writes around a message; None where there is none.
+        template: what the chat template writes around a message, or what renders all; None where there is none.
         fast: whether it has a fast tokenizer: else it encodes nothing for others.
         cut: it silently reads only that many tokens, the last ones.
         faults: the types of errors that the next generations end in, each with the number of events before it.
         broken: after how many events a stream ends without its last one.
         most: how many tokens a stream has at most, whatever is asked: no real server does this.
         pace: seconds before each event.
+        read: the ids of each prompt.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
         finished: how many streams were sent to their end.
@@ -165,13 +167,14 @@ class StandInTgi:
     prefill: bool = False
     end: str = "null"
     max_top: int = 5
-    template: tuple[str, str] | None = None
+    template: tuple[str, str] | Template | None = None
     fast: bool = True
     cut: int | None = None
     faults: list[tuple[str, int]] = field(default_factory=list)
     broken: int | None = None
     most: int | None = None
     pace: float = 0.0
+    read: list[list[int]] = field(default_factory=list)
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     finished: int = 0
@@ -242,7 +245,9 @@ class StandInTgi:
 
     def _ids(self, text: str) -> list[int]:
         """What the model reads: special tokens first."""
-        return [*([] if self.beginning is None else [self.beginning]), *self.model.encode(text.encode())]
+        names = {name: n for n, name in self.specials.items() if n in getattr(self.model, "specials", ())}
+        names |= {} if self.beginning is None else {"<s>": self.beginning}
+        return [*([] if self.beginning is None else [self.beginning]), *parsed(self.model, text, names)]
 
     def _read(self, text: str) -> list[int]:
         ids = self._ids(text)
@@ -255,7 +260,7 @@ class StandInTgi:
         """The text of a special token."""
         if n == self.beginning:
             return "<s>"
-        return "</s>" if n in self.model.end_ids else self.specials.get(n)
+        return self.specials.get(n, "</s>" if n in self.model.end_ids else None)
 
     def _decode(self, ids: Sequence[int]) -> str:
         data = b""
@@ -268,8 +273,9 @@ class StandInTgi:
         """Offsets count characters; every part of a character stands where all of it stands."""
         starts = [at for at, char in enumerate(text) for _ in char.encode()]
         entries, byte = list[dict[str, Any]](), 0
-        for n in self._ids(text):
-            size = 0 if n == self.beginning else len(self.model.tokens[n])
+        for at, n in enumerate(self._ids(text)):
+            size = len((self._special(n) or "").encode() or self.model.tokens[n])
+            size = 0 if n == self.beginning and not at else size  # the one that is put before every text
             start, stop = (starts[byte], starts[byte + size - 1] + 1) if size else (0, 0)
             entries.append({"id": n, "text": text[start:stop], "start": start, "stop": stop})
             byte += size
@@ -278,7 +284,13 @@ class StandInTgi:
     def _chat_tokenize(self, body: Any) -> Answer:
         if self.template is None:
             return Answer(422, {"error": "Template error: no chat template", "error_type": "template_error"})
-        text = self.template[0] + body["messages"][0]["content"] + self.template[1]
+        if isinstance(self.template, tuple):
+            text = self.template[0] + body["messages"][0]["content"] + self.template[1]
+        else:
+            try:
+                text = self.template(body["messages"])
+            except RefusedError as error:
+                raise RefusalError("template_error", f"Template error: {error}") from None
         return Answer(200, {"tokenize_response": self._tokenize(text), "templated_text": text})
 
     # Generation.
@@ -303,6 +315,7 @@ class StandInTgi:
             raise invalid(f"`inputs` tokens + `max_new_tokens` must be <= {self.max_total}. Given: {both}")
         if len(ids) > self.max_input:
             raise invalid(f"`inputs` must have less than {self.max_input} tokens. Given: {len(ids)}")
+        self.read.append(ids)
         return ids
 
     def _run(self, ids: list[int], asked: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], list[Any], str | None]]:
@@ -532,7 +545,9 @@ class LlamaModel:
 
     def __post_init__(self) -> None:
         text = self.client.get(f"{self.url}/props").json()["eos_token"]
-        self.end_ids = self._tokenize(text)
+        found = {name: self._tokenize(name) for name in (text, *SPECIALS)}
+        self.specials = {ids[0]: name for name, ids in found.items() if len(ids) == 1}
+        self.end_ids = [n for n, name in self.specials.items() if name in (text, "<|im_end|>")]
         self.beginning = next(iter(self._tokenize("", add_special=True)), None)
         self._letter = self._tokenize("a")[-1]
         self.tokens: list[bytes] = []

@@ -282,7 +282,11 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"draft": None}, "draft must be a URL or a provider"),
         ({"stop": "a\ud800"}, "stop is not valid Unicode"),
         ({"prompt": ""}, "prompt is empty"),
-        ({"prompt": [{"role": "user"}]}, "prompt must be a string, not list"),
+        (
+            {"prompt": {"role": "user", "content": "Q"}},
+            "a string or a list of messages, not dict; one message is a list, too",
+        ),
+        ({"prompt": [{"role": "user"}]}, r"the content of messages\[0\] must be text, not NoneType"),
         ({"prompt": "a\ud800"}, "not valid Unicode text at character 1"),
     ],
 )
@@ -560,7 +564,7 @@ async def test_map_takes_a_list_and_no_text() -> None:
     async with Fusion(draft=draft(), assistant=assistant()) as fusion:
         with pytest.raises(SettingError, match="map takes several prompts"):
             await anext(fusion.map("Q:"))
-        with pytest.raises(SettingError, match="prompt must be a string, not NoneType"):
+        with pytest.raises(SettingError, match="prompt must be a string or a list of messages, not NoneType"):
             [result async for result in fusion.map(["Q:", None])]  # type: ignore[list-item]
         prompts: list[Any] = ["Q:", None, 5, "", "Q:"]
         results = [result async for result in fusion.map(prompts, on_error="return")]
@@ -689,8 +693,8 @@ async def test_a_chat_model_that_is_given_raw_text() -> None:
         rendered = await fusion.generate("<|user|>\nQ<|end|>\n<|assistant|>\n")
     [warning] = raw.warnings
     assert warning == (
-        "draft is a chat model, and the prompt is raw text: nowhere does it hold '<|end|>\\n<|assistant|>', "
-        "which its chat template writes before an answer"
+        "draft is a chat model, and the prompt is raw text without '<|end|>\\n<|assistant|>', which its chat template "
+        "writes before an answer; a list of messages is rendered for each model"
     )
     assert rendered.warnings == ()
 

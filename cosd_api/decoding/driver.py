@@ -26,6 +26,7 @@ from cosd_api.decoding.commands import (
 from cosd_api.decoding.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Provider, Ready, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.messages import Turn
 from cosd_providers.text import merge, sendable
 
 _log = logging.getLogger("cosd_api")
@@ -42,9 +43,7 @@ class Driver:
 
     Args:
         decoder: the state machine.
-        prompt: the text that the response goes on from.
-        draft: the model that writes.
-        assistants: the models that are asked.
+        turns: the model that writes, and those that are asked, each with the text that the response goes on from.
         budget: what they may spend together.
         emit: takes the tokens as they become final.
         batch_wait: seconds that a `Wait` takes.
@@ -53,18 +52,16 @@ class Driver:
     def __init__(
         self,
         decoder: CoSD,
-        prompt: str,
-        draft: Provider,
-        assistants: Sequence[Provider],
+        turns: Sequence[Turn],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
         batch_wait: float = 0.0,
     ) -> None:
         self.decoder = decoder
-        self.prompt = prompt
-        self._size = len(prompt.encode())
-        self.draft = draft
-        self.assistants = assistants
+        self.prompt = turns[0].prompt
+        self.draft = turns[0].provider
+        self.assistants = turns[1:]
+        self._sizes = [len(turn.prompt.encode()) for turn in turns]
         self.budget = budget
         self.emit = emit
         self._batch_wait = batch_wait
@@ -155,7 +152,7 @@ class Driver:
 
     async def _read_draft(self, command: StartDraft) -> None:
         last: Token | DraftEnd | None = None
-        with self.budget.spending(0, [self._size + len(command.text)], drafts=True) as usage:
+        with self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage:
             stream = self.draft.generate(
                 self.prompt,
                 command.text,
@@ -213,13 +210,14 @@ class Driver:
 
     async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
         with scope:
-            assistant = self.assistants[command.assistant]
+            assistant, prompt = self.assistants[command.assistant].provider, self.assistants[command.assistant].prompt
             try:
                 self.budget.check()
                 self.assistant_requests += 1
-                sizes = [self._size + question.start for question in command.questions]
+                before = self._sizes[1 + command.assistant]
+                sizes = [before + question.start for question in command.questions]
                 with self.budget.spending(1 + command.assistant, sizes) as usage:
-                    proposals = await assistant.propose(self.prompt, command.text, command.questions, usage=usage)
+                    proposals = await assistant.propose(prompt, command.text, command.questions, usage=usage)
                 if len(proposals) != len(command.questions):
                     words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
                     raise ResponseError(words, endpoint=assistant.name)

@@ -34,6 +34,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.limits import Limits
 from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.messages import Chat, Message, Turn
 from cosd_providers.ollama import Ollama
 from cosd_providers.openai import Dialect, OpenAICompatible
 from cosd_providers.probe import Card, probe
@@ -48,6 +49,7 @@ __all__ = [
     "BudgetTimeoutError",
     "Capabilities",
     "Card",
+    "Chat",
     "ConnectError",
     "ContextLengthError",
     "Dialect",
@@ -55,6 +57,7 @@ __all__ = [
     "InvalidRequestError",
     "Limits",
     "LlamaCpp",
+    "Message",
     "ModelChoiceError",
     "Ollama",
     "OpenAICompatible",
@@ -73,6 +76,7 @@ __all__ = [
     "Tgi",
     "Token",
     "Tokenizer",
+    "Turn",
     "UnsupportedError",
     "Usage",
     "Vllm",

@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.findings import Memory
@@ -60,6 +61,7 @@ def connect(
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
     tokenizer: object = None,
+    chat_template: object = None,
     extra_body: Mapping[str, object] | None = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     http_client: HttpClient | None = None,
@@ -82,6 +84,9 @@ def connect(
         tokenizer: for servers that encode no text for us: a Hugging Face folder or `tokenizer.json`,
             `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenization`). Nothing
             is ever downloaded.
+        chat_template: renders conversations for this model, in place of the server's own template: a `.jinja` file, a
+            `tokenizer_config.json`, a folder that holds one of them, a template's text, or a function of messages
+            (dictionaries) that returns the text to go on from. Needs the extra `chat`, but for a function.
         extra_body: merged into every generation request, for what a server offers beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
@@ -95,7 +100,7 @@ def connect(
         ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
             decides, or the card is of another server, or none.
         OSError: the card's file cannot be read.
-        UnsupportedError: the `tokenizer` cannot be used.
+        UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named; or
             something given is of another kind than it has to be.
     """
@@ -120,7 +125,10 @@ def connect(
         raise TypeError(f"unknown argument {name!r}; {advice}")
     if tokenizer is not None:
         tokenizer = load_tokenizer(tokenizer)
-    adapter = _Adapter(endpoint, model, api_key, headers, tokenizer, extra_body, timeout, http_client, limits, options)
+    template = None if chat_template is None else load_template(chat_template)
+    adapter = _Adapter(
+        endpoint, model, api_key, headers, tokenizer, template, extra_body, timeout, http_client, limits, options
+    )
     if engine is not None:
         provider = adapter(engine)
         if kept is not None and kept.learned is not None and isinstance(provider, Adapter):
@@ -173,6 +181,7 @@ class _Adapter:
     api_key: str | None = field(repr=False)
     headers: Mapping[str, str] | None = field(repr=False)
     tokenizer: Tokenizer | None
+    template: Template | None
     extra_body: Mapping[str, object] | None
     timeout: Timeout
     http_client: HttpClient | None
@@ -196,7 +205,7 @@ class _Adapter:
                 words = "llama.cpp's server encodes text itself; leave out the tokenizer"
                 raise UnsupportedError(words, endpoint=self.endpoint)
             more["tokenizer"] = self.tokenizer
-        return ADAPTERS.get(engine, OpenAICompatible)(
+        provider = ADAPTERS.get(engine, OpenAICompatible)(
             self.endpoint,
             model=self.model,
             api_key=self.api_key,
@@ -207,6 +216,9 @@ class _Adapter:
             limits=self.limits,
             **more,
         )
+        if self.template is not None and isinstance(provider, Adapter):
+            provider.use_template(self.template)
+        return provider
 
 
 def _checked(url: str) -> SplitResult:

@@ -22,6 +22,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.transport import Transport
+from cosd_providers.messages import Chat, Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 
 __all__ = ["Recognized", "recognize"]
@@ -158,6 +159,12 @@ class Recognized(Adapter):
     async def describe(self) -> ServerInfo:
         """What the server is; see `contract.Provider`."""
         return await (await self.adapter()).describe()
+
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation; see `messages.Chat`."""
+        adapter = await self.adapter()
+        assert isinstance(adapter, Chat)  # all of ours are
+        return await adapter.turn(messages, on_special_tokens=on_special_tokens)
 
     async def generate(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
@@ -31,6 +31,7 @@ from cosd_providers.contract import (
     Usage,
 )
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.scoring import TIES, Chain, Choice, Draft, Position, answer, boundaries, within
 from cosd_providers.scripted_models import Model, ScriptToken, TableModel, TextModel
 from cosd_providers.text import sendable
@@ -88,6 +89,8 @@ class ScriptedProvider:
         probs: whether any probability is told.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: what its chat template writes before an answer; None for a model without one.
+        template: its chat template: messages become the text to go on from. By default each is a line such as
+            `"user: Hello"`, and the answer follows `"assistant: "`.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: what goes wrong.
@@ -103,6 +106,7 @@ class ScriptedProvider:
     probs: bool = True
     context: int | None = None
     answer_cue: str | None = None
+    template: Callable[[Sequence[Message]], str] | None = None
     request_delay: float = 0.0
     token_delay: float = 0.0
     faults: Sequence[Fault] = ()
@@ -133,6 +137,13 @@ class ScriptedProvider:
         """What this provider was made to be."""
         capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True, probs=self.probs)
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
+
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:  # noqa: ARG002
+        """The conversation by its template; see `messages.Chat`."""
+        if self.template is not None:
+            return Turn(self, self.template(messages))
+        lines = [f"{message.role}: {message.content}" for message in messages]
+        return Turn(self, "\n".join(lines if messages[-1].role == "assistant" else [*lines, "assistant: "]))
 
     async def generate(
         self,

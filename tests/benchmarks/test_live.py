@@ -99,7 +99,7 @@ async def test_every_method_writes_the_same_text_on_real_servers(pair: Pair) -> 
     assert usage["draft"]["requests"] == compared.answers["c: one by one"][0].tokens
     assert usage["assistant"]["requests"] >= compared.answers["c: one by one"][0].tokens
     rounds = compared.answers["b: K=32"][0]
-    assert rounds.more["usage"]["draft"]["requests"] == 1 + compared.references[0].iterations - 1
+    assert rounds.more["usage"]["draft"]["requests"] >= compared.references[0].iterations  # more where one is hidden
     markdown = compared.table("here", {}).markdown()
     assert "| floor" in markdown
 

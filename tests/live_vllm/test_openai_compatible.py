@@ -62,9 +62,9 @@ async def test_draft(url: str, vllm_name: str, dialect: str) -> None:
 
 async def test_messages(url: str, vllm_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(asking: object) -> None:
-        """These models' template trims an answer that is continued: see below. None is continued here."""
+        """One of these templates trims an answer that is continued: see below. None is continued here."""
 
-    monkeypatch.setattr("cosd_providers.openai.adapter.check_started", nothing)
+    monkeypatch.setattr("cosd_providers.openai.learning.check_started", nothing)
     async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:
         *tokens, end = await draft(provider, MIXED, limit=64)
     messages = [{"role": "user", "content": MIXED}]
@@ -77,8 +77,8 @@ async def test_messages(url: str, vllm_name: str, monkeypatch: pytest.MonkeyPatc
     assert end == DraftEnd("end")
 
 
-async def test_messages_whose_template_trims_them(url: str) -> None:
-    async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:  # these models' template does
+async def test_messages_whose_template_trims_them(vllm_pair: Pair) -> None:
+    async with OpenAICompatible(vllm_pair.facts, dialect="vllm", api="chat") as provider:  # this model's template does
         with pytest.raises(UnsupportedError, match="takes white space off the end of an answer"):
             await draft(provider, MIXED, b" The capital")
 

@@ -21,6 +21,7 @@ TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
 Strategy = Literal["echo", "list", "singles", "continuation"]
 STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
 ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
+CUES = {"sums": "<|im_end|>\n<|im_start|>assistant\n", "facts": "[/INST]"}
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def test_description(url: str, vllm_name: str, version: str) -> None:
     assert (info.engine, info.endpoint, info.model, info.context) == ("vllm", url, vllm_name, 512)
     assert info.build == version
     assert info.capabilities.token_ids
-    assert info.answer_cue == "\nA:"
+    assert info.answer_cue == CUES[vllm_name]
     async with Vllm(url, model="gpt-9") as provider:
         with pytest.raises(ModelChoiceError, match=f"no model 'gpt-9'; the server has '{vllm_name}'"):
             await provider.describe()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Self, TypeVar, cast
@@ -11,15 +11,22 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from cosd_providers.chat.templates import Template, TemplateRefusal
+from cosd_providers.chat.turns import Talk
+from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 
-__all__ = ["Adapter", "checked_extra"]
+__all__ = ["NO_TEMPLATE", "Adapter", "checked_extra"]
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """What a server tells of a model that stays the same as long as the model does."""
 
 _NEAR_SECONDS = 0.005
+
+NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
+"""What helps where a server renders no chat template."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -35,6 +42,8 @@ class Adapter:
     _ready_route: str | None = None
     _near = False
     _recalled: Mapping[str, Any] | None = None
+    _talk: Talk | None = None
+    _template: Template | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
@@ -56,12 +65,59 @@ class Adapter:
         A stream that is left takes its connection with it, and a new one costs a round trip, with TLS two or three.
         Nothing is done for a server that is so near that this is no time, nor with a client of the user's own.
         """
-        if self._ready_route is None or self._near or not self._transport.makes_connections:
+        if self._ready_route is None or self._near or self._transport._user_client is not None:
             return
         began = time.monotonic()
         with suppress(ProviderError):
             await self._transport.get(self._ready_route, once=True, quick=True)
             self._near = time.monotonic() - began < _NEAR_SECONDS
+
+    def use_template(self, template: Template) -> None:
+        """Renders conversations with this template, and not with the server's."""
+        self._template = template
+
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation; see `messages.Chat`."""
+        if self._talk is None:
+            self._talk = Talk(self._transport.endpoint)
+        return await self._talk.turn(self, messages, on_special_tokens)
+
+    async def render(self, messages: list[dict[str, str]]) -> str:
+        """The conversation as the model reads it, up to where its answer begins.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: there is no template.
+        """
+        if self._template is None:
+            return await self._render(messages)
+        try:
+            text: object = self._template(messages)
+        except (ProviderError, TemplateRefusal):
+            raise
+        except Exception as error:  # a user's function may refuse in its own way, such as a tokenizer's
+            raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            words = f"the function given as chat_template must return text, not {type(text).__name__}"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint)
+        return text
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
+        """By the server's template. An adapter whose server renders has its own; raises as `render`."""
+        words = "the server does not render its chat template"
+        raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=NO_TEMPLATE)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without a beginning-of-sequence token that the server adds by itself."""
+        return prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook
+        """The model, given token ids for a prompt: each piece encoded by itself. None where it takes text only."""
+        return None
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The model's encoding of a text; see `contract.Provider`."""
+        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()

@@ -102,11 +102,6 @@ class Transport:
         self._limiter = Limiter(limits)
         self._urls: dict[str, httpx.URL] = {}  # by route: to read one takes as long as to send a request
 
-    @property
-    def makes_connections(self) -> bool:
-        """Whether the connections are its own, and not those of a user's client."""
-        return self._user_client is None
-
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
 

@@ -17,24 +17,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import (
     Capabilities,
     DraftEnd,
     Piece,
     Proposal,
+    Provider,
     Question,
     ServerInfo,
     Token,
     Usage,
 )
-from cosd_providers.errors import ResponseError, StatusError
+from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -43,7 +46,7 @@ from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.drafting import Drafting
 from cosd_providers.llama_cpp.examining import LlamaCppWire
 from cosd_providers.llama_cpp.reading import Server
-from cosd_providers.llama_cpp.wire import OWNED, Ids, Models, Pieces, Prefix, Props, Rendered, Slots
+from cosd_providers.llama_cpp.wire import OWNED, Head, Ids, Models, Pieces, Prefix, Props, Rendered, Slots
 from cosd_providers.once import Once
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import answer, boundaries, within
@@ -76,6 +79,7 @@ class LlamaCpp(Adapter):
     """
 
     _ready_route = "/health"
+    _head: Head = Head()
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class LlamaCpp(Adapter):
         )
         self._completions = Completions(self._transport, model, extra)
         self._server: Once[Server] = Once()
+        self._beginning: Once[str] = Once()
 
     async def describe(self) -> ServerInfo:
         """Asks for models, context and special tokens, once."""
@@ -115,7 +120,7 @@ class LlamaCpp(Adapter):
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
-        start: Prefix = [prompt + sendable(text)] if continuation is None else list(continuation)
+        start = self._head.prefix(prompt, text) if continuation is None else list(continuation)
         drafting = Drafting(
             self._transport,
             self._completions,
@@ -139,9 +144,10 @@ class LlamaCpp(Adapter):
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
 
         async def encode(place: int) -> list[int]:
-            return await self._ids(prompt + sendable(text[:place]))
+            return await self._all_ids(self._head.prefix(prompt, text[:place]))
 
-        asked, go_on = questions, partial(self._completions.go_on, server, prompt=prompt, text=text, usage=usage)
+        start = partial(self._head.prefix, prompt)
+        asked, go_on = questions, partial(self._completions.go_on, server, start=start, text=text, usage=usage)
         ways: Ways[list[Proposal | None]] = {
             "list": lambda: answer(asked, go_on),
             "singles": lambda: answer(asked, partial(go_on, singly=True)),
@@ -175,20 +181,42 @@ class LlamaCpp(Adapter):
             pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
         return pieces
 
-    async def _ids(self, text: str) -> list[int]:
+    async def begun(self, prompt: str) -> str:
+        """Without the beginning-of-sequence token that the server puts before a text."""
+        if self._template is None:
+            return prompt  # the server has seen to it
+        return prompt.removeprefix(await self._beginning.get(self._find_beginning))
+
+    async def _find_beginning(self) -> str:
+        """The beginning-of-sequence token that the server puts before a text; empty where it puts none."""
+        return (await self._ask_props()).bos_token if await self._ids("", special=True) else ""
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:
+        """The model, given ids for all of a prompt but its last piece; None where its tokenizer adds spaces to them."""
+        ids, more = await self._ids(pieces[0], special=True), [await self._encode(piece) for piece in pieces[1:]]
+        if b"".join(one.data for found in more for one in found) != "".join(pieces[1:]).encode():
+            return None
+        view = copy(self)
+        view._head = Head("".join(pieces[:-1]), (*ids, *(one.id for found in more[:-1] for one in found)))
+        return view
+
+    async def _all_ids(self, prefix: Prefix) -> list[int]:
         """The encoding of a prompt, with what the model has put around it."""
-        model = {"model": self._model} if self._model else {}
-        body = {"content": text, "add_special": True, "parse_special": True, **model}
+        ids: list[int] = []
+        for at, part in enumerate(prefix):
+            ids += await self._ids(part, special=not at) if isinstance(part, str) else [part]
+        return ids
+
+    async def _ids(self, text: str, *, special: bool) -> list[int]:
+        body = self._named(content=text, add_special=special, parse_special=True)
         return self._read(Ids, await self._transport.post("/tokenize", body)).tokens
 
     async def _encode(self, text: str) -> list[Piece]:
-        body: dict[str, object] = {"content": text, "add_special": False, "parse_special": True, "with_pieces": True}
-        if self._model:
-            body["model"] = self._model
-        raw = self._read(Pieces, await self._transport.post("/tokenize", body)).tokens
-        return [
-            Piece(item.id, item.piece.encode() if isinstance(item.piece, str) else bytes(item.piece)) for item in raw
-        ]
+        asked = self._named(content=text, add_special=False, parse_special=True, with_pieces=True)
+        return self._read(Pieces, await self._transport.post("/tokenize", asked)).pieces()
+
+    def _named(self, **fields: object) -> dict[str, object]:
+        return {**fields, "model": self._model} if self._model else fields
 
     async def examine(self) -> LlamaCppWire:
         """The server, to be asked freely."""
@@ -206,7 +234,7 @@ class LlamaCpp(Adapter):
     async def _learn(self) -> Server:
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
         model = self._choose(await ask(Models, "/v1/models"))
-        props = await ask(Props, f"/props?model={quote(self._model)}" if self._model else "/props")
+        props = await ask(Props, self._props_route())
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
         if not visible:
@@ -229,17 +257,30 @@ class LlamaCpp(Adapter):
     async def _answer_cue(self) -> str | None:
         """What the chat template writes before an answer; None where the model has no template of its own."""
         mark = "\U000f0000"
-        body: dict[str, object] = {"messages": [{"role": "user", "content": mark}]}
-        if self._model:
-            body["model"] = self._model
         try:
-            rendered = self._read(Rendered, await self._transport.post("/apply-template", body)).prompt
-        except (StatusError, ResponseError):
+            rendered = await self._render([{"role": "user", "content": mark}])
+        except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):
             return None
         cue = rendered.rpartition(mark)[2]
         # A model without a template is given ChatML by the server: then its marks are no tokens of the model.
         own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
         return cue if own and mark in rendered else None
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        """By `/apply-template`, which leaves out the beginning-of-sequence token that `/completion` adds."""
+        try:
+            found = await self._transport.post("/apply-template", self._named(messages=messages))
+            return self._read(Rendered, found).prompt
+        except InvalidRequestError as error:  # what the template raises comes so
+            if error.status == 404:  # an older server
+                return await super()._render(messages)
+            raise TemplateRefusal(error.args[0]) from None
+
+    def _props_route(self) -> str:
+        return f"/props?model={quote(self._model)}" if self._model else "/props"
+
+    async def _ask_props(self) -> Props:
+        return self._read(Props, await self._transport.get(self._props_route()))
 
     async def _speculates(self) -> bool:
         """Whether the server says so; it need not show its slots."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cosd_providers.concurrency import concurrently
@@ -13,7 +13,6 @@ from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, sent
 from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import TIES, Chain, Position
-from cosd_providers.text import sendable
 
 __all__ = ["Completions"]
 
@@ -82,16 +81,23 @@ class Completions:
         return positions
 
     async def go_on(
-        self, server: Server, chains: list[Chain], prompt: str, text: bytes, usage: Usage, *, singly: bool = False
+        self,
+        server: Server,
+        chains: list[Chain],
+        start: Callable[[bytes], Prefix],
+        text: bytes,
+        usage: Usage,
+        *,
+        singly: bool = False,
     ) -> list[list[Position]]:
-        """What follows in each chain, from its ids; none where the context is full."""
-        prefixes: list[Prefix] = [[prompt + sendable(text[: chain.question.start]), *chain.ids] for chain in chains]
+        """What follows in each chain, from its ids; none where the context is full. `start` is prompt and a text."""
+        prefixes: list[Prefix] = [[*start(text[: chain.question.start]), *chain.ids] for chain in chains]
         wanted = max(chain.wanted for chain in chains)
         try:
             return await self.greedy(server, prefixes, wanted, usage, singly=singly)
         except ContextLengthError:
             if len(chains) > 1:
-                return [(await self.go_on(server, [chain], prompt, text, usage))[0] for chain in chains]
+                return [(await self.go_on(server, [chain], start, text, usage))[0] for chain in chains]
             if not chains[0].ids:  # the text itself is too long for this model
                 raise
             return [[]]  # its answer has reached the end of the context: it cannot go on

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, model_validator
 
-from cosd_providers.contract import Usage
+from cosd_providers.contract import Piece, Usage
 from cosd_providers.parsing import unless_none
+from cosd_providers.text import sendable
 
 __all__ = [
     "FIELDS",
@@ -16,6 +18,7 @@ __all__ = [
     "Answer",
     "Answers",
     "Entry",
+    "Head",
     "Ids",
     "Models",
     "Pieces",
@@ -28,7 +31,25 @@ __all__ = [
 ]
 
 Prefix = list[str | int]
-"""A prompt: a text, and the ids that follow it."""
+"""A prompt: a text, and the ids that follow it; ids may stand before the text, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a prompt that is sent as ids, so that nothing in it is read as a special token.
+
+    Attributes:
+        text: what a prompt begins with.
+        ids: that text.
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+
+    def prefix(self, prompt: str, text: bytes) -> Prefix:
+        """A prompt and the response so far."""
+        return [*self.ids, prompt.removeprefix(self.text) + sendable(text)]
+
 
 GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -134,6 +155,12 @@ class Pieces(BaseModel):
 
     tokens: list[RawPiece]
 
+    def pieces(self) -> list[Piece]:
+        """In bytes."""
+        return [
+            Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.tokens
+        ]
+
 
 class Ids(BaseModel):
     """The answer of `/tokenize` without the pieces."""
@@ -161,6 +188,7 @@ class Props(BaseModel):
     """The answer of `/props`."""
 
     default_generation_settings: Settings
+    bos_token: str = ""
     eos_token: str = ""
     build_info: str | None = None
 

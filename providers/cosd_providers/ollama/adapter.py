@@ -16,6 +16,7 @@ November 2026; no such server was at hand to run:
   has the next request from here.
 - What the prompt has in tokens is told with the last event; on some versions without those from the cache, so that
   too little is billed then. A draft that is left early is billed what was seen.
+- Its chat templates are Go's, and no route renders them: messages need a template of the user's own.
 - A stream that says the same token for long (30 times, 100 in later versions) is broken off by the server.
 """
 
@@ -28,7 +29,7 @@ from typing import Any
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.http.adapter import Adapter
+from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.ollama.asking import Generating, checked
@@ -37,6 +38,7 @@ from cosd_providers.ollama.learning import Known, learn
 from cosd_providers.once import Once
 from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.drafting import Drafting
+from cosd_providers.openai.learning import unbegun
 from cosd_providers.scoring import answer, boundaries
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
@@ -148,6 +150,15 @@ class Ollama(Adapter):
         if self._tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - none can be
+        words = "Ollama does not render a conversation for others: its templates are programs of its own"
+        raise self._unsupported(words, NO_TEMPLATE)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        await self._know()
+        return await unbegun(self._asking, prompt)
 
     async def examine(self) -> OllamaWire:
         """The server, to be asked freely."""

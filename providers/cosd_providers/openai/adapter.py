@@ -15,6 +15,8 @@ Such a server takes text only, and each shows its tokens in its own way: `openai
   then has no known probability (None). That server's native adapter knows it.
 - Before the first use it is looked into, where it is in doubt, whether a prompt reaches the model as it is (`templates`
   of the dialect) and whether an answer that is continued keeps the white space at its end (`api="chat"`).
+- A conversation is rendered by a user's own template, as raw text; over the route for messages it is sent as it is
+  (`conversing`).
 - The usage of a stream comes with its last event on most servers: one that is closed early counts what was seen.
 """
 
@@ -22,9 +24,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from cosd_providers.chat.lead import Led
+from cosd_providers.chat.templates import Template
 from cosd_providers.contract import (
     Capabilities,
     DraftEnd,
@@ -40,24 +45,19 @@ from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.openai.agreeing import Agreeing
 from cosd_providers.openai.asking import OWNED, Asking, Prefix
+from cosd_providers.openai.conversing import Conversing
 from cosd_providers.openai.dialects import Dialect, dialect_of
 from cosd_providers.openai.drafting import Drafting
 from cosd_providers.openai.echo import Echo
 from cosd_providers.openai.examining import CompletionsWire, wire_of
-from cosd_providers.openai.learning import (
-    Known,
-    check_continued,
-    check_probs,
-    check_raw,
-    check_started,
-    check_tokenizer,
-    choose,
-)
+from cosd_providers.openai.learning import Known, check_tokenizer, learn, no_probs, unbegun
 from cosd_providers.openai.proposing import Proposing, cannot_score
 from cosd_providers.openai.remembering import Kept, kept, taken_up
+from cosd_providers.openai.wire import Conversation
 from cosd_providers.scoring import answer, within
 from cosd_providers.strategies import Chooser, checked_strategy
 from cosd_providers.text import sendable
@@ -90,6 +90,8 @@ class OpenAICompatible(Adapter):
     Raises:
         ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
     """
+
+    _chats: OpenAICompatible | None = None
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class OpenAICompatible(Adapter):
         self._listing = self._dialect.models
         self._known: Once[Known] = Once()
         self._info: Once[ServerInfo] = Once()
+        self._conversing = Conversing(self._transport.endpoint, self._asking)
 
     def __repr__(self) -> str:
         return (
@@ -177,7 +180,7 @@ class OpenAICompatible(Adapter):
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
         known = await self._know()
         if not known.probs:
-            raise self._no_probs()
+            raise no_probs(self._transport.endpoint)
         await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
         drafting = Drafting(self._asking, prompt, text, usage, known.context, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
@@ -196,7 +199,7 @@ class OpenAICompatible(Adapter):
         await self._asking.check_whole(whole, usage)
         if not known.probs:
             if questions is None or not all(question.word for question in questions):
-                raise self._no_probs()
+                raise no_probs(self._transport.endpoint)
             found = await answer(questions, Agreeing(self._asking, prompt, text, usage).ask)
             listed = len(questions) > 1 and self._asking.lists
             usage.answered_by("list" if listed else "singles", len(questions))
@@ -227,6 +230,37 @@ class OpenAICompatible(Adapter):
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
 
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation; see `messages.Chat`."""
+        await self._know()
+        if self._api == "completions":
+            if self._chats is None:
+                self._chats = self._of_chat(Conversation())
+            return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+        around, prompt, lead, warnings = await self._conversing.begin(self, messages, on_special_tokens)
+        view = self._of_chat(around)
+        return Turn(Led(view, lead.encode()) if lead else view, prompt, warnings)
+
+    def _of_chat(self, conversation: Conversation) -> Self:
+        """This server, asked to answer a conversation."""
+        view = copy(self)
+        view._asking = self._asking.of_chat(conversation)
+        return view
+
+    def use_template(self, template: Template) -> None:
+        """Renders conversations with this template.
+
+        Raises:
+            ValueError: the server renders them itself.
+        """
+        if self._api == "chat":
+            raise ValueError("chat_template needs api='completions': over the chat route the server renders messages")
+        super().use_template(template)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        return await unbegun(self._asking, prompt)
+
     async def _know(self) -> Known:
         """What has to be known before the first use; found out once, and counted nowhere."""
         return await self._known.get(self._learn)
@@ -252,32 +286,11 @@ class OpenAICompatible(Adapter):
             if self._tokenizer is not None and name != one.tokenizer:
                 await check_tokenizer(self._asking, self._dialect, self._tokenizer)
             return known
-        known = await choose(self._transport, self._dialect, self._model)
-        self._asking.model = known.model
-        if self._api == "chat":
-            check_continued(self._asking, self._dialect)
-        read = await check_probs(self._asking, self._dialect) if self._dialect.probs is None else None
-        if self._api == "completions" and self._dialect.templates:
-            await check_raw(self._asking, read)
-        if self._api == "completions" and self._tokenizer is not None:
-            await check_tokenizer(self._asking, self._dialect, self._tokenizer)
-        if self._api == "chat":
-            await check_started(self._asking)
-        context = known.context if self._context is None else self._context
-        return Known(known.model, context, self._asking.probs)
+        return await learn(self._asking, self._transport, self._dialect, self._model, self._tokenizer, self._context)
 
     async def _scores(self, usage: Usage) -> bool:
         """Whether the server is proved to tell the probabilities of a text's own tokens."""
         return self._api == "completions" and self._asking.probs and await self._echo.tells(usage)
-
-    def _no_probs(self) -> UnsupportedError:
-        words = "the server gives no probabilities with its tokens, although asked (logprobs)"
-        hint = (
-            "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
-            " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or"
-            " llama.cpp's?"
-        )
-        return self._unsupported(words, hint)
 
     def _unsupported(self, words: str, hint: str) -> UnsupportedError:
         return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

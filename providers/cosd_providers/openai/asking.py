@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
@@ -22,7 +23,7 @@ from cosd_providers.errors import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.openai.dialects import ENDS, Dialect
 from cosd_providers.openai.hidden import whole_characters
-from cosd_providers.openai.wire import Answer, Billed, Completion, bill
+from cosd_providers.openai.wire import Answer, Billed, Completion, Conversation, bill
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tokenization import Tokenizer, count
@@ -68,10 +69,12 @@ class Asking:
 
     Attributes:
         endpoint: of the server.
+        api: the route that is used.
         ends: strings and ids of ends of sequence; one is added when it is first seen.
         model: the model's id.
         lists: whether one request may hold a list of prompts; None before it was tried.
         probs: whether probabilities are asked for.
+        conversation: what stands around prompt and text, over a route for messages.
     """
 
     def __init__(
@@ -82,17 +85,15 @@ class Asking:
         tokenizer: Tokenizer | None,
         extra: Mapping[str, object],
     ) -> None:
-        self.model = ""
+        self.api, self.model = api, ""
         self.ends: set[str | int] = {*ENDS}
         self.endpoint = transport.endpoint
         self.lists = dialect.lists if api == "completions" else False
         self.repeats = dialect.repeats
         self.probs = dialect.probs is not False
-        self._transport = transport
-        self._dialect = dialect
-        self._api = api
-        self._tokenizer = tokenizer
-        self._extra = extra
+        self.conversation = Conversation()
+        self._transport, self._dialect = transport, dialect
+        self._tokenizer, self._extra = tokenizer, extra
         self._checked: OrderedDict[bytes, int] = OrderedDict()
         self._counted: OrderedDict[bytes, int] = OrderedDict()
 
@@ -103,10 +104,10 @@ class Asking:
         Raises:
             UnsupportedError: the server has no such route.
         """
-        path = self._dialect.completions if self._api == "completions" else self._dialect.chat
+        path = self._dialect.completions if self.api == "completions" else self._dialect.chat
         if path is None:
-            other = "chat" if self._api == "completions" else "completions"
-            words = f"{self._dialect.engine} has no route for api={self._api!r}"
+            other = "chat" if self.api == "completions" else "completions"
+            words = f"{self._dialect.engine} has no route for api={self.api!r}"
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=f"Give api={other!r}.")
         return path
 
@@ -132,6 +133,13 @@ class Asking:
             async with aclosing(events) as answers:
                 yield answers
 
+    def of_chat(self, conversation: Conversation) -> Self:
+        """The same requests in a conversation. Whatever the model answers is text, special tokens too."""
+        view = copy(self)
+        view.conversation, view._checked, view._counted = conversation, OrderedDict(), OrderedDict()
+        view._extra = {**self._extra, **self._dialect.special}
+        return view
+
     async def many(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
         """At most `limit` raw tokens after each prefix, in as few requests as the server can do with."""
         if self.lists is False or len(prefixes) < 2:
@@ -156,7 +164,7 @@ class Asking:
             self.check_read(prefix, answer.usage)
         [choice] = answer.choices
         if self.repeats and choice.message and choice.message.content:
-            choice.message.content = choice.message.content.removeprefix(prefix.text)
+            choice.message.content = choice.message.content.removeprefix(self.conversation.answer(prefix.text))
         return answer
 
     def read(self, data: object) -> Answer:
@@ -169,7 +177,7 @@ class Asking:
 
     def count(self, prefix: Prefix) -> int | None:
         """How many tokens the server makes of it, without those of a chat template; None without a tokenizer."""
-        if self._tokenizer is None or self._api == "chat":
+        if self._tokenizer is None or self.api == "chat":
             return None
         key = sha256(prefix.whole.encode()).digest()
         if key not in self._counted:
@@ -214,19 +222,17 @@ class Asking:
         dialect = self._dialect
         common = {**dialect.extra, **self._extra, "model": self.model, **dialect.greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
-        if self._api == "completions":
+        if self.api == "completions":
             return {**common, "prompt": prefix.whole, **self.shown()}
-        messages: list[dict[str, object]] = [{"role": "user", "content": prefix.prompt}]
-        if prefix.text:
-            messages.append({"role": "assistant", "content": prefix.text, **dialect.continued})
-            common |= dialect.continues or {}
+        messages = self.conversation.messages(prefix.prompt, prefix.text, dialect.continued)
+        common |= (dialect.continues or {}) if messages[-1]["role"] == "assistant" else {}
         return {**common, "messages": messages, **self.shown()}
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
         """What asks for probabilities: `listed` most probable tokens at each place, or as many as may be asked for."""
         if not self.probs:
             return {}
-        if self._api == "completions":
+        if self.api == "completions":
             return {"logprobs": min(listed, self._dialect.most)}
         return {"logprobs": True, "top_logprobs": min(listed, self._dialect.chat_most)}
 

@@ -34,6 +34,7 @@ _SERVERS: Mapping[str, Dialect] = {
         echo=False,
         continues={"continue_final_message": True, "add_generation_prompt": False},
         repeats=True,
+        special={"reasoning_format": "none"},
         probs=True,
         end_prob=True,
         shows_parts=True,
@@ -47,6 +48,7 @@ _SERVERS: Mapping[str, Dialect] = {
         stream_options={"include_usage": True, "continuous_usage_stats": True},
         lists=True,
         continues={"continue_final_message": True, "add_generation_prompt": False},
+        special={"skip_special_tokens": False},
         probs=True,
         end_prob=True,
         chat_end_prob=True,
@@ -63,11 +65,13 @@ _SERVERS: Mapping[str, Dialect] = {
         lists=False,
         probs=True,
     ),
-    # From documentation: `echo` with `logprobs` works; sampling defaults come from the model's own configuration.
+    # From documentation: `echo` with `logprobs` works; sampling defaults come from the model's own configuration. From
+    # its source: a message is continued (since March 2025), its text encoded by itself behind the rendered rest.
     "sglang": Dialect(
         "sglang",
         greedy={**GREEDY, **NEUTRAL, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
         lists=True,
+        continues={"continue_final_message": True},
         end_prob=True,
     ),
     # From documentation (0.4): no probabilities on either route (issue 60 of lmstudio-ai/lms is open since 2024), and

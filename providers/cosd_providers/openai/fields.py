@@ -81,6 +81,8 @@ class Dialect:
         refusals: what else it may say, and what that means.
         end_prob: whether the probability of the end of sequence is told.
         chat_end_prob: the same for a stream of messages.
+        special: fields with which an answer in a conversation holds all that the model writes but its end: special
+            tokens too, and what it thinks.
         shows_parts: whether a stream is known to show the characters that are made of several tokens. Elsewhere an
             answer is asked again, as a whole, at the first token that shows nothing.
         keep_alive: whether a connection may be used again after a stream.
@@ -119,6 +121,7 @@ class Dialect:
     refusals: tuple[Refusal, ...] = ()
     end_prob: bool = False
     chat_end_prob: bool = False
+    special: Mapping[str, object] = field(default_factory=lambda: _NO_FIELDS)
     shows_parts: bool = False
     keep_alive: bool = True
     known_text: str = "The capital of France is Paris, and the capital of Spain is Madrid."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,12 +22,14 @@ from cosd_providers.openai.wire import Completion, Listed, Models, steps
 from cosd_providers.parsing import parse
 from cosd_providers.tokenization import Tokenizer, count
 
-__all__ = ["Known", "check_continued", "check_probs", "check_raw", "check_started", "check_tokenizer", "choose"]
+__all__ = ["Known", "check_tokenizer", "choose", "learn", "no_probs", "unbegun"]
 
 _NAMED = 8  # models that an error lists
 _STARTED = "4711 and 0815"  # of several tokens: no single one says it
 _SURE = 1 - 1e-6
 _BARE = 4  # tokens, at most, of a letter with the special tokens before it
+_BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|\[BOS\]")
+"""How the beginning of a sequence is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,52 @@ async def choose(transport: Transport, dialect: Dialect, model: str | None) -> K
         words = f"{problem}; the server has {names + more or 'told of none'}"
         raise ModelChoiceError(words, endpoint=transport.endpoint, hint="Give one as `model`.")
     return Known(found.id, found.max_model_len) if found else Known(model or "", None)
+
+
+async def learn(
+    asking: Asking,
+    transport: Transport,
+    dialect: Dialect,
+    model: str | None,
+    tokenizer: Tokenizer | None,
+    context: int | None,
+) -> Known:
+    """Finds out which model is asked, and that the route which is used does as it is told.
+
+    Args:
+        asking: requests to the server; is given the model.
+        transport: the server.
+        dialect: its ways.
+        model: which of its models, where one was named.
+        tokenizer: the model's own, where it was given.
+        context: tokens that fit, where that was given.
+
+    Raises:
+        UnsupportedError: it does not, or cannot be used.
+    """
+    known = await choose(transport, dialect, model)
+    asking.model = known.model
+    if asking.api == "chat":
+        check_continued(asking, dialect)
+    read = await check_probs(asking, dialect) if dialect.probs is None else None
+    if asking.api == "completions" and dialect.templates:
+        await check_raw(asking, read)
+    if asking.api == "completions" and tokenizer is not None:
+        await check_tokenizer(asking, dialect, tokenizer)
+    if asking.api == "chat":
+        await check_started(asking)
+    return Known(known.model, known.context if context is None else context, asking.probs)
+
+
+def no_probs(endpoint: str) -> UnsupportedError:
+    """The error where a server is asked for what needs probabilities, and tells none."""
+    words = "the server gives no probabilities with its tokens, although asked (logprobs)"
+    hint = (
+        "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
+        " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or"
+        " llama.cpp's?"
+    )
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> list[Listed]:
@@ -153,6 +202,17 @@ def _known_refusal(error: InvalidRequestError | AuthenticationError, said: str, 
         raise error
 
 
+async def unbegun(asking: Asking, prompt: str) -> str:
+    """A prompt without the beginning of sequence in front of it, where the server puts one before every text.
+
+    So it does where it reads more than one token of a letter. One that tells no usage is taken to.
+    """
+    found = _BEGINNING.match(prompt)
+    if found is None or await _read(asking, Prefix("a", "")) == 1:
+        return prompt
+    return prompt[found.end() :]
+
+
 async def check_raw(asking: Asking, read: int | None = None) -> None:
     """Asks for one token after a letter: if many tokens were read, a chat template stands around it.
 
@@ -211,7 +271,7 @@ async def check_started(asking: Asking) -> None:
         asking.repeats = choice.written.startswith(_STARTED)
     if plain is not None and plain == broken:
         words = "the chat template takes white space off the end of an answer that is to be continued"
-        hint = 'The model would write it again for ever. Give api="completions", with the template in the prompt.'
+        hint = 'The model would write it again for ever. Give api="completions", and the template as chat_template.'
         raise UnsupportedError(words, endpoint=asking.endpoint, hint=hint)
 
 

@@ -116,7 +116,11 @@ class Run:
 
 
 def _check_told(choice: Completion, spelling: Spelling, endpoint: str) -> None:
-    """An error where there is text and no probability with it."""
+    """An error where there is text and no probability with it, or where a part of the text was taken away."""
+    if choice.message is not None and choice.message.reasoning:
+        words = "the server takes what the model thinks out of its answer (reasoning), which cannot be continued then"
+        hint = "Start it without a reasoning parser, or have the model not think."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if choice.logprobs is not None and choice.logprobs.alone:
         words = "the server tells how probable its own token is, and not which ones are the most probable (logprobs)"
         hint = "Is there another server for this model, such as vLLM or llama.cpp's?"

@@ -6,12 +6,13 @@ decoded by itself: two spaces are one, a space is nothing. A text tells by its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from cosd_providers.text import first_character
 
-__all__ = ["endings", "readings", "spells"]
+__all__ = ["endings", "readings", "spells", "unspaced"]
 
 _LOST = "\ufffd".encode()
 _PART = 8  # bytes that a token without a string may say before a character that it leaves open, and that never is one
@@ -74,6 +75,16 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
         return bare and not core and size > 1 and follow(index + 1, at + size)
 
     return follow(0, 0)
+
+
+def unspaced(text: str, names: Iterable[str]) -> str:
+    """A decoded text without a space behind each of these special tokens.
+
+    Some tokenizers of SentencePiece's kind put one before whatever follows a special token, and their decoders leave it
+    there: then this is the text that was encoded.
+    """
+    known = "|".join(sorted({re.escape(name) for name in names}))
+    return re.sub(f"({known}) ", r"\1", text) if known else text
 
 
 def _known(data: bytes, text: bytes, at: int) -> Sequence[int]:

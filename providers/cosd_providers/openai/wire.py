@@ -16,9 +16,10 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.contract import Usage
+from cosd_providers.messages import Message as Said
 from cosd_providers.parsing import prob, unless_none
 
-__all__ = ["Answer", "Candidate", "Completion", "Models", "Step", "bill", "rest_of", "steps"]
+__all__ = ["Answer", "Candidate", "Completion", "Conversation", "Models", "Step", "bill", "rest_of", "steps"]
 
 _ID = re.compile(r"token_id:(\d+)")
 """How vLLM and others write a token where they are asked for ids."""
@@ -108,6 +109,36 @@ class Message(BaseModel):
     """What a chat answer, or an event of its stream, adds to the text."""
 
     content: str | None = None
+    reasoning: str | None = Field(None, validation_alias=AliasChoices("reasoning", "reasoning_content"))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What stands around the prompt and the text of a request.
+
+    Attributes:
+        earlier: the messages before the prompt.
+        role: whose message the prompt is.
+        started: what stands before the text in the answer.
+        lead: what the server writes before an answer that is continued: the model's own begins with it, too.
+    """
+
+    earlier: tuple[Said, ...] = ()
+    role: str = "user"
+    started: str = ""
+    lead: str = ""
+
+    def answer(self, text: str) -> str:
+        """The answer that is continued, for a text of the model's own."""
+        return self.started + (text.removeprefix(self.lead) or text)
+
+    def messages(self, prompt: str, text: str, continued: Mapping[str, object]) -> list[dict[str, object]]:
+        """All messages; a started answer has the fields with which it is `continued`."""
+        sent: list[dict[str, object]] = [{"role": one.role, "content": one.content} for one in self.earlier]
+        sent.append({"role": self.role, "content": prompt})
+        if answer := self.answer(text):
+            sent.append({"role": "assistant", "content": answer, **continued})
+        return sent
 
 
 class Completion(BaseModel):

@@ -18,15 +18,18 @@ to run:
 - A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
 - `--allow-auto-truncate` cuts a prompt in silence: that is seen by the number of tokens that were read.
 - What a request leaves out falls back to `--preferred-sampling-params`.
+- `/v1/tokenize` renders messages since 2026, as the chat route does; with `/v1/detokenize` that is a text.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
@@ -34,6 +37,7 @@ from cosd_providers.errors import InvalidRequestError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.sglang.asking import Asking
@@ -75,6 +79,8 @@ class Sglang(Adapter):
     """
 
     _ready_route = "/v1/models"
+    _chats: Sglang | None = None
+    _is_chat = False
 
     def __init__(
         self,
@@ -190,7 +196,7 @@ class Sglang(Adapter):
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, none added; how tokens share the bytes of a character is not told (`Strings`)."""
         server = await self._known()
-        if self._asking.tokenizer is not None:
+        if self._asking.tokenizer is not None and self._asking.head is None:
             return self._asking.tokenizer.encode(text)
         [ids] = await self._asking.encode(server.info.model, [text])
         found = await Strings(self._asking, server, Usage()).spelt(ids)
@@ -204,6 +210,38 @@ class Sglang(Adapter):
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
         return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
 
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation; see `messages.Chat`."""
+        await self._known()
+        if self._chats is None:
+            self._chats = self._of_chat()
+        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        return await self._asking.rendered((await self._known()).info.model, messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        server = await self._server.get(self._find)
+        if self._template is None or not server.beginning:
+            return prompt
+        try:
+            [beginning] = await self._asking.decode(server.info.model, [server.beginning], specials=True)
+        except InvalidRequestError:  # older versions decode nothing for others
+            return prompt
+        return prompt if prompt.startswith(beginning) else beginning + prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Self | None:
+        """The model, given token ids for a prompt: each piece encoded by itself."""
+        head = await self._asking.headed((await self._known()).info.model, pieces)
+        return None if head is None else self._of_chat(head)
+
+    def _of_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Self:
+        """This server, asked to go on with texts that a chat template has begun."""
+        view = copy(self)
+        view._is_chat, view._add_special_tokens, view._asking = True, False, self._asking.of_chat(head)
+        return view
+
     async def examine(self) -> SglangWire:
         """The server, to be asked freely."""
         return SglangWire(self._transport, self._asking, await self._known())
@@ -215,8 +253,12 @@ class Sglang(Adapter):
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
+        known = await self._server.get(self._find)
+        return replace(known, beginning=[], shows=True) if self._is_chat else known
+
+    async def _find(self) -> Server:
         find = partial(learn, self._transport, self._asking, self._model)
-        return await self._server.get(partial(self._recollected, Server, find))
+        return await self._recollected(Server, find)
 
     def _check_something(self, server: Server, prompt: str | list[int]) -> None:
         """An error where the server has nothing to go on from."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
-from cosd_providers.errors import ContextLengthError, ResponseError, StatusError
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ResponseError,
+    ServerError,
+    StatusError,
+    UnsupportedError,
+)
+from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
+from cosd_providers.openai.strings import unspaced
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.sglang.reading import checked
@@ -21,6 +32,7 @@ __all__ = ["Asking"]
 
 _LIST = 64  # prompts in one request
 _REMEMBERED = 32  # encodings that are kept: they are long
+_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # what may be a special token
 _STREAMED = 2  # most probable tokens in a draft, to see that it is greedy
 
 
@@ -32,16 +44,31 @@ class Asking:
         extra: merged into every generation request.
         tokenizer: the model's own, where it was given: it is asked instead of the server.
         special_tokens: whether special tokens are put before a text, where the model has some.
+        head: the beginning of texts that has these ids, whatever it looks like.
     """
 
     def __init__(
-        self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None, special_tokens: bool
+        self,
+        transport: Transport,
+        extra: Mapping[str, object],
+        tokenizer: Tokenizer | None,
+        special_tokens: bool,
+        *,
+        head: tuple[str, Sequence[int]] | None = None,
     ) -> None:
         self._transport = transport
         self._extra = extra
         self._special_tokens = special_tokens
         self._ids: OrderedDict[str, list[int]] = OrderedDict()
         self.tokenizer = tokenizer
+        self.head = head
+
+    def of_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Asking:
+        """The same requests for texts that a chat template has begun: it has written the beginning of sequence itself.
+
+        With `head` texts that begin with it have its ids.
+        """
+        return Asking(self._transport, self._extra, self.tokenizer, special_tokens=False, head=head)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but texts."""
@@ -99,6 +126,13 @@ class Asking:
 
     async def encode(self, model: str, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; those of the last texts are kept."""
+        if self.head is not None:
+            begun, ids = self.head
+            rest = await self._encode(model, [text.removeprefix(begun) for text in texts])
+            return [[*ids, *more] if text.startswith(begun) else more for text, more in zip(texts, rest, strict=True)]
+        return await self._encode(model, texts)
+
+    async def _encode(self, model: str, texts: Sequence[str]) -> list[list[int]]:
         if self.tokenizer is not None:
             return [[piece.id for piece in self.tokenizer.encode(text)] for text in texts]
         known = {text: self._ids[text] for text in texts if text in self._ids}
@@ -129,13 +163,56 @@ class Asking:
         """One message of a user as the model's chat template writes it, up to the answer; None where not told."""
         if self.tokenizer is not None:
             return None
-        messages = [{"role": "user", "content": content}]
         try:
-            found = await self._transport.post("/v1/tokenize", {"model": model, "messages": messages})
-            ids = parse(Rendered, found, self._transport.endpoint).tokens
+            ids = await self._templated(model, [{"role": "user", "content": content}])
             return (await self.decode(model, [ids], specials=True))[0]
         except (StatusError, ResponseError):  # older versions know no messages here
             return None
+
+    async def rendered(self, model: str, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation as the model's chat template writes it, up to the answer; its ids are the server's own.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: the server does not render it; or its text is read as something else.
+        """
+        endpoint = self._transport.endpoint
+        try:
+            ids = await self._templated(model, messages)
+            text = (await self.decode(model, [ids], specials=True))[0]
+        except InvalidRequestError as error:
+            said = str(error.args[0])
+            if error.status == 404 or "prompt" in said.lower():  # an older version asks for that
+                words = "this version of SGLang does not render messages (/v1/tokenize)"
+                hint = f"Update it. Or: {NO_TEMPLATE}"
+                raise UnsupportedError(words, endpoint=endpoint, hint=hint) from None
+            raise TemplateRefusal(said) from None
+        except ServerError as error:
+            if error.status != 500:
+                raise
+            raise TemplateRefusal(str(error.args[0])) from None
+        texts = [text, unspaced(text, _MARKER.findall(text))]
+        for one, own in zip(texts, await self._encode(model, texts), strict=True):
+            if own == ids:
+                return one
+        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
+        raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE)
+
+    async def _templated(self, model: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        found = await self._transport.post("/v1/tokenize", {"model": model, "messages": list(messages)})
+        return parse(Rendered, found, self._transport.endpoint).tokens
+
+    async def headed(self, model: str, pieces: Sequence[str]) -> tuple[str, Sequence[int]] | None:
+        """All of the pieces but the last one with their ids, each encoded by itself; None where that is another text.
+
+        Some tokenizers put a space before whatever they encode.
+        """
+        found = await self._encode(model, pieces)
+        if self.tokenizer is None:
+            whole = (await self.decode(model, [[n for ids in found for n in ids]], specials=True))[0]
+            if whole != "".join(pieces):
+                return None
+        return "".join(pieces[:-1]), [n for ids in found[:-1] for n in ids]
 
     async def ends(self, server: Server, token_id: int, usage: Usage) -> bool:
         """Whether an answer is over with this token: it is forced, to see.

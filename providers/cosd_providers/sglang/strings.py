@@ -110,8 +110,9 @@ class Strings:
         """
         if token_id in self._server.specials:
             end = token_id in self._server.ends
-            name = self._server.specials[token_id] or None
-            return Choice(token_id, Token(b"", prob, end=end, name=name if end else None))
+            name = self._server.specials[token_id]
+            shown = name.encode() if self._server.shows and not end else b""
+            return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
         data = self._says((*run, token_id))
         assert data is not _UNKNOWN
         return Choice(token_id, Token(data or b"", prob), open=data is None)

@@ -147,6 +147,7 @@ class Server:
         begun: of these, how many bytes are whole before that character.
         specials: the ids that are no text, with their names.
         ends: those of them that end a sequence.
+        shows: whether the others are text in an answer, by their names.
     """
 
     info: ServerInfo
@@ -158,3 +159,4 @@ class Server:
     begun: Annotated[dict[Run, int], Field(exclude=True)] = field(default_factory=dict[Run, int])
     specials: dict[int, str] = field(default_factory=dict[int, str])
     ends: set[int] = field(default_factory=set[int])
+    shows: Annotated[bool, Field(exclude=True)] = False

@@ -11,6 +11,8 @@ was at hand to run:
   `--enable-prefill-logprobs`. A token above one half is the most probable one: that is the **filter** of `propose`.
 - Errors of `/generate_stream` come as an event, after a status of success.
 - A prompt that is too long is refused; where the server has no fast tokenizer, it is cut without a word.
+- `/chat_tokenize` renders messages. Its text has the beginning of sequence that `/generate` puts before every text: it
+  is taken off. Special tokens that a user's message holds as text are read as such: no request takes ids.
 - Only the end of a stream tells what the prompt has in tokens. A draft that is left before it is billed what was
   counted beside it; where the text is long and most of it was counted before, what it then has in proportion.
 """
@@ -19,20 +21,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
-from cosd_providers.errors import ModelChoiceError, ResponseError, StatusError
+from cosd_providers.errors import ModelChoiceError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.learning import ask_only
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
-from cosd_providers.parsing import parse
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
 from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
 from cosd_providers.text import sendable
@@ -40,13 +44,12 @@ from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.examining import TgiWire
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
-from cosd_providers.tgi.wire import OWNED, Info, Rendered
+from cosd_providers.tgi.wire import OWNED, Info
 from cosd_providers.tokenization import load_tokenizer
 
 __all__ = ["Tgi"]
 
 _DOUBLED = 16  # raw tokens of a chain, up to which as many are asked for again
-_MARK = "4711"  # stands for a user's message in a chat template
 
 _Known = dict[int, tuple[list[int], list[Position]]]
 
@@ -77,6 +80,8 @@ class Tgi(Adapter):
     """
 
     _ready_route = "/health"
+    _chats: Tgi | None = None
+    _is_chat = False
 
     def __init__(
         self,
@@ -223,6 +228,20 @@ class Tgi(Adapter):
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
         return await self._requests.pieces(await self._known(), text)
 
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation, special tokens in its answer shown; see `messages.Chat`."""
+        if self._chats is None:
+            self._chats = copy(self)
+            self._chats._is_chat = True
+        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        return await self._requests.rendered(messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        return await self._requests.unbegun(await self._known(), prompt)
+
     async def examine(self) -> TgiWire:
         """The server, to be asked freely."""
         return TgiWire(self._transport, self._requests, await self._known())
@@ -234,7 +253,8 @@ class Tgi(Adapter):
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
-        return await self._server.get(partial(self._recollected, Server, self._learn))
+        known = await self._server.get(partial(self._recollected, Server, self._learn))
+        return replace(known, shows=True) if self._is_chat else known
 
     async def _served(self, model: str) -> dict[str, Any]:
         """By `/info`: older versions have no `/v1/models`."""
@@ -254,7 +274,7 @@ class Tgi(Adapter):
             context=card.max_total_tokens,
             capabilities=able,
             longest_prompt=card.max_input_tokens,
-            answer_cue=await self._answer_cue(),
+            answer_cue=await self._requests.answer_cue(),
         )
         return Server(info, card.max_input_tokens, around, prefill and around is not None, top)
 
@@ -266,13 +286,3 @@ class Tgi(Adapter):
             words = f"no model {self._model!r}; the server has {info.model_id!r}"
             raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give that as `model`, or none.")
         return info
-
-    async def _answer_cue(self) -> str | None:
-        """What the chat template writes after a user's message."""
-        body = {"messages": [{"role": "user", "content": _MARK}]}
-        try:
-            rendered = parse(Rendered, await self._transport.post("/chat_tokenize", body), self._transport.endpoint)
-        except (StatusError, ResponseError):
-            return None
-        _, found, after = rendered.templated_text.rpartition(_MARK)
-        return after if found else None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ResponseError, UnsupportedError
@@ -106,6 +109,7 @@ class Server:
         prefill: whether it gives the probabilities of a prompt's tokens.
         top: how many of the most probable tokens it lists.
         ends: the ids that were seen to end a sequence.
+        shows: whether other special tokens are text in an answer.
     """
 
     info: ServerInfo
@@ -114,6 +118,7 @@ class Server:
     prefill: bool
     top: int
     ends: set[int] = field(default_factory=set[int])
+    shows: Annotated[bool, Field(exclude=True)] = False
 
     def position(self, event: Event) -> Position:
         """One step of a generation."""
@@ -134,7 +139,7 @@ class Server:
         if finish == "stop_sequence":
             words = "the server stops at a text of its own, although none was given"
             raise UnsupportedError(words, endpoint=self.info.endpoint)
-        if word.special:
+        if word.special and not self.shows:
             return Choice(word.id, Token(b"", prob_of(word)))
         check_own(prob_of(word), self.info.endpoint)
         unfinished = not word.text and single != ""

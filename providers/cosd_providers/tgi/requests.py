@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Usage
 from cosd_providers.counting import Counts
-from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ProviderError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded
-from cosd_providers.tgi.wire import Encoding, Event, Generated, allowed_top, parameters, prob_of
+from cosd_providers.tgi.wire import Encoding, Event, Generated, Rendered, allowed_top, parameters, prob_of
 from cosd_providers.tokenization import Tokenizer, count
 
 __all__ = ["Requests"]
@@ -26,6 +28,7 @@ __all__ = ["Requests"]
 _REMEMBERED = 4  # encodings that are kept: they are long
 _LONG = 2000  # characters: a text that is not longer is encoded at little cost
 _BYTES = 4  # of a token, about
+_MARK = "4711"  # stands for a user's message in a chat template
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -131,6 +134,44 @@ class Requests:
         words = "the server does not encode text for others (/tokenize), and this needs the tokens of a text"
         hint = "Give a `tokenizer`, or serve a model that has a fast one."
         return UnsupportedError(words, endpoint=server.info.endpoint, hint=hint)
+
+    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation as the model's chat template writes it, up to the answer.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: there is none.
+        """
+        try:
+            return await self._templated(messages)
+        except InvalidRequestError as error:
+            said = str(error.args[0])
+            if "template not found" in said or "no chat template" in said:
+                words, endpoint = "the model has no chat template", self._transport.endpoint
+                raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE) from None
+            raise TemplateRefusal(said) from None
+
+    async def unbegun(self, server: Server, text: str) -> str:
+        """A text without the special tokens that the server puts before every text, if it begins with them."""
+        if server.around is None or not server.around.before:
+            return text
+        own, count = await self.encode(server, text), len(server.around.before)
+        if tuple(own.ids[:count]) != server.around.before:
+            return text
+        return text.encode()[sum(map(len, own.data[:count])) :].decode()
+
+    async def answer_cue(self) -> str | None:
+        """What the chat template writes after a user's message."""
+        try:
+            text = await self._templated([{"role": "user", "content": _MARK}])
+        except (StatusError, ResponseError):
+            return None
+        _, found, after = text.rpartition(_MARK)
+        return after if found else None
+
+    async def _templated(self, messages: Sequence[Mapping[str, str]]) -> str:
+        data = await self._transport.post("/chat_tokenize", {"messages": list(messages)})
+        return self._read(Rendered, data).templated_text
 
     async def _tokenize(self, text: str) -> Encoding:
         return self._read(Encoding, await self._transport.post("/tokenize", {"inputs": text}))

@@ -13,14 +13,20 @@ What the adapter relies on, as seen on a running server (0.32) and read in its s
   its id.
 - `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
 - `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: here it always fits.
+- `/tokenize` renders messages, and with `/detokenize` that is a text with its special tokens: its ids are those that
+  the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning of
+  sequence; a second one is put before it unless `add_special_tokens` is off.
+- With `skip_special_tokens` off, special tokens are text in an answer; the one that ends it never is.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from copy import copy
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
@@ -32,6 +38,7 @@ from cosd_providers.errors import (
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, answer, boundaries, within
@@ -45,7 +52,7 @@ from cosd_providers.vllm.examining import VllmWire
 from cosd_providers.vllm.learning import learn
 from cosd_providers.vllm.proposing import Proposing
 from cosd_providers.vllm.reading import Scored, scored_positions
-from cosd_providers.vllm.wire import OWNED, Prompt, Server
+from cosd_providers.vllm.wire import OWNED, Head, Prompt, Server
 
 __all__ = ["Vllm"]
 
@@ -74,6 +81,8 @@ class Vllm(Adapter):
     """
 
     _ready_route = "/health"
+    _chats: Vllm | None = None
+    _is_chat = False
 
     def __init__(
         self,
@@ -117,6 +126,7 @@ class Vllm(Adapter):
         """Streams a draft; see `contract.Provider`."""
         server = await self._known()
         prefix: Prompt = prompt + sendable(text) if continuation is None else list(continuation)
+        prefix = await self._asking.sent(server.info.model, prefix)
         self._check_something(server, prefix)
         drafting = Drafting(
             self._transport,
@@ -236,6 +246,35 @@ class Vllm(Adapter):
             probs.append(None if own is None else prob(own.logprob))
         return Scored(len(server.beginning), pieces, scored_positions(server, pieces, ranked, found)), probs
 
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How the model is asked to answer a conversation; see `messages.Chat`."""
+        await self._known()
+        if self._chats is None:
+            self._chats = self._of_chat()
+        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        return await self._asking.rendered((await self._known()).info.model, messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        server = await self._server.get(self._find)
+        if self._template is None or not server.beginning:
+            return prompt
+        beginning = await self._asking.decode(server.info.model, server.beginning)
+        return prompt if prompt.startswith(beginning) else beginning + prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Self | None:
+        """The model, given token ids for a prompt: each piece encoded by itself."""
+        head = await self._asking.headed((await self._known()).info.model, pieces)
+        return None if head is None else self._of_chat(head)
+
+    def _of_chat(self, head: Head | None = None) -> Self:
+        """This server, asked to go on with texts that a chat template has begun."""
+        view = copy(self)
+        view._is_chat, view._asking = True, self._asking.of_chat(head)
+        return view
+
     async def examine(self) -> VllmWire:
         """The server, to be asked freely."""
         return VllmWire(self._transport, self._asking, await self._known(), self.tokenize)
@@ -247,8 +286,12 @@ class Vllm(Adapter):
 
     async def _known(self) -> Server:
         """What the server is; asked once."""
+        known = await self._server.get(self._find)
+        return replace(known, beginning=[]) if self._is_chat else known
+
+    async def _find(self) -> Server:
         find = partial(learn, self._transport, self._asking, self._model, self._tokenizer is not None)
-        return await self._server.get(partial(self._recollected, Server, find))
+        return await self._recollected(Server, find)
 
     def _check_something(self, server: Server, prompt: Prompt) -> None:
         """An error where the server has nothing to go on from."""

@@ -11,7 +11,7 @@ from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.openai.wire import Completion
 
-__all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Prompt", "Server", "Version", "checked", "special"]
+__all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Head", "Prompt", "Server", "Version", "checked", "special"]
 
 Prompt = str | list[int]
 """A text, which the server encodes, or ids, which it takes as they are."""
@@ -91,6 +91,21 @@ class Decoded(BaseModel):
     """The answer of `/detokenize`."""
 
     prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a text, as it is given to the model.
+
+    Attributes:
+        text: its text.
+        tokens: its ids.
+        token_strs: the entries of the vocabulary; None where they are not told.
+    """
+
+    text: str
+    tokens: list[int]
+    token_strs: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)

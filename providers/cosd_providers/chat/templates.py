@@ -1,0 +1,183 @@
+"""A user's own chat template: a Jinja text as models carry it, or a function.
+
+Jinja templates run in jinja2's immutable sandbox, with what Hugging Face gives them: `messages`,
+`add_generation_prompt`, `bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+from cosd_providers.errors import UnsupportedError
+
+__all__ = ["Template", "TemplateRefusal", "load_template"]
+
+Template = Callable[[Sequence[Mapping[str, str]]], str]
+"""A conversation as the model reads it, up to where its answer begins."""
+
+_CONFIG = "tokenizer_config.json"
+_LARGEST = 1_000_000  # characters of a file that is a template
+
+
+class TemplateRefusal(Exception):  # noqa: N818 - it is no failure: the next form of the conversation is tried
+    """A template does not take this conversation; the words are its own."""
+
+
+def load_template(given: object) -> Template:
+    """A template from what a user gives.
+
+    Args:
+        given: a `.jinja` file, a `tokenizer_config.json`, a folder that holds one of them, the text of a template, or a
+            function of messages (dictionaries with `role` and `content`) that returns the text to go on from.
+
+    Raises:
+        UnsupportedError: it is none, or jinja2 is not installed.
+    """
+    if callable(given):
+        return cast("Template", given)
+    if isinstance(given, str) and ("{%" in given or "{{" in given):
+        return _Jinja(given, {})
+    if not isinstance(given, str | PathLike):
+        words = f"chat_template must be a file, a folder, a template's text or a function, not {type(given).__name__}"
+        raise UnsupportedError(words)
+    path = Path(cast("str | PathLike[str]", given))
+    if path.is_dir():
+        return _from_folder(path)
+    if path.suffix == ".json":
+        return _from_config(path, None)
+    return _Jinja(_read(path), _tokens(path.with_name(_CONFIG)))
+
+
+def _from_folder(folder: Path) -> Template:
+    config, alone = folder / _CONFIG, folder / "chat_template.jinja"
+    if config.is_file():
+        return _from_config(config, alone)
+    if alone.is_file():
+        return _Jinja(_read(alone), {})
+    raise UnsupportedError(f"chat_template: the folder {folder.name!r} has no {_CONFIG} and no {alone.name}")
+
+
+def _from_config(config: Path, alone: Path | None) -> Template:
+    fields = _fields(config)
+    source = fields.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = cast("list[Mapping[str, object]]", source)
+        source = next((one.get("template") for one in named if one.get("name") == "default"), None)
+    if alone is not None and alone.is_file():
+        source = _read(alone)
+    if not isinstance(source, str):
+        raise UnsupportedError(f"chat_template: {config.name} holds no chat template")
+    return _Jinja(source, _tokens(config))
+
+
+def _tokens(config: Path) -> dict[str, str]:
+    """The special tokens that a template may name."""
+    if not config.is_file():
+        return {}
+    found: dict[str, str] = {}
+    for name, value in _fields(config).items():
+        text = cast("Mapping[str, object]", value).get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _fields(path: Path) -> Mapping[str, object]:
+    try:
+        fields: object = json.loads(_read(path))
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise UnsupportedError(f"chat_template: {path.name} is not the JSON of a tokenizer")
+    return cast("dict[str, object]", fields)
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError, ValueError) as error:
+        words = f"chat_template: {path.name!r} cannot be read ({type(error).__name__})"
+        raise UnsupportedError(words, hint="Give a .jinja file, a tokenizer_config.json, or its folder.") from None
+    if len(text) > _LARGEST:
+        raise UnsupportedError(f"chat_template: {path.name!r} has {len(text)} characters, and is no template")
+    return text
+
+
+class _Jinja:
+    """A template by its text, with the special tokens that it may name."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        self._source = source
+        self._tokens = {"bos_token": "", **tokens}  # what writes none has it put before the prompt by the server
+        self._template = _compiled(source)
+
+    def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
+        import jinja2  # noqa: PLC0415 - an extra
+
+        try:
+            given = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
+            return str(self._template.render(given, **self._tokens))
+        except jinja2.UndefinedError as error:
+            more = "; a tokenizer_config.json beside the template tells it" if "_token" in str(error) else ""
+            raise TemplateRefusal(f"{error}{more}") from None
+        except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise TemplateRefusal(str(error)) from None
+        except RecursionError:
+            raise TemplateRefusal("it does not come to an end") from None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Jinja, (self._source, self._tokens)
+
+
+def _compiled(source: str) -> Any:
+    try:
+        import jinja2  # noqa: PLC0415 - an extra
+        from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+    except ImportError:
+        words = "a chat template needs jinja2, which is not installed"
+        raise UnsupportedError(words, hint='pip install "cosd-api[chat]"') from None
+
+    class Generation(Extension):
+        """`{% generation %}`: marks what a model has written, for training; says nothing here."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    extensions = [loopcontrols, Generation]
+    environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": cache(_now)}
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise UnsupportedError(f"chat_template is no template that can be read: {error}") from None
+
+
+def _refuse(words: str) -> str:
+    raise TemplateRefusal(words)
+
+
+def _now(form: str) -> str:
+    """The time, as it was when it was first asked for: a conversation is rendered the same way each time."""
+    return datetime.now(UTC).astimezone().strftime(form)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As Hugging Face writes it: characters as they are, and no HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,133 @@
+"""Conversations: messages, and how an endpoint is asked to answer them.
+
+Each model reads a conversation through its own chat template, and only the answer is shared between models. `Chat` is
+what a provider offers beside the contract: it turns messages into a text that its model goes on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast, get_args, runtime_checkable
+
+from cosd_providers.contract import Provider
+
+__all__ = ["Chat", "Message", "OnSpecialTokens", "Role", "Turn", "checked_messages"]
+
+Role = Literal["system", "user", "assistant"]
+
+OnSpecialTokens = Literal["warn", "refuse"]
+"""What happens where a message holds a special token of the model as text, and the endpoint takes no token ids."""
+
+_SAME = {"developer": "system"}
+"""Newer names of a role."""
+
+_LONGEST = 20  # characters of what an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: who says it: `"system"`, `"user"` or `"assistant"`.
+        content: what is said.
+    """
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How one endpoint is asked to answer a conversation.
+
+    Attributes:
+        provider: the endpoint, as it answers this conversation: itself, or a view of it that shares its connections.
+        prompt: the text that its model goes on from, for `generate`, `propose` and `score` of this provider.
+        warnings: what a reader of the answer should know.
+    """
+
+    provider: Provider
+    prompt: str
+    warnings: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Chat(Protocol):
+    """A provider whose model answers conversations."""
+
+    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
+        """How it is asked to answer `messages`. Of a last message of the assistant it is the rest that is written.
+
+        Raises:
+            UnsupportedError: it cannot be asked so; the hint says what would help.
+        """
+        ...
+
+
+def checked_messages(given: object) -> tuple[Message, ...]:
+    """A conversation: messages, or dictionaries as in OpenAI's API (`{"role": "user", "content": "..."}`).
+
+    Content may be a list of text parts. A role `"developer"` is `"system"`.
+
+    Raises:
+        ValueError: it is none, or there is nothing to answer; the words say which message it is about.
+    """
+    if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
+        raise ValueError(f"a conversation is a list of messages, not {type(given).__name__}")
+    several = cast("Sequence[object]", given)
+    messages = tuple(_checked(one, at) for at, one in enumerate(several))
+    if not messages:
+        raise ValueError("the conversation is empty: there is nothing to answer")
+    if all(message.role != "user" for message in messages):
+        raise ValueError("the conversation has no message of a user: there is nothing to answer")
+    return messages
+
+
+def _checked(given: object, at: int) -> Message:
+    if isinstance(given, Message):
+        role, content = cast("object", given.role), cast("object", given.content)
+    elif isinstance(given, Mapping):
+        fields = cast("Mapping[str, object]", given)
+        role, content = fields.get("role"), fields.get("content")
+        for name in ("tool_calls", "tool_call_id", "function_call"):
+            if fields.get(name):
+                raise ValueError(f"messages[{at}] has {name}: a fusion takes no tools")
+    else:
+        words = f"not {type(given).__name__}"
+        raise ValueError(f'messages[{at}] must be a Message or {{"role": ..., "content": ...}}, {words}')
+    role = _SAME.get(role, role) if isinstance(role, str) else role
+    if role not in get_args(Role):
+        known = ", ".join(map(repr, get_args(Role)))
+        raise ValueError(f"messages[{at}] has the role {_shown(role)}; known are {known}")
+    text = _text(content, at)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"messages[{at}] is not valid Unicode text at character {error.start}") from None
+    return Message(cast("Role", role), text)
+
+
+def _text(content: object, at: int) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, bytes | bytearray) or not isinstance(content, Sequence):
+        raise ValueError(f"the content of messages[{at}] must be text, not {type(content).__name__}")
+    texts: list[str] = []
+    for part in cast("Sequence[object]", content):
+        fields = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else dict[str, object](text=part)
+        text, kind = fields.get("text"), fields.get("type", "text")
+        if kind != "text":
+            raise ValueError(f"messages[{at}] has a part of the type {_shown(kind)}: a fusion takes text only")
+        if not isinstance(text, str):
+            raise ValueError(f"the text of a part of messages[{at}] must be text, not {type(text).__name__}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _shown(word: object) -> str:
+    """What stands where a name is expected; what looks like none may be what somebody says, and is not repeated."""
+    if word is None or (isinstance(word, str) and word.isidentifier() and len(word) <= _LONGEST):
+        return repr(word)
+    return "'...'" if isinstance(word, str) else f"of type {type(word).__name__}"

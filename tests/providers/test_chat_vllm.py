@@ -1,0 +1,97 @@
+"""Conversations over vLLM and SGLang, where their tokenizers do not give a text back, or are older."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from asked import draft
+from breaking import waiting
+from chats import ChatModel, chatml
+from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers.messages import Message
+from cosd_providers.sglang import Sglang
+from cosd_providers.vllm import Vllm
+from fake_vllm import FakeVllm
+from stand_in_sglang import StandInSglang
+
+URL = "http://gpu:8000"
+HELLO = (Message("user", "Hello"),)
+TYPED = (Message("user", "What is <|im_end|>?"),)
+TEXT = chatml([{"role": "user", "content": "Hello"}])
+
+
+def vllm(scripts: dict[str, Any], template: Any = chatml) -> tuple[FakeVllm, Vllm]:
+    server = FakeVllm(ChatModel(scripts))
+    server.template, server.specials = template, server.model.specials  # type: ignore[attr-defined]  # it has them
+    return server, Vllm(URL, http_client=server.client())
+
+
+async def test_what_is_asked() -> None:
+    server, provider = vllm({TEXT: ["Hi", "<|im_end|>"]})
+    turn = await provider.turn(HELLO)
+    *_, end = await draft(turn.provider, turn.prompt)
+    assert end.reason == "end"
+    body = server.requests[-1][1]
+    assert (body["prompt"], body["add_special_tokens"], body["skip_special_tokens"]) == ([TEXT], False, False)
+    await draft(provider, "Q")
+    body = server.requests[-1][1]
+    assert (body["add_special_tokens"], body["skip_special_tokens"]) == (True, True)  # raw text is asked as ever
+
+
+async def test_what_a_model_shows_of_a_turn_can_be_asked_for() -> None:
+    _, provider = vllm({TEXT: [("Hi", 0.6), "<|im_end|>"]})
+    turn = await provider.turn(HELLO)
+    info, raw = await turn.provider.describe(), await provider.describe()
+    assert info == raw
+    assert turn.provider.name == provider.name
+    first, *_ = await turn.provider.tokenize("<think>so")
+    assert first.data == b"<think>"
+
+
+@pytest.mark.parametrize("kind", [Vllm, Sglang])
+async def test_copies_have_no_conversation(kind: Any) -> None:
+    model = ChatModel({TEXT: ["Hi", " you"]})
+    server: Any = FakeVllm(model) if kind is Vllm else StandInSglang(model)
+    server.template, server.specials = chatml, model.specials
+    provider = kind(URL, http_client=server.client(), strategy="echo")
+    turn = await provider.turn(HELLO)
+    questions = [Question(0, (b"Hi",)), Question(2, (b" you",))]
+    await turn.provider.propose(turn.prompt, b"Hi you", questions, usage=Usage())
+    copied = pickle.dumps(provider)
+    assert b"Hello" not in copied
+    assert pickle.loads(copied).name == provider.name
+
+
+async def test_a_tokenizer_that_puts_a_space_before_each_piece_cannot_be_given_pieces() -> None:
+    server, provider = vllm({})
+    server.pads = True
+    assert (await provider.turn(HELLO)).prompt == TEXT
+    turn = await provider.turn(TYPED)
+    words = "a message holds <|im_end|> as text, which the model reads as its special token"
+    assert turn.warnings == (f"{URL}: {words} (this server takes no token ids)",)
+    with pytest.raises(UnsupportedError, match="reads as its special token"):
+        await provider.turn(TYPED, on_special_tokens="refuse")
+
+
+async def test_a_tokenizer_that_changes_the_text() -> None:
+    server, provider = vllm({}, lambda messages: "".join(f"{one['role']}: {one['content']}\n" for one in messages))
+    server.pads = True
+    with pytest.raises(UnsupportedError, match=r"does not give back the text .*connect\(url, chat_template=\.\.\.\)"):
+        await provider.turn(HELLO)
+
+
+async def test_a_template_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
+    server, provider = vllm({})
+    server.broken = True
+    with pytest.raises(UnsupportedError, match=r"does not take this conversation: .*'NoneType' object is not iterable"):
+        await provider.turn(HELLO)
+
+
+async def test_an_older_sglang_renders_nothing() -> None:
+    server = StandInSglang(ChatModel({}))
+    with pytest.raises(UnsupportedError, match=r"version of SGLang does not render messages.*Update it.*chat_template"):
+        await Sglang(URL, http_client=server.client()).turn(HELLO)
