@@ -25,15 +25,15 @@ PYTHON = [sys.executable, "-W", "error"]
 
 #: The command over scripted models instead of servers; {draft} and {assistant} are their options.
 SCRIPT = """
-import cosd_api.cli.fuse
+import cosd_api.cli.options
 from cosd_api.cli import main
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers.testing import Fault, ScriptedProvider
 
 providers = {{
     "draft": ScriptedProvider.from_texts({texts}, {draft}),
     "assistant": ScriptedProvider.from_texts({{"Q": [" a", (" c", 0.9)]}}, {assistant}),
 }}
-cosd_api.cli.fuse.connect = lambda url, model=None: providers[url]
+cosd_api.cli.options.connect = lambda url, model=None: providers[url]
 main()
 """
 TEXTS: Mapping[str, Sequence[Any]] = {"Q": [" a", (" b", 0.2)], "Q a c": [" d"] * 20}
@@ -88,16 +88,17 @@ def start(*arguments: str, environment: Mapping[str, str] | None = None, **optio
 @contextmanager
 def start_scripted(
     *arguments: str,
+    command: Sequence[str] = ("fuse", "Q"),
     draft: str = "",
     assistant: str = "",
     texts: Mapping[str, Sequence[Any]] = TEXTS,
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Process]:
-    """`cosd fuse Q` as a process over the models of `SCRIPT`; killed at the end of the block."""
+    """The command as a process over the models of `SCRIPT`; killed at the end of the block."""
     script = SCRIPT.format(texts=ascii(texts), draft=draft, assistant=assistant)
-    command = ["-c", script, "fuse", "Q", "--draft", "draft", "--assistant", "assistant", *arguments]
-    with _started(command, environment, options) as process:
+    given = ["-c", script, *command, "--draft", "draft", "--assistant", "assistant", *arguments]
+    with _started(given, environment, options) as process:
         yield process
 
 

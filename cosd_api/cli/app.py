@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cosd_api.cli.chat import chat
 from cosd_api.cli.demo import demo
 from cosd_api.cli.fuse import fuse
 from cosd_api.cli.guard import start_logging
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(fuse)
+app.command()(chat)
 app.command()(demo)
 app.command("probe")(run_probe)
 app.command()(servers)

@@ -15,7 +15,18 @@ from rich.text import Text
 
 from cosd_api.result import FusedToken, FusionResult
 
-__all__ = ["ASSISTANT", "REPLACED", "Span", "fused_text", "has_colour", "legend", "spans", "summary", "visible"]
+__all__ = [
+    "ASSISTANT",
+    "REPLACED",
+    "Span",
+    "fused_text",
+    "has_colour",
+    "legend",
+    "replacements",
+    "spans",
+    "summary",
+    "visible",
+]
 
 # Of the sixteen colours that every terminal theme makes readable on its own background.
 REPLACED = "red strike"
@@ -85,9 +96,22 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
             text.append(visible(span.text), ASSISTANT if colour and span.source != _DRAFT else "")
             continue
         # A line end that is not in the answer may not break its lines.
-        gone = visible(span.replaced).replace("\n", "\\n").replace("\t", "\\t")
-        _mark(text, gone, REPLACED, "[-{}-]", colour=colour)
+        _mark(text, _in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
         _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+    return text
+
+
+def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
+    """What was replaced by what, in one line and the marks of `fused_text`; of more than `most` how many more."""
+    replaced = [span for span in spans(tokens) if span.replaced is not None]
+    text = Text()
+    for number, span in enumerate(replaced[:most]):
+        text.append(", " if number else "")
+        _mark(text, _named(span.replaced or ""), REPLACED, "[-{}-]", colour=colour)
+        text.append(" ")
+        _mark(text, _named(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+    if len(replaced) > most:
+        text.append(f" and {len(replaced) - most} more")
     return text
 
 
@@ -125,6 +149,16 @@ def _strategies(result: FusionResult) -> str:
     places = counts.total()
     ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
     return f" about {places} place{'' if places == 1 else 's'} ({ways})"
+
+
+def _in_line(text: str) -> str:
+    """Visible text that breaks no line."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _named(text: str) -> str:
+    """A token that stands alone, so that it can be seen in any case."""
+    return _in_line(text).strip() or (repr(text) if text else "the end")
 
 
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:

@@ -16,5 +16,5 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
             "http://two": ScriptedProvider.from_texts({"Q": [" a", (" e", 0.9), "!"]}, name="two"),
         }
     )
-    monkeypatch.setattr("cosd_api.cli.fuse.connect", found.connect)
+    monkeypatch.setattr("cosd_api.cli.options.connect", found.connect)
     return found

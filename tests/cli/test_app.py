@@ -21,7 +21,7 @@ def test_version_and_help(flag: str) -> None:
     if flag == "--version":
         assert result.stdout == f"cosd-api {cosd_api.__version__}\n"
     else:
-        assert all(name in result.stdout for name in ("fuse", "demo", "servers"))
+        assert all(name in result.stdout for name in ("fuse", "chat", "demo", "servers"))
 
 
 def test_module_is_the_command() -> None:

@@ -116,7 +116,7 @@ def test_the_timeout_goes_to_every_server(scripted: Scripted, monkeypatch: pytes
         given.append(timeout)
         return scripted.connect(url, model=model)
 
-    monkeypatch.setattr("cosd_api.cli.fuse.connect", connect)
+    monkeypatch.setattr("cosd_api.cli.options.connect", connect)
     assert scripted("Q", "--read-timeout", "7.5", "--timeout", "60", urls=("draft", "one", "two")).exit_code == 0
     assert given == [7.5] * 3
 

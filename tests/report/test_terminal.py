@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cosd_api import FusedToken, FusionResult, fuse
-from cosd_api.report.terminal import ASSISTANT, REPLACED, fused_text, has_colour, legend, spans, summary, visible
+from cosd_api.report.terminal import (
+    ASSISTANT,
+    REPLACED,
+    fused_text,
+    has_colour,
+    legend,
+    replacements,
+    spans,
+    summary,
+    visible,
+)
 from cosd_providers.testing import ScriptedProvider
 
 
@@ -108,6 +118,17 @@ def test_marks_in_colour() -> None:
         ("Vienna", REPLACED),
         ("Lima", ASSISTANT),
     ]
+
+
+def test_replacements_alone() -> None:
+    tokens = [*VIENNA, other(" b", "\n"), own(" x"), other("", " c"), own(" y"), other(" d", "")]
+    shown = replacements(tokens, colour=False)
+    assert shown.plain == "[-Vienna-] {+Lima+}, [-\\n-] {+b+}, [-c-] {+the end+} and 1 more"
+    assert replacements(tokens[-1:], colour=False).plain == "[-the end-] {+d+}"
+    assert replacements([other(" ", "\xa0")], colour=False).plain == r"[-'\xa0'-] {+' '+}"
+    styles = [span.style for span in replacements(VIENNA, colour=True).spans]
+    assert styles == [REPLACED, ASSISTANT]
+    assert replacements([own(" a")], colour=True).plain == ""
 
 
 def test_legend() -> None:

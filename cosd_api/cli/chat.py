@@ -1,0 +1,262 @@
+"""`cosd chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cosd_api.cli.guard import guarded, say
+from cosd_api.cli.lines import Lines
+from cosd_api.cli.options import (
+    Agreement,
+    Alpha,
+    AssistantModels,
+    AssistantUrls,
+    Beta,
+    DraftModel,
+    DraftUrl,
+    MaxTokens,
+    Timeout,
+    Tree,
+    all_connected,
+    chosen_verifier,
+    connected,
+    seconds,
+)
+from cosd_api.cli.writer import Writer
+from cosd_api.errors import SettingError
+from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.report.terminal import has_colour, legend, replacements, visible
+from cosd_api.result import FusedToken, FusionResult
+from cosd_api.settings import Bounds
+from cosd_api.sync import iterated, portal
+from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
+from cosd_providers.messages import Message
+
+__all__ = ["chat"]
+
+_HELP = """\
+/reset       begin a new conversation
+/undo        take the last exchange back
+/save FILE   write the messages as JSON, or as JSONL where FILE ends so
+/help        show this
+/quit        end, as Ctrl-D does
+A \\ at the end of a line goes on in the next one. A message that begins with / needs a space before it.
+Ctrl-C stops an answer; its exchange is then no part of the conversation."""
+
+_COMMAND = re.compile(r"/\w*(?=\s|$)")
+
+
+def chat(
+    draft: DraftUrl,
+    assistant: AssistantUrls,
+    draft_model: DraftModel = None,
+    assistant_model: AssistantModels = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message, before all others.")] = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    agreement: Agreement = False,
+    tree: Tree = None,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    timeout: Timeout = None,
+) -> None:
+    """Hold a conversation: each model reads it through its own chat template, and both write the answers.
+
+    On a terminal the assistants' words are green. What was replaced is told after each answer, on standard error.
+    From a pipe each line is a message; standard output gets the answers alone, and the first error ends it. Exit codes:
+    0; 1 a server failed before the first answer, or anything did that came from a pipe; 2 usage; 130 interrupted.
+    """
+    with guarded():
+        fusion = Fusion(
+            draft=connected(draft, draft_model, None, "--draft"),
+            assistant=all_connected(assistant, assistant_model or [], None),
+            verifier=chosen_verifier(alpha, beta, tree, agreement=agreement),
+        )
+        bounds = Bounds.checked(max_tokens, None, seconds(timeout, "--timeout"), None, None, "raise")
+        # The event loop runs in another thread, so that connections are looked after while this one waits for a line,
+        # and Ctrl-C does here what it does everywhere.
+        with portal().wrap_async_context_manager(fusion):
+            _Chat(fusion, bounds, _Conversation(system)).run()
+
+
+class _Conversation:
+    """Messages: perhaps one of the system, then exchanges of question and answer."""
+
+    def __init__(self, system: str | None) -> None:
+        self._system = [Message("system", system)] if system else []
+        self._exchanges: list[tuple[Message, Message]] = []
+
+    def __len__(self) -> int:
+        return len(self._exchanges)
+
+    def messages(self) -> list[Message]:
+        """All of them, in order."""
+        return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
+
+    def add(self, question: Message, answer: str) -> None:
+        """An exchange is complete."""
+        self._exchanges.append((question, Message("assistant", answer)))
+
+    def undo(self) -> None:
+        """Takes the last exchange back."""
+        self._exchanges.pop()
+
+    def reset(self) -> None:
+        """Takes all exchanges back."""
+        self._exchanges.clear()
+
+    def document(self, *, lines: bool) -> str:
+        """The messages as JSON: each in a line of its own, or one list."""
+        messages = [asdict(message) for message in self.messages()]
+        if lines:
+            return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
+        return json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+
+
+class _Chat:
+    """One session: reads messages, shows answers, obeys commands."""
+
+    def __init__(self, fusion: Fusion, bounds: Bounds, conversation: _Conversation) -> None:
+        self._fusion = fusion
+        self._bounds = bounds
+        self._conversation = conversation
+        self._lines = Lines()
+        self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._colour = sys.stderr.isatty() and has_colour(self._screen)
+        self._answers = 0
+        self._warned: set[str] = set()
+        self._saved: set[Path] = set()
+
+    def run(self) -> None:
+        """Until the user has had enough."""
+        if self._lines.interactive:
+            self._tell("/help tells what there is beside messages; marks: ", legend(colour=self._colour))
+        while (line := self._lines.message()) is not None:
+            command = _COMMAND.match(line)
+            if command is None:
+                if line.strip():
+                    self._exchange(Message("user", line))
+            elif command[0] == "/quit":
+                return
+            else:
+                self._obey(command[0], line[command.end() :].strip())
+
+    def _exchange(self, question: Message) -> None:
+        try:
+            result = self._answer([*self._conversation.messages(), question])
+        except KeyboardInterrupt:
+            if not self._lines.interactive:
+                raise
+            self._tell("stopped; question and answer are no part of the conversation")
+        except (ProviderError, SettingError) as error:
+            if not self._goes_on_after(error):
+                raise
+            full = isinstance(error, ContextLengthError) and len(self._conversation) > 0
+            say(f"{error}{' (/reset begins a new conversation, /undo shortens this one)' if full else ''}")
+        else:
+            self._answers += 1
+            self._conversation.add(question, result.text)
+            self._report(result)
+
+    def _goes_on_after(self, error: Exception) -> bool:
+        """Whether another message may do better: before the first answer it is the servers that do not work."""
+        about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
+        return self._lines.interactive and (self._answers > 0 or about_this_one)
+
+    def _answer(self, messages: Sequence[Message]) -> FusionResult:
+        """Writes an answer as it comes; an interrupt cancels it at the servers."""
+
+        async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
+            async with self._fusion.stream(messages, **asdict(self._bounds)) as stream:
+                async for token in stream:
+                    emit(token)
+            emit(stream.result)
+
+        writer = Writer()
+        result: FusionResult | None = None
+        try:
+            with closing(iterated(work, "cosd chat")) as items:
+                for item in items:
+                    if isinstance(item, FusionResult):
+                        result = item
+                    else:
+                        writer.write(item)
+        finally:
+            writer.end()
+        assert result is not None
+        return result
+
+    def _report(self, result: FusionResult) -> None:
+        count = result.replacements
+        words = f"{result.acceptance_rate:.0%} of the draft kept, {count} replacement{'' if count == 1 else 's'}"
+        words += f", {result.timings.total:.2f} s"
+        if not result.text.strip():
+            words = f"an empty answer; {words}"
+        if result.stop_reason == "context":
+            words += "; cut: the context is full (/reset begins a new conversation)"
+        elif result.finish_reason != "stop":
+            words += f"; cut: {result.stop_reason}"
+        if count:
+            self._tell(f"{words}: ", replacements(result.tokens, colour=self._colour))
+        else:
+            self._tell(words)
+        for warning in result.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self._tell(f"note: {warning}")
+
+    def _obey(self, command: str, argument: str) -> None:
+        if command == "/save" and argument:
+            self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path's raises where there is no such user
+        elif argument:
+            self._refuse(f"{command} takes no {argument!r}; /help tells what there is")
+        elif command == "/help":
+            self._tell(_HELP)
+        elif command == "/reset":
+            self._conversation.reset()
+            self._tell("a new conversation")
+        elif command == "/undo" and len(self._conversation):
+            self._conversation.undo()
+            self._tell(f"taken back; left: {len(self._conversation)}")
+        elif command == "/undo":
+            self._refuse("there is no exchange to take back")
+        elif command == "/save":
+            self._refuse("/save needs the name of a file")
+        else:
+            self._refuse(f"there is no {command}; /help tells what there is")
+
+    def _save(self, path: Path) -> None:
+        text = self._conversation.document(lines=path.suffix == ".jsonl")
+        try:
+            # What this session has not written stays as it is.
+            with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except FileExistsError:
+            self._refuse(f"{path} is there already; give another name")
+        except OSError as error:
+            self._refuse(f"{path}: {error.strerror}")
+        else:
+            self._saved.add(path)
+            self._tell(f"saved: {path}")
+
+    def _tell(self, words: str, marked: Text | None = None) -> None:
+        """One dim line, and what is marked in it."""
+        dim = "dim" if self._colour else ""
+        self._screen.print(Text.assemble((visible(words), dim), marked or ""))
+
+    def _refuse(self, words: str) -> None:
+        """What cannot be done: said to who can do better, and else the end."""
+        say(words)
+        if not self._lines.interactive:
+            raise typer.Exit(1)
