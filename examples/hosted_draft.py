@@ -1,0 +1,60 @@
+r"""A hosted, OpenAI-compatible API drafts, a server of your own is asked. What it may cost is said first, and bounded.
+
+    export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz, and sent to no other host
+    python examples/hosted_draft.py --draft https://api.together.xyz --model SOME/MODEL --assistant http://gpu2:8080
+
+The key comes from the environment: on a command line everybody on the machine could read it, and a shell's history
+would keep it. ``--key-variable TOGETHER_API_KEY`` names a variable that you have already.
+The host has to show the probabilities of its tokens and to go on with a text; docs/servers.md says which services do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from cosd_api import Fusion, connect
+from cosd_providers import Provider, ProviderError
+
+PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
+
+
+async def answer(prompt: str, hosted: Provider, assistant: str, max_billed_tokens: int) -> None:
+    async with Fusion(draft=hosted, assistant=assistant) as fusion:
+        bill = (await fusion.estimate(prompt, max_tokens=128)).endpoints["draft"].billed_tokens
+        print(f"an answer of 128 tokens: the host is to bill about {bill.expected} tokens", file=sys.stderr)
+        # At the limit, which is of both servers together, the answer ends with what is verified by then.
+        result = await fusion.generate(prompt, max_tokens=128, max_billed_tokens=max_billed_tokens, on_budget="end")
+    print(result.text)
+    billed = {name: usage.billed_tokens for name, usage in result.usage.items()}
+    print(f"billed: {billed}; ended by {result.finish_reason} ({result.stop_reason!r})", file=sys.stderr)
+    for warning in result.warnings:
+        print(f"note: {warning}", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A hosted API drafts, a server of your own is asked.")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    for role, words in (("draft", "the hosted API"), ("assistant", "your own server")):
+        url = os.environ.get(f"COSD_{role.upper()}_URL")
+        more = f"{words}; or set COSD_{role.upper()}_URL"
+        parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
+    parser.add_argument("--model", help="which of the host's models")
+    parser.add_argument("--engine", help="what the host speaks: openai, together, ...; well-known hosts are recognised")
+    parser.add_argument("--key-variable", metavar="NAME", help="holds the host's key; else COSD_API_KEY_<HOST> does")
+    parser.add_argument("--max-billed-tokens", type=int, default=20_000, metavar="N", help="by both (20000)")
+    args = parser.parse_args()
+    if args.key_variable and not os.environ.get(args.key_variable):
+        parser.error(f"the environment has no variable {args.key_variable}, or it is empty")
+    key = os.environ[args.key_variable] if args.key_variable else None
+    try:
+        hosted = connect(args.draft, engine=args.engine, model=args.model, api_key=key)
+        asyncio.run(answer(args.prompt, hosted, args.assistant, args.max_billed_tokens))
+    except (ProviderError, ValueError) as error:  # it says which host, what happened, and what would help; never a key
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+r"""One draft and three assistants: all are asked at once, and of those that would replace a word the surest does.
+
+    export COSD_DRAFT_URL=http://gpu1:8080
+    export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # spaces between
+    python examples/three_assistants.py "Once upon a time"
+
+Printed beside the answer: for each replaced word what every assistant said there. All of them are asked about every
+place where the draft is unsure: three cost about three times as much as one, but are asked at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from cosd_api import Fusion
+from cosd_providers import ProviderError
+
+PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
+
+
+async def answer(prompt: str, draft: str, assistants: Sequence[str]) -> None:
+    # An answer goes on without an assistant that fails; with the default, "raise", it would end with the error.
+    async with Fusion(draft=draft, assistant=assistants, on_assistant_error="draft") as fusion:
+        result = await fusion.generate(prompt)
+    print(result.text)
+    for token in result.tokens:
+        if token.replaced is not None:
+            print(f"{token.replaced!r} became {token.text!r}, the word of {token.source}", file=sys.stderr)
+            for said in token.decisions:
+                print(f"    {said.assistant}: {said.text!r}, {said.reason}", file=sys.stderr)
+    for endpoint in result.assistants:
+        usage = result.usage[endpoint.name]
+        print(f"{endpoint.name} ({endpoint.model}): {usage.billed_tokens} tokens billed", file=sys.stderr)
+    for warning in result.warnings:
+        print(f"note: {warning}", file=sys.stderr)
+
+
+def main() -> None:
+    draft, assistants = os.environ.get("COSD_DRAFT_URL"), os.environ.get("COSD_ASSISTANT_URL", "").split()
+    parser = argparse.ArgumentParser(description="One draft and three assistants.")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument(
+        "--draft", metavar="URL", default=draft, required=not draft, help="the server that writes; or COSD_DRAFT_URL"
+    )
+    parser.add_argument(
+        "--assistant",
+        metavar="URL",
+        action="append",
+        required=not assistants,
+        help="a server that is asked, once for each of them; or COSD_ASSISTANT_URL, with spaces between",
+    )
+    args = parser.parse_args()
+    try:
+        asyncio.run(answer(args.prompt, args.draft, args.assistant or assistants))
+    except (ProviderError, ValueError) as error:  # it says which server, what happened, and what would help
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
