@@ -27,6 +27,7 @@ from cosd_api.stream import FusionStream
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
 from cosd_providers import Card, connect, probe
+from cosd_providers.messages import Message
 
 __all__ = [
     "AgreementVerifier",
@@ -42,6 +43,7 @@ __all__ = [
     "FusionError",
     "FusionResult",
     "FusionStream",
+    "Message",
     "Range",
     "RuleVerifier",
     "SettingError",

@@ -33,7 +33,12 @@ print(fuse_sync("Q:", draft=draft, assistant=assistant))
 """
 
 #: What the extras are for.
-EXTRAS = ("cosd_api.__main__", "cosd_api.cli", "cosd_api.demo", "cosd_api.report")
+EXTRAS = ("cosd_api.__main__", "cosd_api.cli", "cosd_api.demo", "cosd_api.integrations.langchain", "cosd_api.report")
+
+#: The same, as LangChain's model.
+CHAIN = FUSE.replace("from cosd_api import fuse_sync", "from cosd_api.integrations.langchain import CoSDLLM").replace(
+    'fuse_sync("Q:", draft=draft, assistant=assistant)', 'CoSDLLM(draft=draft, assistant=assistant).invoke("Q:")'
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,8 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 @pytest.mark.parametrize("which", ["bare", "full"])
 def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureRequest) -> None:
     made: Environment = request.getfixturevalue(which)
-    left_out = EXTRAS if which == "bare" else ("cosd_api.__main__", "cosd_api.demo._serve")  # which run at once
+    at_once = ("cosd_api.__main__", "cosd_api.demo._serve")  # run when they are imported
+    left_out = EXTRAS if which == "bare" else (*at_once, "cosd_api.integrations.langchain")
     done = made.run("python", "-c", IMPORT_ALL, *left_out)
     assert done.stderr == ""
     found: dict[str, str] = json.loads(done.stdout)
@@ -81,6 +87,17 @@ def test_the_command_without_its_extra_says_what_to_install(bare: Environment) -
     done = bare.run("cosd", "--help")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == 'cosd: the cosd command needs a little more: pip install "cosd-api[cli]"\n'
+
+
+def test_langchain_with_its_extra(wheel: Path, tmp_path: Path) -> None:
+    done = install(wheel, tmp_path, "langchain").run("python", "-W", "error", "-c", CHAIN)
+    assert (done.stdout, done.stderr) == (" The Lima\n", "")
+
+
+def test_langchain_without_its_extra_says_what_to_install(bare: Environment) -> None:
+    done = bare.run("python", "-c", "from cosd_api.integrations.langchain import ChatCoSD")
+    words = 'cosd_api.integrations.langchain needs LangChain: pip install "cosd-api[langchain]"'
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {words}"
 
 
 def test_help_and_version(full: Environment) -> None:

@@ -45,8 +45,10 @@ def test_programs_run(
     code = program.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
     exec(compile(code, "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
     shown = capsys.readouterr().out
-    if "In Peru" in program or "In {}" in program:
-        assert shown.startswith(" The capital of Peru is Lima and the total is 42.\n")
+    if any(words in program for words in ("In Peru", "In {}", "In {country}")):
+        # A prompt of raw text is gone on from behind a space; an answer to messages has none before it.
+        space = "" if '"role"' in program or "langchain" in program else " "
+        assert shown.startswith(f"{space}The capital of Peru is Lima and the total is 42.\n")
     else:
         assert "capital of Brazil is Bras" in shown or "as a draft         yes" in shown
 
