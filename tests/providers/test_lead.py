@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,7 +17,7 @@ import toys
 from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.chat.lead import Led
-from cosd_providers.contract import Ready
+from cosd_providers.contract import Piece, Ready
 from cosd_providers.testing import ScriptedProvider, TableModel
 from reference import Tok, text_of
 
@@ -327,3 +328,25 @@ async def test_it_is_a_provider() -> None:
         assert one.name == provider.name
         assert await one.describe() == await provider.describe()
         assert await one.tokenize("The") == await provider.tokenize("The")
+
+
+class Words(ScriptedProvider):
+    """Makes a token of each word with the space before it, as most tokenizers do."""
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        return [Piece(number, word.encode()) for number, word in enumerate(re.findall(r" ?[^ \[]+|\[[^]]*\]| ", text))]
+
+
+@pytest.mark.parametrize(
+    ("lead", "text", "expected"),
+    [
+        (b" ", "[Q]The end", [b"[Q]", b"The", b" end"]),
+        (b"  ", "[Q]The end", [b"[Q]", b"", b"The", b" end"]),
+        (b" ", "[Q]", [b"[Q]"]),
+        (b" ", "no prompt", [b"no", b" prompt"]),
+    ],
+)
+async def test_an_answer_is_encoded_as_the_model_reads_it(lead: bytes, text: str, expected: list[bytes]) -> None:
+    """A model that takes text only would else be seen to read its own text as other tokens than it wrote."""
+    pieces = await Led(Words.from_texts({"Q": ["a"]}), lead, "[Q]").tokenize(text)
+    assert [piece.data for piece in pieces] == expected

@@ -26,11 +26,13 @@ class Led:
     Args:
         provider: the model.
         lead: white space; not empty.
+        prompt: what it answers, for `tokenize`.
     """
 
-    def __init__(self, provider: Provider, lead: bytes) -> None:
+    def __init__(self, provider: Provider, lead: bytes, prompt: str = "") -> None:
         self._provider = provider
         self._lead = lead
+        self._prompt = prompt
 
     @property
     def name(self) -> str:
@@ -150,8 +152,16 @@ class Led:
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """As the provider does it."""
-        return await self._provider.tokenize(text)
+        """As the provider does it; what goes on from the prompt as the model reads it, and then without the lead."""
+        answer = text.removeprefix(self._prompt)
+        if not self._prompt or answer in ("", text):
+            return await self._provider.tokenize(text)
+        pieces, at = list[Piece](), -len(self._prompt.encode())  # where a piece begins, from the lead on
+        for piece in await self._provider.tokenize(self._prompt + self._lead.decode() + answer):
+            cut = slice(max(-at, 0), max(len(self._lead) - at, 0))
+            pieces.append(replace(piece, data=piece.data[: cut.start] + piece.data[max(cut.start, cut.stop) :]))
+            at += len(piece.data)
+        return pieces
 
 
 class _Strip:

@@ -77,8 +77,9 @@ class Talk:
         literal = await adapter.literal(found) if special else adapter
         warnings = (self._warn(special, on_special_tokens),) if literal is None else ()
         provider = adapter if literal is None else literal
+        prompt = "".join(found)
         leads = self._lead and not started
-        return Turn(Led(provider, self._lead.encode()) if leads else provider, "".join(found), warnings)
+        return Turn(Led(provider, self._lead.encode(), prompt) if leads else provider, prompt, warnings)
 
     async def _rendered(self, adapter: Renders, messages: Sequence[Message]) -> str:
         shape = _shape(messages)

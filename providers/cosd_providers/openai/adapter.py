@@ -239,7 +239,7 @@ class OpenAICompatible(Adapter):
             return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
         around, prompt, lead, warnings = await self._conversing.begin(self, messages, on_special_tokens)
         view = self._of_chat(around)
-        return Turn(Led(view, lead.encode()) if lead else view, prompt, warnings)
+        return Turn(Led(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
     def _of_chat(self, conversation: Conversation) -> Self:
         """This server, asked to answer a conversation."""
