@@ -251,8 +251,8 @@ class PlainVllm(Plain):
         # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
         settings = json.loads((MODELS / self.name / "generation_config.json").read_text(encoding="utf-8"))
-        ends = settings["eos_token_id"]  # one, or a list that begins with a text's end; the others are ends of a turn
-        self.end = int(ends[0] if isinstance(ends, list) else ends)
+        ends = settings["eos_token_id"]  # one, or several: those of a text and of a turn
+        self.ends = {*ends} if isinstance(ends, list) else {ends}
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:
@@ -275,7 +275,7 @@ class PlainVllm(Plain):
         for entries in found["logprobs"]["top_logprobs"]:
             ranked = sorted(entries.items(), key=lambda item: -item[1])
             ids = [(int(name.removeprefix("token_id:")), math.exp(value)) for name, value in ranked]
-            steps.append([Raw(b"" if n == self.end else self.tokens[n], prob, n == self.end) for n, prob in ids])
+            steps.append([Raw(b"" if n in self.ends else self.tokens[n], prob, n in self.ends) for n, prob in ids])
         return steps
 
     def ids(self, text: str) -> list[int]:

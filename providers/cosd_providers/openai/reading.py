@@ -16,7 +16,7 @@ from cosd_providers.errors import ResponseError
 from cosd_providers.openai.strings import endings, readings, spells
 from cosd_providers.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.scoring import Choice, Position
-from cosd_providers.text import first_character
+from cosd_providers.text import first_character, whole
 
 __all__ = ["Spelling"]
 
@@ -55,6 +55,7 @@ class Spelling:
         self._begun = False  # whether a token was given text
         self._steps: list[Step] = []  # whose bytes are not known yet
         self._text = b""  # that no token was given yet
+        self._lost = False  # whether it held what stands for bytes that are no character: then it tells less
         self._owed = b""  # given to tokens by their own bytes, before the text came
 
     def feed(self, answer: Completion) -> Iterator[Position]:
@@ -71,6 +72,7 @@ class Spelling:
         self._steps += found
         self.spaced = self._bare is not True and (self.spaced or any(map(_keeps_spaces, found)))
         self._text += answer.written.encode("utf-8", "replace")
+        self._lost = self._lost or "\ufffd" in answer.written
         ended = answer.finish_reason == "stop"
         yield from self._known(ended=ended, over=answer.finish_reason is not None)
         if answer.finish_reason is not None:
@@ -213,24 +215,31 @@ class Spelling:
 
     def _settle(self) -> None:
         """Takes off the text what was given already."""
-        pairs = list(zip(self._owed, self._text, strict=False))
-        same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
-        self._owed, self._text = self._owed[same:], self._text[same:]
-        if self._owed and self._text:  # bytes that are no character: the text cannot show them
-            shown = self._owed.decode("utf-8", "replace").encode()
-            self._owed, self._text = b"", self._text.removeprefix(shown)
+        while True:
+            pairs = list(zip(self._owed, self._text, strict=False))
+            same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
+            self._owed, self._text = self._owed[same:], self._text[same:]
+            if not self._owed or not self._text:
+                return
+            # Bytes that are no character: the text cannot show them. What has begun one behind them still may.
+            size = whole(self._owed)
+            shown = self._owed[:size].decode("utf-8", "replace").encode()
+            if not self._text.startswith(shown):
+                size, shown = len(self._owed), b""
+            self._owed, self._text = self._owed[size:], self._text.removeprefix(shown)
+            if not size:
+                return
 
     def _rest(self, *, ended: bool) -> Iterator[Position]:
         """What is left when the answer is over. Where it was cut off, no character is complete."""
         self._settle()
         left, self._steps = self._steps, []
-        lost = _LOST in self._text
         text, self._text = self._text.replace(_LOST, b""), b""
         end: Step | None = None
         if ended:
             shown = left and (not text or self._is_end(left)) and "\ufffd" not in left[-1].pick.text
             end = left.pop() if shown else Step(Candidate("", None))
-        if text and not left and not lost:
+        if text and not left and not self._lost:
             raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
         if not ended:
             text = b""
