@@ -6,6 +6,7 @@ models, an adapter and the same server asked plainly (`plain.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,7 +135,7 @@ class Proposals:
     async def test_proposals_along_the_models_own_answer(
         self, subject: Callable[[str], Subject], model: str, prompt: str
     ) -> None:
-        """Where one answer may hold those of all places. The ledger says which way each was answered."""
+        """Where one answer may hold those of all places. It says in which way it was found, and so does the ledger."""
         one, usage = subject(model), Usage()
         own = merged(one.plain.after(prompt, 40))
         tokens = [raw.data for raw in own if not raw.end]
@@ -145,6 +146,7 @@ class Proposals:
             assert proposal is not None
             expected = merged(one.plain.after(prompt + b"".join(tokens)[:start].decode(), 14))
             self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
+        assert Counter(one.strategy for one in proposals if one is not None) == usage.strategies
         assert sum(usage.strategies.values()) == len(questions)
 
     async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:

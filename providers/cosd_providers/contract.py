@@ -55,8 +55,7 @@ class DraftEnd:
     Attributes:
         reason: `"end"` (the end token was the last one), `"limit"` (`max_tokens` tokens were given), `"context"`
             (the model's context is full) or `"filter"` (a content filter stepped in).
-        continuation: opaque; give it to a later `generate` to go on from the same token ids. None where the
-            endpoint takes text only.
+        continuation: opaque; a later `generate` goes on from its token ids. None where the endpoint takes text only.
     """
 
     reason: Literal["end", "limit", "context", "filter"]
@@ -87,10 +86,12 @@ class Proposal:
     Attributes:
         start: byte offset in the response.
         tokens: at least one. The end of sequence is explicit and the last, if it comes.
+        strategy: in which way it was asked for (`strategies.Strategy`), as the ledger counts it; None where untold.
     """
 
     start: int
     tokens: tuple[Token, ...]
+    strategy: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,7 @@ class Capabilities:
         end_prob: the probability of the end of sequence is told.
         tokenize: the endpoint encodes text.
         score: the endpoint gives the probabilities of a given text.
-        probs: the probabilities of the tokens that it writes are told; where not, it can only be asked whether it
-            agrees.
+        probs: it tells the probabilities of what it writes; where not, it can only be asked whether it agrees.
     """
 
     token_ids: bool
@@ -269,7 +269,8 @@ class Provider(Protocol):
     ) -> list[Proposal | None]:
         """What the model would say at each question, in order; None means that it cannot be known there.
 
-        `questions=None` asks at every boundary of the model's own encoding of `text`, one token each.
+        `questions=None` asks at every boundary of the model's own encoding of `text`, one token each, in as few
+        requests as the endpoint can: one where it scores text, or takes several texts at once.
         """
         ...
 

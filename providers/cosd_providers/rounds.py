@@ -25,13 +25,13 @@ class Rounds(ABC):
         text: the response.
 
     Attributes:
-        from_text: how many chains went along the scored text.
+        from_text: places whose chains went along the scored text.
     """
 
     def __init__(self, prompt: str, text: bytes) -> None:
         self._prompt = prompt
         self._text = text
-        self.from_text = 0
+        self.from_text: set[int] = set()
 
     async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
         """What the model goes on with in each open chain; see `scoring.answer`."""
@@ -97,7 +97,7 @@ class Rounds(ABC):
                 if shared is not None:
                     shared(chain, ids[: places[place]], known)
                 found[id(chain)] = along(chain, ids[places[place] :], known)
-                self.from_text += 1
+                self.from_text.add(place)
         return found
 
     async def _generated(self, chains: Sequence[Chain]) -> list[Sequence[Position]]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
-from cosd_providers.contract import Question, Usage
+from cosd_providers.contract import Proposal, Question, Usage
 from cosd_providers.costs import KEPT, TICK, Costs, Work
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -31,7 +31,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.scoring import Chain
 
-__all__ = ["TOKEN_SECONDS", "Chooser", "Strategy", "Task", "Ways", "checked_strategy"]
+__all__ = ["TOKEN_SECONDS", "Chooser", "Strategy", "Task", "Ways", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "filter", "continuation"]
 """How an assistant is asked at several places.
@@ -54,9 +54,8 @@ _NEWEST = 0.3  # weight of the last answer in a factor, and in what is known of 
 _SEEN = 8  # answers that make up a factor
 _BYTES = 4  # of a token, about
 
-_T = TypeVar("_T")
-Ways = Mapping[Strategy, Callable[[], Awaitable[_T]]]
-"""What asks in each of the ways that work, the default first."""
+Ways = Mapping[Strategy, Callable[[], Awaitable[list[Proposal | None]]]]
+"""What asks in each of the ways that work, the default first. It has `marked` what was answered in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +160,8 @@ class Chooser:
         return math.exp(logs / total) if total else 1.0
 
     async def answer(
-        self,
-        task: Task,
-        ways: Ways[_T],
-        usage: Usage,
-        *,
-        aside: Mapping[Strategy, int] | None = None,
-        dues: Mapping[Strategy, float] | None = None,
-    ) -> _T:
+        self, task: Task, ways: Ways, usage: Usage, *, dues: Mapping[Strategy, float] | None = None
+    ) -> list[Proposal | None]:
         """Asks in one of the ways, notes which, and learns from it.
 
         Where a way that was chosen here turns out not to be supported, the default takes its place, now and later.
@@ -178,7 +171,6 @@ class Chooser:
             task: what is asked.
             ways: those that work.
             usage: the ledger that they bill.
-            aside: how many places were answered in other ways than the one that was taken: the ways fill it.
             dues: as in `choose`.
         """
         able: list[Strategy] = [*ways]
@@ -196,11 +188,7 @@ class Chooser:
             if way != able[0] and way not in self._seen:  # else it would be tried again each time, and fail
                 self._out.add(way)
             raise
-        others = dict(aside or {})
-        for other, places in others.items():
-            usage.answered_by(other, places)
-        usage.answered_by(way, task.places - sum(others.values()))
-        return found
+        return counted(found, way, usage)
 
     @contextmanager
     def measured(self, way: Strategy, task: Task, usage: Usage) -> Iterator[None]:
@@ -240,6 +228,20 @@ class Chooser:
         self._seen.setdefault(way, deque(maxlen=_SEEN)).append(_Seen(self._answers, work, seconds))
         self._spent += seconds + TOKEN_SECONDS * _billed(way, task, work)
         self._measured[way] = self._spent
+
+
+def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
+    """The same, as answered in this way: what is not marked yet, and is not at one of the places `but`."""
+    return [one if one is None or one.strategy or one.start in but else replace(one, strategy=way) for one in found]
+
+
+def counted(found: Iterable[Proposal | None], way: Strategy, usage: Usage) -> list[Proposal | None]:
+    """The same, `marked`; the ledger notes how each was answered."""
+    proposals = marked(found, way)
+    for one in proposals:
+        if one is not None and one.strategy is not None:
+            usage.answered_by(one.strategy, 1)
+    return proposals
 
 
 def checked_strategy(strategy: Strategy | None, *able: Strategy) -> Strategy | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import copy
 from typing import Any
 
 import pytest
@@ -60,9 +61,21 @@ async def test_copies_have_no_conversation(kind: Any) -> None:
     turn = await provider.turn(HELLO)
     questions = [Question(0, (b"Hi",)), Question(2, (b" you",))]
     await turn.provider.propose(turn.prompt, b"Hi you", questions, usage=Usage())
-    copied = pickle.dumps(provider)
-    assert b"Hello" not in copied
-    assert pickle.loads(copied).name == provider.name
+    for one in (provider, turn.provider):
+        copied = pickle.dumps(one)
+        assert b"Hello" not in copied
+        assert pickle.loads(copied).name == provider.name
+
+
+async def test_a_copy_renders_by_its_own_template() -> None:
+    _, provider = vllm({TEXT: ["Hi"]})
+    first = await provider.turn(HELLO)
+    copied = copy(provider)
+    copied.use_template(lambda messages: messages[-1]["content"] + ":")
+    assert (await copied.turn(HELLO)).prompt == "Hello:"
+    again = await provider.turn(HELLO)
+    assert again.prompt == first.prompt == TEXT
+    assert again.provider is first.provider  # it is made once
 
 
 async def test_a_tokenizer_that_puts_a_space_before_each_piece_cannot_be_given_pieces() -> None:

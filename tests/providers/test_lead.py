@@ -18,6 +18,7 @@ from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.chat.lead import Led
 from cosd_providers.contract import Piece, Ready
+from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
 from reference import Tok, text_of
 
@@ -251,6 +252,16 @@ async def test_a_token_that_is_the_lead_alone_belongs_to_the_next_one() -> None:
     [found] = await one.propose("Q", b"", [Question(0, (b"",))], usage=Usage())
     assert found == Proposal(0, (Token(b"The", 0.4),))
     assert await one.score("Q", b"The", usage=Usage()) == [Token(b"The", 0.4)]
+
+
+async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
+    class Listing(ScriptedProvider):
+        async def propose(self, *asked: Any, usage: Usage) -> list[Proposal | None]:
+            return counted(await super().propose(*asked, usage=usage), "list", usage)
+
+    one = Led(Listing.from_texts(SCRIPT), b"\n")
+    found = await one.propose("Q", b"The", [Question(0, (b"The",)), Question(3, (b" end",))], usage=Usage())
+    assert [one and one.strategy for one in found] == ["list", "list"]
 
 
 async def test_a_model_that_begins_without_the_lead() -> None:

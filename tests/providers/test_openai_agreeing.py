@@ -66,7 +66,11 @@ async def test_an_assistant_that_tells_no_probabilities(probs: Any, lists: Any) 
         Question(12, (b" was",), word=True),
         Question(20, (b".",), True),
     ]
-    found = await provider.propose("Q", text, asked, usage=Usage())
+    usage = Usage()
+    found = await provider.propose("Q", text, asked, usage=usage)
+    way = "list" if lists == "yes" else "singles"
+    assert {one and one.strategy for one in found} == {way}
+    assert usage.strategies == {way: 3}
     assert [one and [token.data for token in one.tokens] for one in found] == [
         [b" The", b" capital"],
         [b" is", b" Lima"],  # what comes after the word tells that it has ended

@@ -575,7 +575,10 @@ async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo")
     await provider.describe()
     server.requests.clear()
-    await provider.propose("a", b" a b", [Question(2, (b" b",)), Question(4, (b"a",))], usage=Usage())
+    usage = Usage()
+    found = await provider.propose("a", b" a b", [Question(2, (b" b",)), Question(4, (b"a",))], usage=usage)
+    assert [one and one.strategy for one in found] == ["list", "echo"]
+    assert usage.strategies == {"list": 1, "echo": 1}
     first, second = server.bodies
     assert (first["prompt"], first["echo"]) == ("a a b", True)
     assert (second["prompt"], "echo" in second) == ("a a", False)

@@ -307,6 +307,7 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
     assert [body["logprob_start_len"] for body in sent] == ([0] if strategy == "echo" else [-1] * len(sent))
     assert {body["top_logprobs_num"] for body in sent} == {5}
     assert (usage.requests, usage.prompt_tokens) == (len(sent), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert {one and one.strategy for one in proposals} == {strategy}
     assert usage.strategies == {strategy: 3}
     assert [path for path, _ in server.requests].count("/v1/tokenize") <= 2
 
@@ -379,6 +380,20 @@ async def test_what_was_learned_is_enough_for_another() -> None:
     server.requests.clear()
     assert await draft(other) == ours
     assert {path for path, _ in server.requests} == {"/v1/models", "/v1/tokenize", "/generate"}
+
+
+async def test_what_the_scored_text_leaves_open_is_asked_by_a_list() -> None:
+    """Its encoding up to one of the places is not the model's own, and the proposals say so."""
+    server, _ = fake({"Q": ["ab", "c"], "x": ["a", "b"]})
+    provider, usage = Sglang(URL, http_client=server.client(), strategy="echo"), Usage()
+    questions = [Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))]
+    found = await provider.propose("Q", b"abc", questions, usage=usage)
+    assert [one and (one.tokens[0].data, one.strategy) for one in found] == [
+        (b"ab", "echo"),
+        (b"b", "list"),
+        (b"c", "echo"),
+    ]
+    assert usage.strategies == {"echo": 2, "list": 1}
 
 
 async def test_questions_about_one_place_are_counted_each() -> None:

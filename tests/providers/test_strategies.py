@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 from cosd_providers import (
     ContextLengthError,
     InvalidRequestError,
+    Proposal,
     ProviderError,
     ProviderTimeoutError,
     Question,
     ResponseError,
     ServerError,
+    Token,
     UnsupportedError,
     Usage,
 )
 from cosd_providers.costs import Work
-from cosd_providers.strategies import TOKEN_SECONDS, Chooser, Strategy, Task, checked_strategy
+from cosd_providers.strategies import TOKEN_SECONDS, Chooser, Strategy, Task, Ways, checked_strategy, marked
 
 VLLM: tuple[Strategy, ...] = ("list", "echo", "singles", "continuation")
 TGI: tuple[Strategy, ...] = ("filter", "singles", "continuation")
@@ -232,15 +234,28 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def taking(self, seconds: float, found: str | ProviderError, usage: Usage) -> Callable[[], Awaitable[str]]:
-        async def ask() -> str:
+    def taking(
+        self, seconds: float, usage: Usage, error: ProviderError | None = None
+    ) -> Callable[[], Awaitable[list[Proposal | None]]]:
+        async def ask() -> list[Proposal | None]:
             self.now += seconds
             usage.bill(100, 3, 50)
-            if isinstance(found, ProviderError):
-                raise found
-            return found
+            if error is not None:
+                raise error
+            return [*SAID]
 
         return ask
+
+
+SAID = [Proposal(start, (Token(b"x", 0.5),)) for start in range(LONG.places)]
+
+
+async def way_of(chooser: Chooser, ways: Ways, usage: Usage) -> str | None:
+    """In which way all places were answered, by what the proposals say."""
+    found = await chooser.answer(LONG, ways, usage)
+    assert found == SAID
+    [way] = {one.strategy for one in found if one is not None}
+    return way
 
 
 async def test_what_is_done_is_measured_and_noted() -> None:
@@ -248,29 +263,29 @@ async def test_what_is_done_is_measured_and_noted() -> None:
     chooser = Chooser(clock=clock)
     chosen = []
     for _ in range(12):
-        ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, "echo", usage)}
-        chosen.append(await chooser.answer(LONG, ways, usage))  # type: ignore[arg-type]
+        ways: Ways = {"list": clock.taking(9.0, usage), "echo": clock.taking(0.1, usage)}
+        chosen.append(await way_of(chooser, ways, usage))
     assert chosen == ["list"] * 3 + ["echo"] * 9
     assert usage.strategies == {"list": 36, "echo": 108}
 
 
 async def test_what_was_answered_in_another_way_is_noted_as_such() -> None:
-    clock, usage, aside = Clock(), Usage(), dict[Strategy, int]()
+    clock, usage = Clock(), Usage()
 
-    async def echo() -> str:
-        aside["list"] = 5
-        return ""
+    async def echo() -> list[Proposal | None]:
+        return marked([*SAID[:-1], None], "list", but=range(7))
 
-    await Chooser("echo", clock=clock).answer(LONG, {"echo": echo}, usage, aside=aside)
-    assert usage.strategies == {"echo": 7, "list": 5}
+    found = await Chooser("echo", clock=clock).answer(LONG, {"echo": echo}, usage)
+    assert [one and one.strategy for one in found] == ["echo"] * 7 + ["list"] * 4 + [None]
+    assert usage.strategies == {"echo": 7, "list": 4}
 
 
 @pytest.mark.parametrize("error", [UnsupportedError("no"), InvalidRequestError("no")])
 async def test_a_way_that_is_not_supported_is_left_for_good(error: ProviderError) -> None:
     clock, usage = Clock(), Usage()
     chooser = Chooser(clock=clock)
-    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, error, usage)}
-    assert [await chooser.answer(LONG, ways, usage) for _ in range(6)] == ["list"] * 6  # type: ignore[arg-type]
+    ways: Ways = {"list": clock.taking(9.0, usage), "echo": clock.taking(0.1, usage, error)}
+    assert [await way_of(chooser, ways, usage) for _ in range(6)] == ["list"] * 6
     assert clock.now == pytest.approx(6 * 9 + 0.1)
     assert usage.strategies == {"list": 72}
 
@@ -279,32 +294,32 @@ async def test_a_way_that_is_not_supported_is_left_for_good(error: ProviderError
 async def test_other_errors_are_the_callers(error: ProviderError) -> None:
     clock, usage = Clock(), Usage()
     chooser = Chooser(clock=clock)
-    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, error, usage)}
+    ways: Ways = {"list": clock.taking(9.0, usage), "echo": clock.taking(0.1, usage, error)}
     for _ in range(3):
-        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+        await chooser.answer(LONG, ways, usage)
     with pytest.raises(type(error)):
-        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+        await chooser.answer(LONG, ways, usage)
 
 
 @pytest.mark.parametrize("error", [ServerError("no"), ResponseError("no"), ProviderTimeoutError("no")])
 async def test_a_way_that_fails_at_its_first_trial_is_tried_once(error: ProviderError) -> None:
     clock, usage = Clock(), Usage()
     chooser = Chooser(clock=clock)
-    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, error, usage)}
+    ways: Ways = {"list": clock.taking(9.0, usage), "echo": clock.taking(0.1, usage, error)}
     for _ in range(3):
-        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+        await chooser.answer(LONG, ways, usage)
     with pytest.raises(type(error)):
-        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
-    assert await chooser.answer(LONG, ways, usage) == "list"  # type: ignore[arg-type]
+        await chooser.answer(LONG, ways, usage)
+    assert await way_of(chooser, ways, usage) == "list"
 
 
 async def test_a_copy_tries_nothing_that_another_one_is_trying() -> None:
     clock, usage = Clock(), Usage()
     chooser = Chooser()
     chooser._clock = clock
-    ways = {"list": clock.taking(9.0, "list", usage), "echo": clock.taking(0.1, "echo", usage)}
+    ways: Ways = {"list": clock.taking(9.0, usage), "echo": clock.taking(0.1, usage)}
     for _ in range(3):
-        await chooser.answer(LONG, ways, usage)  # type: ignore[arg-type]
+        await chooser.answer(LONG, ways, usage)
     with chooser.measured("echo", LONG, usage):
         assert chooser.choose(LONG, ["list", "echo"]) == "list"
         assert copy.deepcopy(chooser).choose(LONG, ["list", "echo"]) == "echo"
@@ -327,9 +342,9 @@ def test_what_another_thread_learns_meanwhile_does_not_matter() -> None:
 
 async def test_a_way_that_was_named_fails_as_it_is() -> None:
     clock, usage = Clock(), Usage()
-    ways = {"list": clock.taking(1.0, "list", usage), "echo": clock.taking(1.0, UnsupportedError("no"), usage)}
+    ways: Ways = {"list": clock.taking(1.0, usage), "echo": clock.taking(1.0, usage, UnsupportedError("no"))}
     with pytest.raises(UnsupportedError):
-        await Chooser("echo", clock=clock).answer(LONG, ways, usage)  # type: ignore[arg-type]
+        await Chooser("echo", clock=clock).answer(LONG, ways, usage)
     assert usage.strategies == {}
 
 

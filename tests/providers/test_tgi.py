@@ -386,6 +386,8 @@ async def test_the_filter_and_what_it_leaves_open() -> None:
     [single] = asked(server, "/generate_stream")  # 0.4 may be the most probable one, or not
     assert (single["inputs"], single["parameters"]["max_new_tokens"]) == ("Q a", 1)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 4 + 2, 2)
+    assert [one.strategy for one in proposals] == ["filter", "singles", "filter", "filter"]
+    assert usage.strategies == {"filter": 3, "singles": 1}
 
 
 @pytest.mark.parametrize(
@@ -402,9 +404,11 @@ async def test_when_the_filter_is_used(strategy: Any, count: int, scored: int) -
 
 async def test_the_filter_answers_only_where_the_encodings_agree() -> None:
     server, provider = fake({"Q": ["ab", "c"], "x": ["a", "b"]}, prefill=True)
-    questions = Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))
-    proposals = await ask(provider, "Q", b"abc", *questions)
+    questions, usage = (Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))), Usage()
+    proposals = await ask(provider, "Q", b"abc", *questions, usage=usage)
     assert [one.tokens[0].data for one in proposals] == [b"ab", b"b", b"c"]
+    assert [one.strategy for one in proposals] == ["filter", "singles", "filter"]
+    assert usage.strategies == {"filter": 2, "singles": 1}
     assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Qa"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -124,7 +125,7 @@ async def test_choosing_changes_no_answer(case: tuple[toys.ToyModel, list[Inquir
         for one, other in zip(ours, theirs, strict=True):
             if other is not None and valid(other.tokens):
                 close(one.tokens, other.tokens)
-        assert sum(usage.strategies.values()) == len(questions)
+        assert Counter(one.strategy for one in ours if one is not None) == usage.strategies
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
@@ -278,6 +279,7 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
     assert [body.get("prompt_logprobs") for body in asked] == ([5] if strategy == "echo" else [None] * len(asked))
     assert {body["logprobs"] for body in asked} == {5}
     assert (usage.requests, usage.prompt_tokens) == (len(asked), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert {one and one.strategy for one in proposals} == {strategy}
     assert usage.strategies == {strategy: 3}
 
 
@@ -354,6 +356,20 @@ async def test_a_space_that_a_string_has_lost_is_found_in_the_text(
     await provider.describe()
     assert provider._server.found is not None
     assert provider._server.found.bare is bare
+
+
+async def test_what_the_scored_text_leaves_open_is_asked_by_a_list() -> None:
+    """Its encoding up to one of the places is not the model's own, and the proposals say so."""
+    server, _ = fake({"Q": ["ab", "c"], "x": ["a", "b"]})
+    provider, usage = Vllm(URL, http_client=server.client(), strategy="echo"), Usage()
+    questions = [Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))]
+    found = await provider.propose("Q", b"abc", questions, usage=usage)
+    assert [one and (one.tokens[0].data, one.strategy) for one in found] == [
+        (b"ab", "echo"),
+        (b"b", "list"),
+        (b"c", "echo"),
+    ]
+    assert usage.strategies == {"echo": 2, "list": 1}
 
 
 async def test_questions_about_one_place_are_counted_each() -> None:

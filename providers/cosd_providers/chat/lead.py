@@ -108,7 +108,9 @@ class Led:
             rest = await self._provider.propose(prompt, whole, [one for one in more if one is not None], usage=usage)
             for at, one in zip(again, rest, strict=True):
                 shared = self._shared(one)
-                found[at] = shared if shared is None or questions[at].word else Proposal(0, shared.tokens[:1])
+                if shared is not None and not questions[at].word:
+                    shared = replace(shared, tokens=shared.tokens[:1])
+                found[at] = shared
         return [one if one is None or one.tokens else None for one in found]
 
     def _more(
@@ -143,7 +145,7 @@ class Led:
             return proposal and replace(proposal, start=proposal.start - len(self._lead))
         strip = _Strip(self._lead)
         tokens = [token for one in proposal.tokens for token in strip.feed(one)]
-        return Proposal(0, tuple(tokens))
+        return replace(proposal, tokens=tuple(tokens))
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """The probabilities of a text; see `contract.Provider`."""

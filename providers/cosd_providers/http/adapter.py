@@ -42,11 +42,17 @@ class Adapter:
     _ready_route: str | None = None
     _near = False
     _recalled: Mapping[str, Any] | None = None
+    _chats: Adapter | None = None
+    _is_chat = False
     _talk: Talk | None = None
     _template: Template | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """A copy has its own view for conversations."""
+        return {**self.__dict__, "_chats": None}
 
     @property
     def name(self) -> str:
@@ -78,9 +84,17 @@ class Adapter:
 
     async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
         """How the model is asked to answer a conversation; see `messages.Chat`."""
-        if self._talk is None:
-            self._talk = Talk(self._transport.endpoint)
-        return await self._talk.turn(self, messages, on_special_tokens)
+        view = self._chats
+        if view is None:
+            made = await self._for_chat()
+            view = self._chats = self._chats or made  # another one may have been faster
+        if view._talk is None:
+            view._talk = Talk(self._transport.endpoint)
+        return await view._talk.turn(view, messages, on_special_tokens)
+
+    async def _for_chat(self) -> Self:
+        """This server, asked to go on with texts that a chat template has begun: where that differs, another view."""
+        return self
 
     async def render(self, messages: list[dict[str, str]]) -> str:
         """The conversation as the model reads it, up to where its answer begins.

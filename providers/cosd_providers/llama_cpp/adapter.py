@@ -138,22 +138,23 @@ class LlamaCpp(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        server = await self._known()
+        server, chooser = await self._known(), self._chooser
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+            chooser = Chooser(chooser.fixed or "list")  # one request
 
         async def encode(place: int) -> list[int]:
             return await self._all_ids(self._head.prefix(prompt, text[:place]))
 
         start = partial(self._head.prefix, prompt)
         asked, go_on = questions, partial(self._completions.go_on, server, start=start, text=text, usage=usage)
-        ways: Ways[list[Proposal | None]] = {
+        ways: Ways = {
             "list": lambda: answer(asked, go_on),
             "singles": lambda: answer(asked, partial(go_on, singly=True)),
             "continuation": lambda: Continuation(text, asked, go_on, encode).answer(),
         }
-        return await self._chooser.answer(Task.of(prompt, text, asked), ways, usage)
+        return await chooser.answer(Task.of(prompt, text, asked), ways, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""

@@ -40,6 +40,7 @@ from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.drafting import Drafting
 from cosd_providers.openai.learning import unbegun
 from cosd_providers.scoring import answer, boundaries
+from cosd_providers.strategies import counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 
@@ -137,9 +138,7 @@ class Ollama(Adapter):
         if questions is None:
             own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
             questions = boundaries(own, len(prompt.encode()))
-        proposals = await answer(questions, Chains(self._asking, prompt, text, usage).ask)
-        usage.answered_by("singles", len(proposals) - proposals.count(None))
-        return proposals
+        return counted(await answer(questions, Chains(self._asking, prompt, text, usage).ask), "singles", usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002
         """The server does not do that."""

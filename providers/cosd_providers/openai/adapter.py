@@ -59,7 +59,7 @@ from cosd_providers.openai.proposing import Proposing, cannot_score
 from cosd_providers.openai.remembering import Kept, kept, taken_up
 from cosd_providers.openai.wire import Conversation
 from cosd_providers.scoring import answer, within
-from cosd_providers.strategies import Chooser, checked_strategy
+from cosd_providers.strategies import Chooser, checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 
@@ -90,8 +90,6 @@ class OpenAICompatible(Adapter):
     Raises:
         ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
     """
-
-    _chats: OpenAICompatible | None = None
 
     def __init__(
         self,
@@ -202,8 +200,7 @@ class OpenAICompatible(Adapter):
                 raise no_probs(self._transport.endpoint)
             found = await answer(questions, Agreeing(self._asking, prompt, text, usage).ask)
             listed = len(questions) > 1 and self._asking.lists
-            usage.answered_by("list" if listed else "singles", len(questions))
-            return found
+            return counted(found, "list" if listed else "singles", usage)
         raw = self._api == "completions"
         asking, tokenizer, chooser = self._asking, self._tokenizer, self._chooser
         proposing = Proposing(asking, self._echo, tokenizer, chooser, raw=raw, prompt=prompt, text=text, usage=usage)
@@ -234,17 +231,15 @@ class OpenAICompatible(Adapter):
         """How the model is asked to answer a conversation; see `messages.Chat`."""
         await self._know()
         if self._api == "completions":
-            if self._chats is None:
-                self._chats = self._of_chat(Conversation())
-            return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+            return await super().turn(messages, on_special_tokens=on_special_tokens)
         around, prompt, lead, warnings = await self._conversing.begin(self, messages, on_special_tokens)
-        view = self._of_chat(around)
+        view = await self._for_chat(around)
         return Turn(Led(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
-    def _of_chat(self, conversation: Conversation) -> Self:
-        """This server, asked to answer a conversation."""
+    async def _for_chat(self, conversation: Conversation | None = None) -> Self:
+        """This server, asked to answer a conversation: by its messages, or else as text."""
         view = copy(self)
-        view._asking = self._asking.of_chat(conversation)
+        view._asking = self._asking.of_chat(conversation or Conversation())
         return view
 
     def use_template(self, template: Template) -> None:

@@ -31,7 +31,7 @@ class Chains:
         singly: whether each prompt has its own request.
 
     Attributes:
-        from_text: how many chains went along the scored text.
+        from_text: places whose chains went along the scored text.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Chains:
         self._scored = scored
         self._tokenizer = tokenizer
         self._singly = singly
-        self.from_text = 0
+        self.from_text: set[int] = set()
 
     async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
         """About as many positions as each chain wants; none where the server cannot go on."""
@@ -61,7 +61,7 @@ class Chains:
             positions = self._along(chain)
             if positions:  # the text's own tokens have id 0
                 found[at] = along(chain, [0] * len(positions), positions)
-                self.from_text += 1
+                self.from_text.add(chain.question.start)
         left = [at for at in range(len(chains)) if at not in found]
         asked = await self._prompts([chains[at] for at in left])
         found.update(zip(left, asked, strict=True))

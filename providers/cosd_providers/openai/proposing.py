@@ -11,7 +11,7 @@ from cosd_providers.openai.asking import Asking, Prefix
 from cosd_providers.openai.chains import Chains
 from cosd_providers.openai.echo import Echo, Scored
 from cosd_providers.scoring import Choice, answer, boundaries
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways
+from cosd_providers.strategies import Chooser, Strategy, Task, Ways, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import Tokenizer
 
@@ -61,11 +61,11 @@ class Proposing:
         self._text = text
         self._usage = usage
         self._whole = Prefix(prompt, sendable(text))
-        self._aside: dict[Strategy, int] = {}
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
         """What the model says at each question; see `contract.Provider`."""
-        fixed, scored = self._chooser.fixed, None
+        chooser, fixed, scored = self._chooser, self._chooser.fixed, None
+        everywhere = questions is None
         if fixed == "echo" or (questions is None and self._tokenizer is None):
             scored = await self._scored(must=questions is None)
         if questions is None:
@@ -74,10 +74,10 @@ class Proposing:
                 own = [position.pick.token.data for position in scored.positions]
             questions = boundaries(own, len(self._prompt.encode()))
         asked, task = questions, Task.of(self._prompt, self._text, questions)
-        ways: Ways[list[Proposal | None]] = {
-            "list": lambda: self._plain(asked, task),
+        ways: Ways = {
+            "list": lambda: self._plain(asked),
             "singles": lambda: answer(asked, self._chains(singly=True).ask),
-            "echo": lambda: self._echoed(asked, task, scored),
+            "echo": lambda: self._echoed(asked, scored),
             "continuation": lambda: Continuation(
                 self._text, asked, self._chains(singly=True).ask, self._encode if self._exact else None, key=_key
             ).answer(),
@@ -86,7 +86,9 @@ class Proposing:
         able = {"list": self._asking.lists is not False, "echo": echoes is not False, "continuation": self._exact}
         ways = {way: ask for way, ask in ways.items() if way == fixed or able.get(way, True)}
         dues: dict[Strategy, float] = {"echo": _PROOF} if echoes is None else {}
-        return await self._chooser.answer(task, ways, self._usage, aside=self._aside, dues=dues)
+        if everywhere and able["list"]:
+            chooser = Chooser(fixed or ("echo" if echoes else "list"))  # one request
+        return await chooser.answer(task, ways, self._usage, dues=dues)
 
     @property
     def _exact(self) -> bool:
@@ -96,17 +98,14 @@ class Proposing:
     def _chains(self, scored: Scored | None = None, *, singly: bool = False) -> Chains:
         return Chains(self._asking, self._prompt, self._text, self._usage, scored, self._tokenizer, singly=singly)
 
-    async def _plain(self, asked: Sequence[Question], task: Task) -> list[Proposal | None]:
+    async def _plain(self, asked: Sequence[Question]) -> list[Proposal | None]:
         found = await answer(asked, self._chains().ask)
-        if self._asking.lists is False:
-            self._aside["singles"] = task.places
-        return found
+        return marked(found, "singles" if self._asking.lists is False else "list")
 
-    async def _echoed(self, asked: Sequence[Question], task: Task, scored: Scored | None) -> list[Proposal | None]:
+    async def _echoed(self, asked: Sequence[Question], scored: Scored | None) -> list[Proposal | None]:
         chains = self._chains(scored or await self._scored())
         found = await answer(asked, chains.ask)
-        self._aside["singles" if self._asking.lists is False else "list"] = task.places - chains.from_text
-        return found
+        return marked(found, "singles" if self._asking.lists is False else "list", but=chains.from_text)
 
     async def _scored(self, *, must: bool = False) -> Scored | None:
         """The whole text; None where it cannot be scored, unless it must.

@@ -37,7 +37,6 @@ from cosd_providers.errors import InvalidRequestError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.sglang.asking import Asking
@@ -48,7 +47,7 @@ from cosd_providers.sglang.learning import learn
 from cosd_providers.sglang.proposing import Proposing
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import OWNED, Server
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
+from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 
@@ -79,8 +78,6 @@ class Sglang(Adapter):
     """
 
     _ready_route = "/v1/models"
-    _chats: Sglang | None = None
-    _is_chat = False
 
     def __init__(
         self,
@@ -146,33 +143,32 @@ class Sglang(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        server = await self._known()
+        server, chooser = await self._known(), self._chooser
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        asked, task, aside = questions, Task.of(prompt, text, questions), dict[Strategy, int]()
+            chooser = Chooser(chooser.fixed or "echo")  # one request
+        asked, task = questions, Task.of(prompt, text, questions)
         for question in asked:
             self._check_something(server, prompt + sendable(text[: question.start]))
         begin = partial(Proposing, self._asking, server, prompt, text, usage)
 
         async def echo() -> list[Proposal | None]:
             proposing = begin(echo=task.places > 1)
-            proposals = await answer(asked, proposing.ask)
-            aside["list"] = task.places - proposing.from_text
-            return proposals
+            return marked(await answer(asked, proposing.ask), "list", but=proposing.from_text)
 
         async def continuation() -> list[Proposal | None]:
             proposing = begin()
             await proposing.prepare(question.start for question in asked)
             return await Continuation(text, asked, proposing.ask, proposing.encode).answer()
 
-        ways: Ways[list[Proposal | None]] = {
+        ways: Ways = {
             "echo": echo,
             "list": lambda: answer(asked, begin().ask),
             "singles": lambda: answer(asked, begin(singly=True).ask),
             "continuation": continuation,
         }
-        return await self._chooser.answer(task, ways, usage, aside=aside)
+        return await chooser.answer(task, ways, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.
@@ -210,13 +206,6 @@ class Sglang(Adapter):
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
         return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation; see `messages.Chat`."""
-        await self._known()
-        if self._chats is None:
-            self._chats = self._of_chat()
-        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
-
     async def _render(self, messages: list[dict[str, str]]) -> str:
         return await self._asking.rendered((await self._known()).info.model, messages)
 
@@ -234,10 +223,11 @@ class Sglang(Adapter):
     async def literal(self, pieces: Sequence[str]) -> Self | None:
         """The model, given token ids for a prompt: each piece encoded by itself."""
         head = await self._asking.headed((await self._known()).info.model, pieces)
-        return None if head is None else self._of_chat(head)
+        return None if head is None else await self._for_chat(head)
 
-    def _of_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Self:
+    async def _for_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Self:
         """This server, asked to go on with texts that a chat template has begun."""
+        await self._known()
         view = copy(self)
         view._is_chat, view._add_special_tokens, view._asking = True, False, self._asking.of_chat(head)
         return view

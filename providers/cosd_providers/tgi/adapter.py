@@ -24,7 +24,7 @@ from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.continuation import Continuation
@@ -35,10 +35,9 @@ from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.learning import ask_only
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
+from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.examining import TgiWire
@@ -80,8 +79,6 @@ class Tgi(Adapter):
     """
 
     _ready_route = "/health"
-    _chats: Tgi | None = None
-    _is_chat = False
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class Tgi(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        server, aside = await self._known(), dict[Strategy, int]()
+        server = await self._known()
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
@@ -149,21 +146,20 @@ class Tgi(Adapter):
 
         async def filtered() -> list[Proposal | None]:
             known = await self._filtered(server, prompt, text, asked, usage)
-            aside["singles"] = sum(question.start not in known for question in asked)
-            return await answer(asked, partial(ask, known=known))
+            return marked(await answer(asked, partial(ask, known=known)), "singles", but=known)
 
         async def encode(place: int) -> list[int]:
             return (await self._requests.encode(server, prompt + sendable(text[:place]))).ids
 
         exact = server.around is not None and not server.around.after
-        ways: Ways[list[Proposal | None]] = {
+        ways: Ways = {
             "filter": filtered,
             "singles": lambda: answer(asked, ask),
             "continuation": lambda: Continuation(text, asked, ask, encode if exact else None).answer(),
         }
         able: dict[Strategy, bool] = {"filter": server.prefill and exact, "continuation": exact}
         ways = {way: go for way, go in ways.items() if able.get(way, True) or way == self._chooser.fixed}
-        return await self._chooser.answer(task, ways, usage, aside=aside)
+        return await self._chooser.answer(task, ways, usage)
 
     async def _go_on(self, server: Server, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         """What follows in a chain: asked from the last text that only the chain knows, past what is known already."""
@@ -228,12 +224,11 @@ class Tgi(Adapter):
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
         return await self._requests.pieces(await self._known(), text)
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation, special tokens in its answer shown; see `messages.Chat`."""
-        if self._chats is None:
-            self._chats = copy(self)
-            self._chats._is_chat = True
-        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
+    async def _for_chat(self) -> Self:
+        """This server, special tokens in its answer shown."""
+        view = copy(self)
+        view._is_chat = True
+        return view
 
     async def _render(self, messages: list[dict[str, str]]) -> str:
         return await self._requests.rendered(messages)

@@ -38,12 +38,11 @@ from cosd_providers.errors import (
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, answer, boundaries, within
 from cosd_providers.spelling import spell
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy
+from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenization import load_tokenizer
 from cosd_providers.vllm.asking import Asking
@@ -81,8 +80,6 @@ class Vllm(Adapter):
     """
 
     _ready_route = "/health"
-    _chats: Vllm | None = None
-    _is_chat = False
 
     def __init__(
         self,
@@ -150,7 +147,7 @@ class Vllm(Adapter):
         if questions is None:
             pieces = everywhere.pieces if everywhere else await self.tokenize(whole)
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        asked, task, aside = questions, Task.of(prompt, text, questions), dict[Strategy, int]()
+        asked, task = questions, Task.of(prompt, text, questions)
         for question in asked:
             self._check_something(server, prompt + sendable(text[: question.start]))
         begin = partial(Proposing, self._asking, server, prompt, text, usage)
@@ -161,22 +158,20 @@ class Vllm(Adapter):
                 with suppress(ContextLengthError):  # what is asked may still fit
                     scored = (await self._scored(server, whole, usage))[0]
             proposing = begin(scored=scored)
-            proposals = await answer(asked, proposing.ask)
-            aside["list"] = task.places - proposing.from_text
-            return proposals
+            return marked(await answer(asked, proposing.ask), "list", but=proposing.from_text)
 
         async def continuation() -> list[Proposal | None]:
             proposing = begin()
             return await Continuation(text, asked, proposing.ask, proposing.encode, shared=proposing.share).answer()
 
-        ways: Ways[list[Proposal | None]] = {
+        ways: Ways = {
             "list": lambda: answer(asked, begin().ask),
             "echo": echo,
             "singles": lambda: answer(asked, begin(singly=True).ask),
             "continuation": continuation,
         }
         chooser = self._chooser if everywhere is None else Chooser("echo")  # it is scored already
-        return await chooser.answer(task, ways, usage, aside=aside)
+        return await chooser.answer(task, ways, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.
@@ -246,13 +241,6 @@ class Vllm(Adapter):
             probs.append(None if own is None else prob(own.logprob))
         return Scored(len(server.beginning), pieces, scored_positions(server, pieces, ranked, found)), probs
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation; see `messages.Chat`."""
-        await self._known()
-        if self._chats is None:
-            self._chats = self._of_chat()
-        return await Adapter.turn(self._chats, messages, on_special_tokens=on_special_tokens)
-
     async def _render(self, messages: list[dict[str, str]]) -> str:
         return await self._asking.rendered((await self._known()).info.model, messages)
 
@@ -267,10 +255,11 @@ class Vllm(Adapter):
     async def literal(self, pieces: Sequence[str]) -> Self | None:
         """The model, given token ids for a prompt: each piece encoded by itself."""
         head = await self._asking.headed((await self._known()).info.model, pieces)
-        return None if head is None else self._of_chat(head)
+        return None if head is None else await self._for_chat(head)
 
-    def _of_chat(self, head: Head | None = None) -> Self:
+    async def _for_chat(self, head: Head | None = None) -> Self:
         """This server, asked to go on with texts that a chat template has begun."""
+        await self._known()
         view = copy(self)
         view._is_chat, view._asking = True, self._asking.of_chat(head)
         return view
