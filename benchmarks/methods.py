@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.result import EndpointUsage
+from cosd_api.records import EndpointUsage
 from cosd_providers import connect
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token, Usage
 

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import logging
 
-from cosd_api.errors import FusionClosedError, FusionError, SettingError
+from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion
 from cosd_api.once import fuse, fuse_sync
-from cosd_api.result import (
-    CustomVerifier,
-    Endpoint,
-    EndpointUsage,
-    FusedToken,
-    FusionResult,
-    Settings,
-    Timings,
-    TokenDecision,
-)
+from cosd_api.records import DraftToken, Endpoint, EndpointUsage, FusedToken, Request, Timings, TokenDecision
+from cosd_api.result import CustomVerifier, FusionResult, Settings, Trace
 from cosd_api.stream import FusionStream
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
@@ -33,6 +25,7 @@ __all__ = [
     "AgreementVerifier",
     "Card",
     "CustomVerifier",
+    "DraftToken",
     "Endpoint",
     "EndpointEstimate",
     "EndpointUsage",
@@ -45,11 +38,14 @@ __all__ = [
     "FusionStream",
     "Message",
     "Range",
+    "Request",
     "RuleVerifier",
     "SettingError",
     "Settings",
     "Timings",
     "TokenDecision",
+    "Trace",
+    "TraceError",
     "TreeVerifier",
     "Verifier",
     "__version__",

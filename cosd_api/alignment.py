@@ -50,6 +50,9 @@ class Decision:
         q: the assistant's, likewise.
         agreed: both wrote the same.
         fired: they differ and the verifier chose the assistant.
+        draft: what the draft wrote there.
+        ask: number of the question that it was heard by; this and the next are for the record alone.
+        strategy: in which way the endpoint was asked, where its provider tells.
     """
 
     assistant: int
@@ -60,6 +63,9 @@ class Decision:
     q: float | None
     agreed: bool
     fired: bool
+    draft: bytes
+    ask: int | None = None
+    strategy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +131,16 @@ def judge(
         if a == len(proposal):
             return _go_on(decisions, tokens, i + 1)
         begin, a_begin = i, a
-        i, a, agreed = _span(tokens, proposal, i, a, whole_tokens=unit == "token")
+        i, a, agreed = span(tokens, proposal, i, a, whole_tokens=unit == "token")
         if agreed is None and i < len(tokens):
             return _go_on(decisions, tokens, i + 1)
         if agreed is None:
             break  # the unit ends inside the assistant's token: the next unit judges the rest
-        p, q = _least(tokens[begin:i]), _least(proposal[a_begin:a])
+        p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         judged = not agreed and p is not None and not (q is None and needs_q)
         fired = judged and p is not None and fires(p, math.nan if q is None else q)
-        text = b"".join(token.data for token in proposal[a_begin:a])
-        decisions.append(Decision(assistant, begin, i, text, p, q, agreed, fired))
+        mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
+        decisions.append(Decision(assistant, begin, i, theirs, p, q, agreed, fired, mine))
         if fired:
             end = a if unit == "token" else _end_of_word(proposal, a_begin, a)
             return Judgement(tuple(decisions), replacement=tuple(proposal[a_begin:end]))
@@ -148,7 +154,7 @@ def _go_on(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgem
     return Judgement(tuple(decisions), again=i if i < len(tokens) else None)
 
 
-def _span(
+def span(
     tokens: Sequence[Token], proposal: Sequence[Token], i: int, a: int, *, whole_tokens: bool
 ) -> tuple[int, int, bool | None]:
     """The next span: the ends (one past) in both, and whether they agree; None where one side ends before that."""
@@ -191,6 +197,10 @@ def _end_of_word(proposal: Sequence[Token], begin: int, end: int) -> int:
     return end
 
 
-def _least(tokens: Sequence[Token]) -> float | None:
+def _bytes(tokens: Sequence[Token]) -> bytes:
+    return b"".join(token.data for token in tokens)
+
+
+def least(tokens: Sequence[Token]) -> float | None:
     """A span is as sure as its least sure token."""
     return join(list(tokens)).prob

@@ -13,7 +13,7 @@ import anyio
 from cosd_api.absence import Absences
 from cosd_api.alignment import Unit
 from cosd_api.errors import FusionClosedError, SettingError
-from cosd_api.result import Endpoint
+from cosd_api.records import Endpoint
 from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently

@@ -4,12 +4,13 @@
 
     FusionError
     ├── SettingError             a setting that a fusion cannot take, with the reason (also a ValueError)
-    └── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
+    ├── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
+    └── TraceError               a trace that is none, or does not hold together (also a ValueError)
 """
 
 from __future__ import annotations
 
-__all__ = ["FusionClosedError", "FusionError", "SettingError"]
+__all__ = ["FusionClosedError", "FusionError", "SettingError", "TraceError"]
 
 
 class FusionError(Exception):
@@ -22,3 +23,7 @@ class SettingError(FusionError, ValueError):
 
 class FusionClosedError(FusionError, RuntimeError):
     """The fusion or the stream is not open."""
+
+
+class TraceError(FusionError, ValueError):
+    """A trace that cannot be read, or does not hold together; the message says where."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cosd_api.decoding.pending import Loss
-from cosd_api.result import EndpointUsage, FusedToken
+from cosd_api.records import EndpointUsage, FusedToken
 
 DRAFT = "draft"
 """The draft's name among the endpoints of a fusion."""

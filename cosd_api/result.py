@@ -1,178 +1,25 @@
-"""What comes out of a fusion: the text, where each token of it comes from, and what it cost."""
+"""What comes out of a fusion: the text, where each token of it comes from, and what it cost; and its trace."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from copy import copy
-from typing import Annotated, Any, Literal, Self, get_args
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, ValidationError
 
-from cosd_api.alignment import Decision, Unit
-from cosd_api.decoding.commands import FinishReason, Placed
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier, needs_q
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import FinishReason
+from cosd_api.errors import TraceError
+from cosd_api.records import Endpoint, EndpointUsage, FusedToken, Record, Request, Timings
+from cosd_api.replay import replayed
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
-from cosd_providers.contract import ServerInfo, Usage
 from cosd_providers.text import readable
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=())
-
-
-class TokenDecision(_Model):
-    """What one assistant said where a fused token stands.
-
-    Attributes:
-        assistant: its name.
-        text: what it wrote there; empty for its end of sequence.
-        prob: its probability of its least sure token there, in [0, 1]; None where the endpoint did not tell.
-        agreed: it wrote what the draft wrote.
-        fired: it differed, and the verifier would put its word in the draft's place. Of several that fire, the surest
-            does: the token's `source`.
-        reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
-    """
-
-    assistant: str
-    text: str
-    prob: float | None
-    agreed: bool
-    fired: bool
-    reason: str
-
-
-class FusedToken(_Model):
-    r"""One token of the answer.
-
-    Attributes:
-        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
-        source: `"draft"`, or the name of the assistant whose word it is.
-        end: whether it is the end of sequence.
-        draft_prob: the draft's probability of what it wrote there, in [0, 1]: of this token, or of the tokens that
-            this one replaced (the least sure of them).
-        assistant_prob: the assistant's probability of what it wrote there; None where none was asked, or it
-            does not tell. With several, that of the surest.
-        replaced: on the first token of a replacement, the draft's text in whose place it stands.
-        asked: whether an assistant was asked about it. One that could not change the answer is not.
-        verified: whether every assistant was heard that could have changed it. Only an answer that went on without one
-            that had failed (`on_assistant_error="draft"`) has others.
-        reason: the decision in words; None where nobody was asked.
-        decisions: what each assistant that was asked said there. Empty where it could not answer, where its token
-            reaches beyond the unit (it is judged with the next), and where no answer could matter any more.
-    """
-
-    text: str
-    source: str
-    end: bool = False
-    draft_prob: float | None = None
-    assistant_prob: float | None = None
-    replaced: str | None = None
-    asked: bool = False
-    verified: bool = True
-    reason: str | None = None
-    decisions: tuple[TokenDecision, ...] = ()
-
-    @classmethod
-    def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier) -> Self:
-        """The public form of a token that the decoder placed; `names` are the assistants'."""
-        decisions = tuple(_decision(decision, names, verifier) for decision in placed.decisions)
-        deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
-        mine = placed.winner is None
-        if placed.winner is not None:
-            deciding = decisions[placed.decisions.index(placed.winner)]
-        return cls(
-            text=readable(placed.token.data),
-            source="draft" if mine else names[placed.source],
-            end=placed.token.end,
-            draft_prob=placed.token.prob if placed.winner is None else placed.winner.p,
-            assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
-            replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
-            asked=placed.asked,
-            verified=placed.verified,
-            reason=deciding.reason if deciding else _no_decision(placed),
-            decisions=decisions,
-        )
-
-
-def _no_decision(placed: Placed) -> str | None:
-    if not placed.verified:
-        return "kept: an assistant that had failed could not be heard"
-    return "kept: nothing to judge" if placed.asked else None
-
-
-def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> TokenDecision:
-    if decision.agreed:
-        reason = "both agree"
-    elif decision.p is None or (decision.q is None and needs_q(verifier)):
-        reason = "kept: a probability is not known"
-    else:
-        reason = verifier.words(decision.p, math.nan if decision.q is None else decision.q)
-    return TokenDecision(
-        assistant=names[decision.assistant],
-        text=readable(decision.text),
-        prob=decision.q,
-        agreed=decision.agreed,
-        fired=decision.fired,
-        reason=reason,
-    )
-
-
-class EndpointUsage(_Model):
-    """What was sent to one endpoint during one fusion, and billed.
-
-    Attributes:
-        requests: generation requests sent.
-        retries: requests sent again.
-        prompt_tokens: tokens read, cached ones included, as the server counts them.
-        completion_tokens: tokens written.
-        cached_tokens: prompt tokens that came from the server's cache.
-        first_token_seconds: from the first request to its first token or answer.
-        busy_seconds: time during which at least one request was under way.
-        strategies: how many places an assistant answered in which way, e.g. `{"list": 12}`.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    first_token_seconds: float | None = None
-    busy_seconds: float = 0.0
-    strategies: dict[str, int] = Field(default_factory=dict[str, int])
-
-    @property
-    def billed_tokens(self) -> int:
-        """Tokens read and written."""
-        return self.prompt_tokens + self.completion_tokens
-
-    @classmethod
-    def of(cls, usage: Usage) -> Self:
-        """The public form of a ledger."""
-        return cls.model_validate({name: copy(getattr(usage, name)) for name in cls.model_fields})
-
-
-class Endpoint(_Model):
-    """One model behind one server, as it was when the answer was made.
-
-    `engine` and `model` are `"unknown"` for an assistant that was down (`on_assistant_error="draft"`).
-    """
-
-    name: str
-    endpoint: str
-    engine: str
-    model: str
-    build: str | None = None
-    context: int | None = None
-
-    @classmethod
-    def of(cls, name: str, info: ServerInfo) -> Self:
-        """The public form of what a provider tells."""
-        fields = cls.model_fields.keys() - {"name"}
-        return cls(name=name, **{field: getattr(info, field) for field in fields})
-
-
-class CustomVerifier(_Model):
+class CustomVerifier(Record):
     """Stands in a result for a verifier of the user's own."""
 
     kind: Literal["custom"] = "custom"
@@ -189,7 +36,7 @@ def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
 
 
-class Settings(_Model):
+class Settings(Record):
     """How the answer was made: with the prompt and the same endpoints, enough to repeat it."""
 
     verifier: Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")]
@@ -210,15 +57,7 @@ class Settings(_Model):
     on_budget: Literal["raise", "end"] = "raise"
 
 
-class Timings(_Model):
-    """Seconds: in all, until the first fused token was final (None without one), and in all per token."""
-
-    total: float
-    first_token: float | None
-    per_token: float | None
-
-
-class FusionResult(_Model):
+class FusionResult(Record):
     """A fused answer. `model_dump_json` and `model_validate_json` take it there and back.
 
     Attributes:
@@ -250,6 +89,7 @@ class FusionResult(_Model):
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
+        requests: what was asked of whom and when, in the order in which it was begun. Depends on timing.
         library_version: of cosd-api.
     """
 
@@ -275,7 +115,13 @@ class FusionResult(_Model):
     draft: Endpoint
     assistants: tuple[Endpoint, ...]
     settings: Settings
+    requests: tuple[Request, ...] = ()
     library_version: str = __version__
+
+    @property
+    def trace(self) -> Trace:
+        """Why each token is there, as a file can keep it."""
+        return Trace(self)
 
     def __str__(self) -> str:
         return self.text
@@ -285,3 +131,120 @@ class FusionResult(_Model):
         yield "finish_reason", self.finish_reason
         yield "acceptance_rate", round(self.acceptance_rate, 3)
         yield "replacements", self.replacements
+
+
+_TRACE_KIND = "cosd-trace"
+_HEADER = ("library_version", "draft", "assistants", "settings")
+_LISTS = {"token": "tokens", "request": "requests"}
+
+
+class Trace:
+    """Why each token of an answer is there: a `FusionResult` as JSON lines, one for each token and each request.
+
+    Each line has its `type`. The first is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
+    settings), the last one the end (the text, how it ended, what it cost). Between them stand lines of type `"token"`
+    (`FusedToken`, with its `index` from 0) and `"request"` (`Request`). The prompt is not in it.
+
+    Attributes:
+        result: the answer.
+    """
+
+    schema_version = 1
+
+    def __init__(self, result: FusionResult) -> None:
+        self.result = result
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.result.tokens)} tokens, {len(self.result.requests)} requests)"
+
+    def lines(self) -> Iterator[str]:
+        """The trace as JSON, line by line, without line ends."""
+        whole = self.result.model_dump(mode="json")
+        lists = {kind: whole.pop(name) for kind, name in _LISTS.items()}
+        version = {"schema_version": self.schema_version}
+        yield _json({"type": "header", "kind": _TRACE_KIND, **version, **{name: whole.pop(name) for name in _HEADER}})
+        for kind, items in lists.items():
+            for index, item in enumerate(items):
+                yield _json({"type": kind, "index": index, **item})
+        yield _json({"type": "end", **whole})
+
+    def save(self, path: str | Path) -> None:
+        """Writes the trace to a file, UTF-8.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text("".join(f"{line}\n" for line in self.lines()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a trace from its file.
+
+        Raises:
+            OSError: the file cannot be read.
+            TraceError: it is no trace, a newer one than this version reads, or a part of it is missing.
+        """
+        try:
+            return cls._read(Path(path).read_bytes())
+        except TraceError as error:
+            raise TraceError(f"{path}: {error}") from None
+
+    @classmethod
+    def _read(cls, data: bytes) -> Self:
+        found = [_object(line, number) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+        header = found[0] if found else {}
+        if header.get("kind") != _TRACE_KIND:
+            raise TraceError("this is no trace: its first line is not the header of one")
+        if header.get("schema_version") != cls.schema_version:
+            words = f"of form {header.get('schema_version')!r}, and this version of cosd-api reads {cls.schema_version}"
+            raise TraceError(f"the trace is {words}: update it")
+        if found[-1].get("type") != "end":
+            raise TraceError("the trace has no end: it was cut off, or is still being written")
+        whole: dict[str, Any] = {name: header[name] for name in _HEADER if name in header}
+        whole |= {name: list[Any]() for name in _LISTS.values()}
+        for number, line in enumerate(found[1:-1], 2):
+            kind = _LISTS.get(str(line.get("type")))
+            if kind is None or line.get("index") != len(whole[kind]):
+                raise TraceError(f"entry {number}, of type {line.get('type')!r}, is not the one that has its place there")
+            whole[kind].append(line)
+        try:
+            return cls(FusionResult.model_validate({**whole, **found[-1]}))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise TraceError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+    def replay(self, verifier: Verifier | None = None) -> str:
+        """Judges every recorded decision again and builds the text from the verdicts.
+
+        Args:
+            verifier: by default the recorded one.
+
+        Returns:
+            The text, which is `result.text`.
+
+        Raises:
+            TraceError: a verdict or the text comes out otherwise, or the verifier was the user's own and is not given.
+        """
+        judge = verifier if verifier is not None else self.result.settings.verifier
+        if isinstance(judge, CustomVerifier):
+            raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")
+        names = [assistant.name for assistant in self.result.assistants]
+        text = readable(replayed(self.result.tokens, judge, names))
+        if text != self.result.text:
+            raise TraceError("the recorded tokens are not the recorded text")
+        return text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _object(line: bytes, number: int) -> dict[str, Any]:
+    """One line of a trace."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise TraceError(f"line {number} is not JSON") from None
+    if not isinstance(found, dict):
+        raise TraceError(f"line {number} is not a JSON object")
+    return cast("dict[str, Any]", found)

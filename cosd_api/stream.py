@@ -14,10 +14,12 @@ from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.decoding.driver import Driver
+from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Learned
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.result import EndpointUsage, FusedToken, FusionResult, Settings, Timings, describe_verifier
+from cosd_api.records import EndpointUsage, FusedToken, Request, Timings
+from cosd_api.result import FusionResult, Settings, describe_verifier
 from cosd_api.settings import Bounds, Plan
 from cosd_providers.contract import Usage
 from cosd_providers.errors import BudgetError, ProviderError
@@ -147,7 +149,7 @@ class FusionStream:
         )
         limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
         budget = Budget(self._ledgers, **limits)
-        driver = Driver(decoder, turns, budget, self._emit, plan.batch_wait)
+        driver = Driver(decoder, turns, budget, self._emit, Timeline(self._began), plan.batch_wait)
         self._work = learned, driver
         await self._expect(budget, turns[0])
         try:
@@ -178,10 +180,11 @@ class FusionStream:
                 absences.failed(at, loss.error)
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
+        now = time.perf_counter() - self._began
         if self._first_token is None and tokens:
-            self._first_token = time.perf_counter() - self._began
+            self._first_token = now
         for placed in tokens:
-            token = FusedToken.of(placed, self._endpoints.names, self._plan.verifier)
+            token = FusedToken.of(placed, self._endpoints.names, self._plan.verifier, now=now)
             self._all.append(token)
             self._tokens.put_nowait(token)
 
@@ -229,6 +232,7 @@ class FusionStream:
             draft=learned.draft,
             assistants=learned.assistants,
             settings=self._settings(learned),
+            requests=tuple(Request.of(span, everybody) for span in driver.timeline.spans),
         )
 
     def _settings(self, learned: Learned) -> Settings:

@@ -13,6 +13,8 @@ import schedules
 import toys
 from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import DRAFT, Placed
+from cosd_api.records import FusedToken
+from cosd_api.replay import replayed
 from cosd_api.verification import needs_q
 from schedules import Outcome
 
@@ -74,6 +76,21 @@ def check(outcome: Outcome, wanted: reference.Fused) -> None:
     assert counts.kept == sum(one.source == DRAFT for one in wanted.tokens)
     assert counts.iterations == wanted.iterations
     assert [id(one) for one in outcome.emitted] == [id(one) for one in outcome.decoder.response.tokens]
+    check_trace(outcome)
+
+
+def check_trace(outcome: Outcome) -> None:
+    """The record of the answer, judged again, is the answer; its units and rounds go on from left to right."""
+    decoder = outcome.decoder
+    names = [f"assistant {number}" for number in range(decoder.assistants)]
+    tokens = [FusedToken.of(one, names, decoder.verifier, now=0.0) for one in decoder.response.tokens]
+    assert replayed(tokens, decoder.verifier, names) == outcome.text
+    places = [(one.unit, one.round) for one in tokens]
+    assert places == sorted(places)
+    assert all(one.round <= decoder.counts.iterations for one in tokens)
+    for token in tokens:
+        assert (token.replaced is not None) == bool(token.replaced_tokens)
+        assert token.replaced is None or token.replaced == "".join(one.text for one in token.replaced_tokens)
 
 
 @st.composite

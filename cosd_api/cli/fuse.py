@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
+from rich.console import Console
 
 from cosd_api.alignment import Unit
 from cosd_api.cli.guard import guarded, say
@@ -23,13 +25,15 @@ from cosd_api.cli.options import (
     Timeout,
     Tree,
     all_connected,
+    check_writable,
     chosen_verifier,
     connected,
     seconds,
 )
 from cosd_api.cli.writer import Writer
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
-from cosd_api.report.terminal import summary
+from cosd_api.report.decisions import explained
+from cosd_api.report.terminal import has_colour, summary
 from cosd_api.result import FusionResult
 from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget
 from cosd_providers.errors import ProviderError
@@ -100,6 +104,16 @@ def fuse(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole result as one JSON document instead of the text.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Print the answer with its replaced words marked, and why, instead of the text."
+        ),
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep why each token is there, as JSON lines; `cosd explain FILE` shows it."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary on standard error.")] = False,
 ) -> None:
     """Fuse one answer.
@@ -107,9 +121,14 @@ def fuse(
     Standard output gets the answer as it becomes final, and nothing else; a line end is added if it has none. All
     else goes to standard error. Exit codes: 0; 1 a server failed or a limit was reached (what was verified by then is
     on standard output); 2 usage; 130 interrupted. With --json standard output gets one document when all is over: after
-    exit code 1 it is what there is of the result, with finish_reason "error" or "budget", or nothing.
+    exit code 1 it is what there is of the result, with finish_reason "error" or "budget", or nothing. So it is with
+    --explain, which prints the answer marked as in Table 6 of the paper, and with the file of --trace.
     """
     with guarded():
+        if as_json and explain:
+            raise typer.BadParameter("is for people, and --json for programs: give one of them", param_hint="--explain")
+        if trace is not None:
+            check_writable(trace, "--trace")
         fusion = Fusion(
             draft=connected(draft, draft_model, seconds(read_timeout, "--read-timeout"), "--draft"),
             assistant=all_connected(assistant, assistant_model or [], seconds(read_timeout, "--read-timeout")),
@@ -127,17 +146,28 @@ def fuse(
             max_tokens, stop, seconds(timeout, "--timeout"), max_requests, max_billed_tokens, on_budget
         )
         try:
-            result = anyio.run(_answer, fusion, _prompt(prompt), bounds, Writer(silent=as_json))
+            result = anyio.run(_answer, fusion, _prompt(prompt), bounds, Writer(silent=as_json or explain))
         except ProviderError as error:
-            if as_json and error.partial is not None:
-                print(error.partial.model_dump_json(), flush=True)
+            if error.partial is not None:
+                _show(error.partial, as_json=as_json, explain=explain, trace=trace)
             raise
-        if as_json:
-            print(result.model_dump_json(), flush=True)
+        _show(result, as_json=as_json, explain=explain, trace=trace)
         if not quiet:
             for warning in result.warnings:
                 say(f"note: {warning}")
             say(summary(result))
+
+
+def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | None) -> None:
+    """What is shown and kept of an answer once it is over, or of what there is of one."""
+    if as_json:
+        print(result.model_dump_json(), flush=True)
+    if explain:
+        screen = Console(highlight=False, markup=False, emoji=False)
+        for part in explained(result, colour=has_colour(screen)):
+            screen.print(part)
+    if trace is not None:
+        result.trace.save(trace)
 
 
 async def _answer(fusion: Fusion, prompt: str, bounds: Bounds, writer: Writer) -> FusionResult:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from cosd_api.errors import SettingError
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
@@ -26,6 +27,7 @@ __all__ = [
     "Timeout",
     "Tree",
     "all_connected",
+    "check_writable",
     "chosen_verifier",
     "connected",
     "seconds",
@@ -75,6 +77,21 @@ def seconds(given: float | None, option: str) -> float | None:
     if given is not None and not 0 < given < math.inf:
         raise typer.BadParameter(f"{given:g} is no number of seconds above 0", param_hint=option)
     return given
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Sees, before anything long runs, whether a file can be written; one that is there stays as it is.
+
+    Raises:
+        typer.BadParameter: it cannot.
+    """
+    there = path.exists()
+    try:
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint=option) from error
 
 
 def connected(url: str, model: str | None, timeout: float | None, option: str) -> Provider:
@@ -130,8 +147,8 @@ def _by_probabilities(alpha: float | None, beta: float | None, tree: Path | None
         return TreeVerifier.load(tree)
     except OSError as error:
         raise typer.BadParameter(f"{tree}: {error.strerror}", param_hint="--tree") from error
-    except ValidationError as error:
-        raise typer.BadParameter(f"{tree} is no tree: {_first(error)}", param_hint="--tree") from error
+    except SettingError as error:
+        raise typer.BadParameter(str(error), param_hint="--tree") from error
 
 
 def _first(error: ValidationError) -> str:

@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 
 from cosd_api.report.terminal import ASSISTANT, has_colour, visible
-from cosd_api.result import FusedToken
+from cosd_api.records import FusedToken
 
 __all__ = ["Writer"]
 

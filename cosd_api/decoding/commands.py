@@ -25,6 +25,10 @@ class Placed:
         winner: on the tokens of a replacement: the decision that put them there.
         replaced: on the first token of a replacement: the draft's tokens in whose place it stands.
         verified: whether every assistant was heard that could have changed it.
+        draft: number of the draft that wrote it, or what it replaces.
+        at: when it was placed here, in the seconds of whoever feeds the decoder.
+        unit: number of its unit in the answer, from 0; once it is settled.
+        round: of drafting, from 1; once it is settled.
     """
 
     token: Token
@@ -34,6 +38,10 @@ class Placed:
     winner: Decision | None = None
     replaced: tuple[Token, ...] = ()
     verified: bool = True
+    draft: int = 0
+    at: float = 0.0
+    unit: int = 0
+    round: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class StartDraft:
     """Let the draft model go on from `text`: at most `max_tokens` tokens.
 
     `own` are the tokens that it wrote itself since the start or the last replacement: `text` ends with them.
+    `ahead` is a draft that is started before the verdict after which it would be wanted.
     """
 
     draft: int
@@ -48,6 +57,7 @@ class StartDraft:
     max_tokens: int
     continuation: Any
     own: tuple[bytes, ...]
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

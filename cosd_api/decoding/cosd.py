@@ -18,21 +18,21 @@ unit, as after a replacement. So the answer depends on where the assistant fails
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.decoding.commands import DRAFT, Command, Emit, Fail, Finish, Placed
 from cosd_api.decoding.drafts import Drafts
 from cosd_api.decoding.hedges import Hedge, Hedges
-from cosd_api.decoding.pending import Counts, Loss, Pending, Verdict
+from cosd_api.decoding.pending import Pending
 from cosd_api.decoding.questions import Questions
 from cosd_api.decoding.response import Response
+from cosd_api.decoding.verdicts import Verdicts
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Token
 
 
-class CoSD:
+class CoSD(Verdicts):
     """One fused answer in the making.
 
     Args:
@@ -51,11 +51,9 @@ class CoSD:
         without: the assistants that were lost before the answer began, and why.
 
     Attributes:
-        response: the answer so far.
-        counts: what was counted so far.
+        response: the answer so far; `counts`, `lost` and `now` as in `Verdicts`.
         finished: how the answer ended, once it is complete.
         hedges: the drafts that were started ahead.
-        lost: the assistants that the answer goes on without, and where they were lost.
     """
 
     def __init__(
@@ -75,20 +73,17 @@ class CoSD:
         survives: Callable[[Exception], bool] = lambda _: False,
         without: Mapping[int, Exception] | None = None,
     ) -> None:
-        self.verifier = verifier
-        self.unit: Unit = unit
-        self.assistants = assistants
-        self.skip = skip
-        self.survives = survives
-
-        self.response = Response(max_tokens, stop)
-        self.counts = Counts()
+        super().__init__(
+            verifier,
+            Response(max_tokens, stop),
+            Drafts(draft_length, max_ahead),
+            Questions(assistants, unit, in_flight, patient=patient),
+            skip=skip,
+            survives=survives,
+            without=without or {},
+        )
         self.finished: Finish | None = None
-        self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
-        self._pending: deque[Pending] = deque()
         self._failed = False
-        self._drafts = Drafts(draft_length, max_ahead)
-        self._questions = Questions(assistants, unit, in_flight, patient=patient)
         self.hedges = Hedges(hedge, max_ahead, lambda token: self._could_change((token,)), self._drafts.number)
 
     # --- events ---
@@ -103,10 +98,10 @@ class CoSD:
             return [*self.hedges.drafted(draft, token)]
         if self.response.over:
             return []
-        return self._proceed(self._take(token))
+        return self._proceed(self._take(token, draft))
 
-    def _take(self, token: Token) -> list[Command]:
-        """Puts a token of the draft at the end of the response, and into its unit."""
+    def _take(self, token: Token, draft: int) -> list[Command]:
+        """Puts a token of a draft at the end of the response, and into its unit."""
         self._drafts.left -= 1
         unit = self._open_unit()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
@@ -116,7 +111,8 @@ class CoSD:
             unit = Pending(len(self.response.text), len(self.response.tokens))
             self._pending.append(unit)
         unit.tokens.append(token)
-        self.response.place(Placed(token))
+        unit.draft = draft
+        self.response.place(Placed(token, draft=draft, at=self.now))
         if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
             self._complete(unit)
         too_long = self.response.over and self._drafts.left and not token.end  # as one that was taken over may be
@@ -160,7 +156,7 @@ class CoSD:
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             if unit.resolved or verdict.done or unit not in self._pending:
                 continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.verifier, self._contestable, self.unit)
+            unit.hear(assistant, proposal, self.verifier, self._contestable, self.unit, ask)
             if unit.heard:
                 self._resolve(unit, commands)
             elif verdict.replacement:
@@ -200,77 +196,6 @@ class CoSD:
             self.response.keep_emitted(finish)
             self._finish([])
 
-    # --- verdicts ---
-
-    def _contestable(self, tokens: Sequence[Token]) -> bool:
-        """Whether an assistant is to be asked about these tokens."""
-        return self._could_change(tokens) if self.skip else bool(tokens)
-
-    def _could_change(self, tokens: Sequence[Token]) -> bool:
-        """Whether an answer about these tokens could change the text."""
-        contestable = self.verifier.contestable
-        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
-            if token.prob is not None and contestable(token.prob):
-                return True
-        return False
-
-    def _complete(self, unit: Pending) -> None:
-        """The unit's last token is there."""
-        unit.finish(self.assistants, self._contestable, self.lost)
-        if unit.waiting and unit.heard:  # nobody is left to ask
-            self._resolve(unit, [])
-
-    def _resolve(self, unit: Pending, commands: list[Command]) -> None:
-        """All assistants have judged the unit: of those that fire, the surest replaces; ties go to the first."""
-        unit.resolved = True
-        unheard = unit.unheard(self._could_change)
-        for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
-            token.asked = unit.asked
-            token.decisions = unit.decisions(place, place + 1)
-            token.verified = place < unheard
-        winner = unit.winner
-        if winner is not None:
-            self._replace(unit, winner, commands)
-
-    def _replace(self, unit: Pending, winner: Verdict, commands: list[Command]) -> None:
-        """Algorithm 1, lines 11 to 13: keep what stands before, put the assistant's word, draft again from there."""
-        decision = winner.decisions[-1]
-        self._void_after(unit, commands)
-        self.response.cut_back(unit.first + decision.first)
-        verified = unit.unheard(self._could_change) == len(unit.tokens)
-        for placed in unit.replacement(winner, verified=verified):
-            if self.response.over is None:
-                self.response.place(placed)
-        self._drafts.begin_anew(self.response)
-        unit.replaced = decision.last - decision.first
-        unit.drafted_on = self.response.over is None
-
-    def _void_after(self, unit: Pending, commands: list[Command]) -> None:
-        """Whatever was drafted after the unit will be thrown away: so it is now, and nobody is asked about it."""
-        commands.extend(self._drafts.drop())
-        while self._pending[-1] is not unit:
-            self._pending.pop().void = True
-        self.response.cut_back(unit.first + len(unit.tokens))
-        commands.extend(self._questions.void(self._pending))
-
-    def _lose(self, commands: list[Command]) -> bool:
-        """Goes on without the assistants that failed where the answer waits for them, if it may."""
-        unit = self._pending[0] if self._pending else None
-        if unit is None or not unit.waiting or not unit.errors or self._error() is not None:
-            return False
-        if any(not verdict.done and verdict.error is None for verdict in unit.verdicts):
-            return False  # one that is surest of all, say, makes it all the same whether others were heard
-        for assistant, error in unit.errors:
-            verdict = unit.verdicts[assistant]
-            self.lost[assistant] = Loss(unit.first + verdict.at, error)
-            verdict.lost = verdict.done = True
-        self._resolve(unit, commands)
-        if unit.winner is None and not (self.response.over and self._pending[-1] is unit):
-            self._void_after(unit, commands)
-            self._drafts.begin_anew(self.response)
-            unit.drafted_on = True
-        return True
-
     # --- commands ---
 
     def _proceed(self, commands: list[Command]) -> list[Command]:
@@ -308,24 +233,10 @@ class CoSD:
             self._drafts.ended(hedge.end.continuation)
         for token in hedge.tokens:
             if self.response.over is None:
-                commands.extend(self._take(token))
+                commands.extend(self._take(token, hedge.started.draft))
         if hedge.end is not None:
             self._close(hedge.end)
         return self._proceed(commands)
-
-    def _settle(self, commands: list[Command]) -> None:
-        """What stands before every open verdict is final."""
-        if not (self._pending and self._pending[0].resolved):
-            return
-        end = 0
-        while self._pending and self._pending[0].resolved:
-            unit = self._pending.popleft()
-            end = self._pending[0].first if self._pending else len(self.response.tokens)
-            self.counts.add(unit)
-        if not (self.response.over and not self._pending):  # else all goes out with the end
-            tokens = self.response.settle(end)
-            if tokens:
-                commands.append(Emit(tokens))
 
     def _finish(self, commands: list[Command]) -> None:
         self.finished = self.response.over
@@ -335,16 +246,3 @@ class CoSD:
         if tokens:
             commands.append(Emit(tokens))
         commands.append(self.finished)
-
-    def _error(self) -> Exception | None:
-        """What failed, if the first thing that the answer waits for is that, and it cannot do without."""
-        if not (self._pending and self._pending[0].waiting):
-            return self._drafts.error
-        for verdict in self._pending[0].verdicts:
-            if not verdict.done and (verdict.error is None or not self.survives(verdict.error)):
-                return verdict.error  # none yet: one that is surest of all spares those listed after it
-        return None
-
-    def _open_unit(self) -> Pending | None:
-        unit = self._pending[-1] if self._pending else None
-        return None if unit is None or unit.complete else unit

@@ -24,6 +24,7 @@ from cosd_api.decoding.commands import (
     Wait,
 )
 from cosd_api.decoding.cosd import CoSD
+from cosd_api.decoding.timeline import Kind, Timeline
 from cosd_providers.contract import DraftEnd, Provider, Ready, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import Turn
@@ -46,6 +47,7 @@ class Driver:
         turns: the model that writes, and those that are asked, each with the text that the response goes on from.
         budget: what they may spend together.
         emit: takes the tokens as they become final.
+        timeline: takes down the requests.
         batch_wait: seconds that a `Wait` takes.
     """
 
@@ -55,6 +57,7 @@ class Driver:
         turns: Sequence[Turn],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
+        timeline: Timeline,
         batch_wait: float = 0.0,
     ) -> None:
         self.decoder = decoder
@@ -64,6 +67,7 @@ class Driver:
         self._sizes = [len(turn.prompt.encode()) for turn in turns]
         self.budget = budget
         self.emit = emit
+        self.timeline = timeline
         self._batch_wait = batch_wait
         # Asked for only where they are of use, so that a provider need not know the word.
         self._also = {"alternatives": decoder.hedges.most} if decoder.hedges.most else {}
@@ -91,6 +95,7 @@ class Driver:
 
     def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
         """Tells the decoder what happened and does what it wants done."""
+        self.decoder.now = self.timeline.now()
         try:
             self._do(happen(*what))
         except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
@@ -152,7 +157,11 @@ class Driver:
 
     async def _read_draft(self, command: StartDraft) -> None:
         last: Token | DraftEnd | None = None
-        with self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage:
+        kind: Kind = "hedge" if command.ahead else "draft"
+        with (
+            self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage,
+            self.timeline.request(0, kind, command.draft, at=len(command.text)) as span,
+        ):
             stream = self.draft.generate(
                 self.prompt,
                 command.text,
@@ -166,6 +175,7 @@ class Driver:
                     if isinstance(item, Token):
                         _check_probs([item], self.draft.name)
                         self.drafted_tokens += 1
+                        span.wrote(self.timeline.now())
                         self._step(self.decoder.drafted, command.draft, item)
                         if self.decoder.finished is None:  # else its bill is all that is waited for
                             usage.wrote()
@@ -216,7 +226,11 @@ class Driver:
                 self.assistant_requests += 1
                 before = self._sizes[1 + command.assistant]
                 sizes = [before + question.start for question in command.questions]
-                with self.budget.spending(1 + command.assistant, sizes) as usage:
+                who, first = 1 + command.assistant, command.questions[0].start
+                with (
+                    self.budget.spending(who, sizes) as usage,
+                    self.timeline.request(who, "question", command.ask, at=first, places=len(sizes)),
+                ):
                     proposals = await assistant.propose(prompt, command.text, command.questions, usage=usage)
                 if len(proposals) != len(command.questions):
                     words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"

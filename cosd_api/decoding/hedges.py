@@ -85,7 +85,7 @@ class Hedges:
             # A replacement has one token at least; where it has more, the draft is cut when there is no more room.
             left = response.max_tokens - unit.first - _judged(unit) - 1
             most = left if self._longest is None else min(left, self._longest)
-            started = StartDraft(self._number(), ahead.text, most, None, ())
+            started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True)
             self._under_way[started.draft] = Hedge(started, unit, ahead)
             self.count += 1
             commands.append(started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cosd_api.alignment import Decision, Unit, judge
 from cosd_api.decoding.commands import Placed
@@ -84,6 +84,7 @@ class Pending:
         drafted_on: whether drafting went on after that replacement.
         void: it was thrown away, for a replacement before it.
         ahead: what the answer may go on from once it is judged, where that was worked out (`hedges.py`).
+        draft: number of the draft that wrote its last token.
     """
 
     start: int
@@ -96,6 +97,7 @@ class Pending:
     drafted_on: bool = False
     void: bool = False
     ahead: list[Ahead] | None = None
+    draft: int = 0
 
     @property
     def waiting(self) -> bool:
@@ -152,9 +154,15 @@ class Pending:
         return Question(start, tuple(token.data for token in self.tokens[at:]), unit == "word")
 
     def hear(
-        self, assistant: int, proposal: Proposal | None, verifier: Verifier, contestable: Contestable, unit: Unit
+        self,
+        assistant: int,
+        proposal: Proposal | None,
+        verifier: Verifier,
+        contestable: Contestable,
+        unit: Unit,
+        ask: int,
     ) -> None:
-        """The assistant answered its question; None says that it could not."""
+        """The assistant answered its question, with number `ask`; None says that it could not."""
         verdict = self.verdicts[assistant]
         verdict.unanswered += proposal is None
         chain = () if proposal is None else proposal.tokens
@@ -168,7 +176,8 @@ class Pending:
             needs_q=needs_q(verifier),
         )
         self.ahead = None  # more is known now
-        verdict.decisions.extend(judgement.decisions)
+        strategy = proposal.strategy if proposal is not None else None
+        verdict.decisions.extend(replace(decision, ask=ask, strategy=strategy) for decision in judgement.decisions)
         verdict.replacement = judgement.replacement
         if judgement.again is not None and contestable(self.tokens[judgement.again :]):
             verdict.at = judgement.again
@@ -178,12 +187,12 @@ class Pending:
             for later in self.verdicts[assistant + 1 :]:  # nobody is surer than that, and ties go to the first
                 later.done = True
 
-    def replacement(self, winner: Verdict, *, verified: bool) -> list[Placed]:
-        """The winner's word, as it is put into the response."""
+    def replacement(self, winner: Verdict, *, verified: bool, at: float) -> list[Placed]:
+        """The winner's word, as it is put into the response at a time."""
         decision = winner.decisions[-1]
         decisions = self.decisions(decision.first, decision.last)
         word = [
-            Placed(token, decision.assistant, True, decisions, decision, verified=verified)
+            Placed(token, decision.assistant, True, decisions, decision, verified=verified, draft=self.draft, at=at)
             for token in winner.replacement
         ]
         word[0].replaced = tuple(self.tokens[decision.first : decision.last])
@@ -204,9 +213,11 @@ class Counts:
     replacements: int = 0
     iterations: int = 1
     unanswered: int = 0
+    units: int = 0
 
     def add(self, unit: Pending) -> None:
         """One more unit is settled."""
+        self.units += 1
         self.replaced += unit.replaced
         self.replacements += unit.replaced > 0
         self.iterations += unit.drafted_on

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.result import FusedToken, FusionResult
+from cosd_api.records import FusedToken
+from cosd_api.result import FusionResult
 
 __all__ = [
     "ASSISTANT",

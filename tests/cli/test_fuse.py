@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commands import ANSWER, Scripted, cosd, start, start_scripted
-from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, TreeVerifier, fuse
+from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TreeVerifier, fuse
 from cosd_api.demo.servers import Pair
 from cosd_api.verification.tree import Node
 from cosd_providers import ConnectError
@@ -49,6 +49,40 @@ def test_json_is_the_result_and_nothing_else(scripted: Scripted) -> None:
     assert parsed.text == " a c."
     assert "acceptance" in result.stderr
     assert result.stdout.endswith("}\n")
+
+
+def test_explained_is_the_marked_answer_and_why(scripted: Scripted) -> None:
+    result = scripted("Q", "--explain", "--quiet")
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0] == " a [-b-] {+c+}."
+    assert lines[1] == "marks: [-the draft's word-] {+the assistant's in its place+}"
+    assert "␣b" in result.stdout and "replaced: 0.2 < 0.5" in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_trace_is_kept(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    result = scripted("Q", "--trace", str(path))
+    assert result.stdout == " a c.\n"
+    assert Trace.load(path).replay() == " a c."
+
+
+def test_a_trace_of_what_there_is_when_a_server_fails(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    scripted.providers["http://one"].faults = [Fault(ConnectError("no connection"))]
+    result = scripted("Q", "--trace", str(path), "--explain")
+    assert result.exit_code == 1
+    trace = Trace.load(path)
+    assert (trace.replay(), trace.result.finish_reason) == (" a", "error")
+    assert result.stdout.startswith(" a\nmarks: ")
+    assert "Nobody was asked: no word could change." in result.stdout
+
+
+def test_a_trace_that_cannot_be_kept_is_said_before_anything_is_asked(scripted: Scripted, tmp_path: Path) -> None:
+    result = scripted("Q", "--trace", str(tmp_path / "nowhere" / "trace.jsonl"))
+    assert result.exit_code == 2
+    assert "cannot be written: No such file or directory" in " ".join(result.stderr.replace("│", "").split())
+    assert not any(requests(scripted))
 
 
 def test_warnings_are_on_stderr(scripted: Scripted) -> None:
@@ -175,6 +209,7 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--agreement", "--tree", "tree.json"], "alpha alone"),
         (["Q", "--agreement", "--alpha", "-1"], "greater than or equal to 0"),
         (["Q", "--stop", ""], "at least one character"),
+        (["Q", "--json", "--explain"], "is for people, and --json for programs"),
         (["Q", "--temperature", "1"], "No such option"),
         ([""], "prompt is empty"),
         ([], "prompt"),

@@ -8,7 +8,8 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 
-from cosd_api.result import FusedToken, FusionResult
+from cosd_api.records import FusedToken
+from cosd_api.result import FusionResult
 
 __all__ = ["chat_chunk", "text_chunk", "usage_of"]
 

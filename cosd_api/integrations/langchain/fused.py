@@ -13,7 +13,8 @@ from cosd_api.fusion import Fusion
 from cosd_api.integrations.langchain.errors import on_their_tree
 from cosd_api.integrations.langchain.fields import Fields
 from cosd_api.integrations.langchain.messages import conversation
-from cosd_api.result import FusedToken, FusionResult
+from cosd_api.records import FusedToken
+from cosd_api.result import FusionResult
 from cosd_api.sync import iterated, synchronous
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import Chat, Message

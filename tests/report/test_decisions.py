@@ -1,0 +1,77 @@
+"""The table of what decided, in the terminal."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from cosd_api import fuse
+from cosd_api.report.decisions import explained
+from cosd_providers.testing import ScriptedProvider
+from lima import assistant, draft
+
+
+async def shown(*, colour: bool = False, everything: bool = False, **settings: Any) -> str:
+    given: dict[str, Any] = {"draft": draft(), "assistant": assistant(), **settings}
+    screen = Console(file=io.StringIO(), width=120, color_system="standard" if colour else None, force_terminal=colour)
+    for part in explained(await fuse("Q:", **given), colour=colour, everything=everything):
+        screen.print(part)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def rows(text: str) -> list[list[str]]:
+    _, _, table = text.rpartition("─")
+    return [line.split() for line in table.splitlines() if line.strip()]
+
+
+async def test_a_row_for_each_disagreement() -> None:
+    text = await shown()
+    assert text.startswith(" The capital is [-Rome-] {+Lima+}. Really.\nmarks: ")
+    assert [" ".join(row) for row in rows(text)] == [
+        "␣Rome 0.3 ␣Li 0.9 replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3 assistant 1"
+    ]
+
+
+async def test_agreements_on_demand_and_each_decision_once() -> None:
+    script: dict[str, Any] = {"Q:": [" The", " cap", ("ital", 0.4), "."]}
+    same: dict[str, Any] = {
+        "draft": ScriptedProvider.from_texts(script),
+        "assistant": ScriptedProvider.from_texts(script),
+    }
+    assert "Wherever it was asked, both agreed." in await shown(**same)
+    # One assistant's token over two of the draft's is one decision.
+    same["assistant"] = ScriptedProvider.from_texts({"Q:": [" The", " capital", "."]})
+    text = await shown(everything=True, **same)
+    assert [" ".join(row) for row in rows(text)] == [
+        "␣capital 0.4 ␣capital 1 both agree assistant 1",
+        ". 1 . 1 both agree assistant 1",
+    ]
+
+
+async def test_what_is_kept_against_the_assistant_is_told() -> None:
+    sure = ScriptedProvider.from_texts({"Q:": [" a", (" b", 0.7), "."]})
+    says = ScriptedProvider.from_texts({"Q:": [" a", (" c", 0.9)]})
+    text = await shown(draft=sure, assistant=says, ask="all")
+    assert " ".join(rows(text)[0]) == "␣b 0.7 ␣c 0.9 kept: 0.7 >= 0.5 assistant 1"
+
+
+async def test_the_word_of_a_less_sure_assistant_is_told() -> None:
+    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Paris", 0.6)]})
+    text = await shown(assistant=[other, assistant()])
+    assert "outdone by a surer assistant: 0.3 < 0.5 and 0.6 > 0.5 x 0.3" in text
+
+
+async def test_nothing_contested() -> None:
+    sure = ScriptedProvider.from_texts({"Q:": [" a", "."]})
+    assert "Nobody was asked: no word could change." in await shown(draft=sure)
+    unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4), "."]})
+    says = ScriptedProvider.from_texts({"Q:": [" a", "."]})
+    assert "Wherever it was asked, both agreed." in await shown(draft=unsure, assistant=says)
+
+
+async def test_colours_and_what_would_steer_the_terminal() -> None:
+    steering = ScriptedProvider.from_texts({"Q:": [(" \x1b[2J", 0.2), "."], "Q: a": ["."]})
+    text = await shown(colour=True, draft=steering, assistant=ScriptedProvider.from_texts({"Q:": [(" a", 0.9)]}))
+    assert "\x1b[2J" not in text and "\\x1b[2J" in text
+    assert "[-" not in text

@@ -1,0 +1,231 @@
+"""The trace of an answer: what it holds, that it can be read back, and that judging it again gives the same text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TraceError, TreeVerifier, fuse
+from cosd_api.records import FusedToken
+from cosd_providers.testing import ScriptedProvider
+from lima import FUSED, assistant, draft
+
+TREE = TreeVerifier.model_validate(
+    {"nodes": [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]}
+)
+
+
+async def traced(tmp_path: Path, **settings: Any) -> tuple[FusionResult, Path]:
+    given: dict[str, Any] = {"draft": draft(), "assistant": assistant(), **settings}
+    result = await fuse("Q:", **given)
+    path = tmp_path / "trace.jsonl"
+    result.trace.save(path)
+    return result, path
+
+
+def lima(result: FusionResult) -> FusedToken:
+    return next(token for token in result.tokens if token.text == " Li")
+
+
+async def test_a_token_says_how_it_came_there(tmp_path: Path) -> None:
+    result, _ = await traced(tmp_path)
+    token = lima(result)
+    (decision,) = token.decisions
+    assert (decision.draft_text, decision.draft_prob, decision.text, decision.prob) == (" Rome", 0.3, " Li", 0.9)
+    assert [(one.text, one.prob, one.end) for one in token.replaced_tokens] == [(" Rome", 0.3, False)]
+    assert decision.request == 1
+    assert token.placed_at is not None and token.final_at is not None
+    assert 0 < token.placed_at <= token.final_at <= result.timings.total
+    # " The", " capital", " is", " Lima" and what follows: units and rounds, and the drafts that wrote them.
+    assert [token.unit for token in result.tokens] == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6]
+    assert [token.round for token in result.tokens] == [1] * 6 + [2] * 4
+    assert [token.draft for token in result.tokens] == [1] * 6 + [2] * 4
+
+
+async def test_the_time_line_has_every_request(tmp_path: Path) -> None:
+    result, _ = await traced(tmp_path)
+    kinds = [(one.kind, one.number, one.endpoint, one.at, one.places) for one in result.requests]
+    assert kinds == [
+        ("draft", 1, "draft", 0, 0),
+        ("question", 1, "assistant", len(" The capital is"), 1),
+        ("draft", 2, "draft", len(" The capital is Lima"), 0),
+    ]
+    assert result.requests[1].outcome == "done"
+    assert sum(one.tokens for one in result.requests) == result.drafted_tokens
+    for one in result.requests:
+        assert 0 <= one.start <= one.end <= result.timings.total
+        assert one.first is None or one.start <= one.first <= one.end
+
+
+async def test_a_draft_that_is_left_behind_a_replacement_is_told_as_cancelled(tmp_path: Path) -> None:
+    """The draft goes on while its assistant answers, and both are seen to be under way at the same time."""
+    released = anyio.Event()
+
+    class Slow(ScriptedProvider):
+        async def propose(self, *args: Any, **options: Any) -> Any:
+            with anyio.fail_after(30):
+                await released.wait()
+            return await super().propose(*args, **options)
+
+    class Telling(ScriptedProvider):
+        async def generate(self, *args: Any, **options: Any) -> Any:
+            count = 0
+            async for item in super().generate(*args, **options):
+                yield item
+                count += 1
+                if count == 8:
+                    released.set()
+
+    script: dict[str, Any] = {"Q:": [" a", (" b", 0.2), *[" on"] * 100], "Q: c": ["."]}
+    writer = Telling.from_texts(script, token_delay=0.001)
+    result, _ = await traced(tmp_path, draft=writer, assistant=Slow.from_texts({"Q: a": [(" c", 0.9)]}), max_tokens=60)
+    left, question, *_ = result.requests
+    assert (left.kind, left.outcome) == ("draft", "cancelled")
+    assert left.start <= question.start and left.first is not None
+    assert left.end >= question.end and left.tokens >= 8
+
+
+async def test_a_question_that_failed_is_told_as_failed(tmp_path: Path) -> None:
+
+    from cosd_providers import ServerError
+
+    class Failing(ScriptedProvider):
+        async def propose(self, *args: Any, **options: Any) -> Any:
+            raise ServerError("down", endpoint="scripted:")
+
+    result, path = await traced(tmp_path, assistant=Failing.from_texts({"Q:": [" x"]}), on_assistant_error="draft")
+    assert [one.outcome for one in result.requests if one.kind == "question"] == ["failed"]
+    assert Trace.load(path).replay() == result.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ask": "all"},
+        {"unit": "token"},
+        {"verifier": TREE},
+        {"verifier": AgreementVerifier(alpha=0.5)},
+        {"verifier": RuleVerifier(alpha=0)},
+        {"verifier": RuleVerifier(beta=float("inf"))},
+        {"stop": ["Re"]},
+        {"stop": [" Li"]},
+        {"max_tokens": 5},
+        {"hedge": 1},
+        {"draft_length": 2},
+    ],
+)
+async def test_a_trace_is_read_back_and_judged_again(tmp_path: Path, settings: dict[str, Any]) -> None:
+    result, path = await traced(tmp_path, **settings)
+    trace = Trace.load(path)
+    assert trace.result == result
+    assert trace.replay() == result.text
+
+
+async def test_several_assistants_are_judged_again(tmp_path: Path) -> None:
+    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Paris", 0.6)]})
+    result, path = await traced(tmp_path, assistant=[other, assistant()])
+    assert Trace.load(path).replay() == result.text == FUSED
+
+
+async def test_bytes_that_are_no_characters_are_kept(tmp_path: Path) -> None:
+    writer = ScriptedProvider.from_texts({"Q:": [" a", b"\xff\xfe", b"\xe2\x86\x92"]})
+    result, path = await traced(tmp_path, draft=writer)
+    trace = Trace.load(path)
+    assert trace.replay() == result.text
+    assert b"".join(token.data for token in trace.result.tokens) == b" a" + b"\xff\xfe\xe2\x86\x92"
+    assert [token.raw for token in trace.result.tokens if token.raw is not None]
+
+
+async def test_a_line_for_each_token_and_request(tmp_path: Path) -> None:
+    result, path = await traced(tmp_path)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert lines[0]["type"] == "header" and lines[0]["kind"] == "cosd-trace" and lines[0]["schema_version"] == 1
+    assert [line["type"] for line in lines[1:]] == ["token"] * 10 + ["request"] * 3 + ["end"]
+    assert lines[-1]["text"] == result.text
+    assert "Q:" not in path.read_text("utf-8")  # the prompt is the user's
+
+
+async def test_a_verifier_of_the_users_own_has_to_be_given_again(tmp_path: Path) -> None:
+    class Own(RuleVerifier):
+        pass
+
+    result, path = await traced(tmp_path, verifier=Own())
+    with pytest.raises(TraceError, match=r"verifier was one of your own \(.*Own\): give it, replay\(verifier=...\)"):
+        Trace.load(path).replay()
+    assert Trace.load(path).replay(Own()) == result.text
+
+
+Lines = list[dict[str, Any]]
+
+
+def _set(index: int, **fields: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[index].update(fields)
+
+
+def _decision(index: int, **fields: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[index]["decisions"][0].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            _decision(5, prob=0.1),
+            r"token 5 \(' Li'\): ' Rome' was replaced, and the verifier says 0.3 < 0.5 and 0.1 <=",
+        ),
+        (_decision(5, draft_prob=0.6), r"was replaced, and the verifier says 0.6 >= 0.5"),
+        (_decision(5, fired=False), "was kept, and the verifier says 0.3 < 0.5 and 0.9 > 0.5 x 0.3"),
+        (_decision(5, text=" Paris"), "token 5 is ' Li', and the decision put ' Paris' there"),
+        (
+            lambda lines: [lines[n].update(decisions=[]) for n in (5, 6)],
+            r"token 5 \(' Li'\) replaced ' Rome', and no decision says so",
+        ),
+        (_set(5, replaced=None), "replaced ' Rome' by ' Li' before token 7, and the answer has neither"),
+        (_set(5, text=" Lo"), "token 5 is ' Lo', and the decision put ' Li' there"),
+        (_set(1, text=" A"), "the recorded tokens are not the recorded text"),
+    ],
+)
+async def test_a_record_that_was_changed_does_not_replay(
+    tmp_path: Path, change: Callable[[Lines], object], words: str
+) -> None:
+    _, path = await traced(tmp_path)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    change(lines)
+    path.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    with pytest.raises(TraceError, match=words):
+        Trace.load(path).replay()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: [], "this is no trace"),
+        (lambda lines: ["[1, 2]"], "line 1 is not a JSON object"),
+        (lambda lines: ["The capital is Lima."], "line 1 is not JSON"),
+        (lambda lines: ["[" * 100_000], "line 1 is not JSON"),
+        (lambda lines: ['{"kind": "cosd-samples", "schema_version": 1}'], "this is no trace"),
+        (
+            lambda lines: [lines[0].replace('"schema_version":1', '"schema_version":2'), *lines[1:]],
+            "the trace is of form 2, and this version of cosd-api reads 1: update it",
+        ),
+        (lambda lines: lines[:-1], "has no end: it was cut off, or is still being written"),
+        (lambda lines: [*lines[:3], lines[3][:20], *lines[4:]], "line 4 is not JSON"),
+        (lambda lines: [*lines[:3], *lines[4:]], "entry 4, of type 'token', is not the one that has its place there"),
+        (lambda lines: [lines[0].replace('"alpha":0.5', '"alpha":-1'), *lines[1:]], r"settings.verifier.rule.alpha: "),
+        (lambda lines: [lines[0].replace('"draft"', '"draught"'), *lines[1:]], r"draft: Field required"),
+    ],
+)
+async def test_what_is_no_trace_is_refused_in_words(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], words: str
+) -> None:
+    _, path = await traced(tmp_path)
+    path.write_text("\n".join(change(path.read_text("utf-8").splitlines())), "utf-8")
+    with pytest.raises(TraceError, match=words) as raised:
+        Trace.load(path)
+    assert str(raised.value).startswith(f"{path}: ")
