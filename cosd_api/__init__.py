@@ -16,6 +16,13 @@ from cosd_api.once import fuse, fuse_sync
 from cosd_api.records import DraftToken, Endpoint, EndpointUsage, FusedToken, Request, Timings, TokenDecision
 from cosd_api.result import CustomVerifier, FusionResult, Settings, Trace
 from cosd_api.stream import FusionStream
+from cosd_api.training.answers import AnswerTuning, tune_answers
+from cosd_api.training.collect import collect
+from cosd_api.training.examples import Example, Sample
+from cosd_api.training.samples import Samples
+from cosd_api.training.trained import Training
+from cosd_api.training.tree import train_tree
+from cosd_api.training.tuning import Tuning, tune
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
 from cosd_providers import Card, connect, probe
@@ -23,6 +30,7 @@ from cosd_providers.messages import Message
 
 __all__ = [
     "AgreementVerifier",
+    "AnswerTuning",
     "Card",
     "CustomVerifier",
     "DraftToken",
@@ -30,6 +38,7 @@ __all__ = [
     "EndpointEstimate",
     "EndpointUsage",
     "Estimate",
+    "Example",
     "FusedToken",
     "Fusion",
     "FusionClosedError",
@@ -40,19 +49,27 @@ __all__ = [
     "Range",
     "Request",
     "RuleVerifier",
+    "Sample",
+    "Samples",
     "SettingError",
     "Settings",
     "Timings",
     "TokenDecision",
     "Trace",
     "TraceError",
+    "Training",
     "TreeVerifier",
+    "Tuning",
     "Verifier",
     "__version__",
+    "collect",
     "connect",
     "fuse",
     "fuse_sync",
     "probe",
+    "train_tree",
+    "tune",
+    "tune_answers",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -10,11 +10,15 @@ from typing import Annotated
 import typer
 
 from cosd_api.cli.chat import chat
+from cosd_api.cli.collect import run_collect
 from cosd_api.cli.demo import demo
+from cosd_api.cli.explain import explain
 from cosd_api.cli.fuse import fuse
 from cosd_api.cli.guard import start_logging
 from cosd_api.cli.probe import run_probe
 from cosd_api.cli.servers import servers
+from cosd_api.cli.train_tree import run_train_tree
+from cosd_api.cli.tune import run_tune
 from cosd_api.version import __version__
 
 __all__ = ["app", "run"]
@@ -27,9 +31,13 @@ app = typer.Typer(
 )
 app.command()(fuse)
 app.command()(chat)
+app.command("collect")(run_collect)
 app.command()(demo)
+app.command()(explain)
 app.command("probe")(run_probe)
 app.command()(servers)
+app.command("train-tree")(run_train_tree)
+app.command("tune")(run_tune)
 
 
 def _print_version(wanted: bool) -> None:

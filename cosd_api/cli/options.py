@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
@@ -80,18 +82,20 @@ def seconds(given: float | None, option: str) -> float | None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Sees, before anything long runs, whether a file can be written; one that is there stays as it is.
+    """Sees, before anything long runs, whether a file can be written; nothing is written yet.
 
     Raises:
         typer.BadParameter: it cannot.
     """
-    there = path.exists()
-    try:
-        path.open("ab").close()
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint=option) from error
+    code = 0
+    if path.is_dir():
+        code = errno.EISDIR
+    elif not path.parent.is_dir():
+        code = errno.ENOENT
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        code = errno.EACCES
+    if code:
+        raise typer.BadParameter(f"{path} cannot be written: {os.strerror(code)}", param_hint=option)
 
 
 def connected(url: str, model: str | None, timeout: float | None, option: str) -> Provider:

@@ -10,24 +10,28 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-P, Q = 0, 1
-"""The two features, in the order of the paper: the draft's probability, the assistant's."""
+from cosd_api.errors import SettingError
+from cosd_api.verification.files import read_object, words_of, write_whole
+
 MAX_NODES = 10_000
+_MAX_BYTES = 2_000_000  # as many nodes, indented, and what they were trained on
+
+_Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
 class Node(BaseModel):
     """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     feature: Literal["p", "q"] | None = None
     threshold: float | None = None
-    left: int | None = None
-    right: int | None = None
+    left: _Index | None = None
+    right: _Index | None = None
     value: Literal[0, 1] | None = None
 
 
@@ -64,8 +68,13 @@ class TreeVerifier(BaseModel):
             if not math.isfinite(node.threshold or 0.0):
                 raise ValueError(f"node {index}: its threshold is not a finite number")
             for child in (node.left, node.right):
-                if child is None or not index < child < len(self.nodes):
-                    raise ValueError(f"node {index}: child {child} is not one of the nodes after it")
+                if child is None or child >= len(self.nodes):
+                    raise ValueError(
+                        f"node {index}: child {child} is missing, the nodes are 0 to {len(self.nodes) - 1}"
+                    )
+                if child <= index:
+                    words = f"child {child} is not one of the nodes after it"
+                    raise ValueError(f"node {index}: {words}, and a tree that leads back to a node has no end")
                 parents[child] += 1
         for index, count in enumerate(parents[1:], 1):
             if count != 1:
@@ -78,13 +87,21 @@ class TreeVerifier(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            pydantic.ValidationError: it is not a tree of this schema; the message says where.
+            SettingError: it is not a tree of this schema; the message names the file and says what is wrong.
         """
-        return cls.model_validate_json(Path(path).read_bytes())
+        fields = read_object(Path(path), most_bytes=_MAX_BYTES, most_nodes=MAX_NODES)
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise SettingError(f"{path} is no tree: {words_of(error)}") from None
 
     def save(self, path: str | Path) -> None:
-        """Writes the tree as JSON."""
-        Path(path).write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+        """Writes the tree as JSON: the whole file, or none.
+
+        Raises:
+            OSError: the file cannot be written; one that was there is as it was.
+        """
+        write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
     def fires(self, p: float, q: float) -> bool:
         """`T(p, q) = 1`."""

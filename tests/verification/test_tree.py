@@ -1,10 +1,10 @@
-"""Prediction from the JSON form. Training, and equality with scikit-learn, come with their own issue."""
+"""Prediction from the JSON form, the region where it may fire, and what is no tree. Trained ones: tests/training."""
 
 from __future__ import annotations
 
 import json
 import pickle
-import struct
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import TreeVerifier
-
-LEAF_0: dict[str, Any] = {"value": 0}
-LEAF_1: dict[str, Any] = {"value": 1}
-
-
-def question(feature: str, threshold: float, left: int, right: int) -> dict[str, Any]:
-    return {"feature": feature, "threshold": threshold, "left": left, "right": right}
-
-
-EXAMPLE = [question("p", 0.42, 1, 4), question("q", 0.55, 2, 3), LEAF_0, LEAF_1, LEAF_0]
-THRESHOLDS = st.one_of(st.sampled_from((0.0, 0.25, 0.5, 1.0)), st.floats(-0.5, 1.5))
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> TreeVerifier:
-    nodes: list[dict[str, Any]] = []
-
-    def grow(depth: int) -> int:
-        nodes.append({})
-        index = len(nodes) - 1
-        if depth and draw(st.booleans()):
-            feature, threshold = draw(st.sampled_from("pq")), draw(THRESHOLDS)
-            nodes[index] = question(feature, threshold, grow(depth - 1), grow(depth - 1))
-        else:
-            nodes[index] = {"value": draw(st.integers(0, 1))}
-        return index
-
-    grow(4)
-    return TreeVerifier.model_validate({"nodes": nodes})
-
-
-def float32(x: float) -> float:
-    return float(struct.unpack("<f", struct.pack("<f", x))[0])
+import schedules
+from cosd_api import SettingError, TreeVerifier
+from scheduled import check, choosers, expected, tasks
+from trees import EXAMPLE, LEAF_0, LEAF_1, float32, neighbours, question, trees
 
 
 def naive(tree: TreeVerifier, p: float, q: float, index: int = 0) -> bool:
@@ -70,15 +40,28 @@ def test_fires_where_the_leaf_says_so(tree: TreeVerifier, p: float, q: float) ->
 
 @given(trees(), st.floats(0, 1))
 def test_contestable_means_that_some_q_fires(tree: TreeVerifier, p: float) -> None:
-    edges = [node.threshold for node in tree.nodes if node.threshold is not None and 0 <= node.threshold <= 1]
-    below = [struct.unpack("<f", struct.pack("<I", max(0, bits(x) - 1)))[0] for x in edges]
-    above = [struct.unpack("<f", struct.pack("<I", bits(x) + 1))[0] for x in edges]
-    candidates = [0.0, 1.0, *edges, *below, *above]
-    assert tree.contestable(p) == any(tree.fires(p, q) for q in candidates if 0 <= q <= 1)
+    edges = [node.threshold for node in tree.nodes if node.threshold is not None]
+    candidates = [0.0, 1.0, *(near for edge in edges for near in neighbours(edge))]
+    assert tree.contestable(p) == any(tree.fires(p, q) for q in candidates)
 
 
-def bits(x: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", abs(x)))[0])
+def test_between_thresholds_without_a_32_bit_float_nothing_is_asked() -> None:
+    nodes = [question("q", 0.1, 1, 2), LEAF_0, question("q", 0.1 + 1e-9, 3, 4), LEAF_1, LEAF_0]
+    assert not TreeVerifier.model_validate({"nodes": nodes}).contestable(0.3)
+    nodes[2] = question("q", float32(0.1), 3, 4)
+    wider = TreeVerifier.model_validate({"nodes": nodes})
+    assert wider.contestable(0.3)
+    assert wider.fires(0.3, 0.1)
+
+
+@given(trees(), tasks(), choosers())
+def test_a_fusion_asks_only_what_can_matter(tree: TreeVerifier, task: dict[str, Any], choose: schedules.Choose) -> None:
+    """The reference asks about everything, and writes the same."""
+    task["verifier"] = tree
+    outcome = schedules.run(**task, choose=choose)  # which sees that nothing else is asked about
+    check(outcome, expected(task))
+    if not any(node.value == 1 for node in tree.nodes):
+        assert outcome.asks == []
 
 
 def test_thresholds_are_compared_as_32_bit_floats() -> None:
@@ -102,12 +85,143 @@ def test_words_are_true(tree: TreeVerifier, p: float, q: float) -> None:
         assert (float(x) <= float(threshold)) == (sign == "<=")
 
 
-def test_there_and_back(tmp_path: Path) -> None:
-    tree = TreeVerifier.model_validate({"nodes": EXAMPLE, "trained_on": {"samples": 12}})
-    tree.save(tmp_path / "tree.json")
-    assert TreeVerifier.load(tmp_path / "tree.json") == tree
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=9,
+)
+
+
+@given(trees(), st.dictionaries(st.text(max_size=9), JSON, max_size=3))
+def test_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory, tree: TreeVerifier, trained_on: dict[str, Any]
+) -> None:
+    tree = tree.model_copy(update={"trained_on": trained_on})
+    path = tmp_path_factory.getbasetemp() / "tree.json"
+    tree.save(path)
+    again = TreeVerifier.load(path)
+    assert again == tree
+    assert again.model_dump_json() == tree.model_dump_json()
+    assert TreeVerifier.model_validate_json(tree.model_dump_json()) == tree
     assert pickle.loads(pickle.dumps(tree)) == tree
-    assert json.loads((tmp_path / "tree.json").read_text())["kind"] == "tree"
+
+
+# The file.
+
+
+def test_the_file_is_plain_json(tmp_path: Path) -> None:
+    tree = TreeVerifier.model_validate({"nodes": EXAMPLE, "trained_on": {"seed": 0, "class_weight": None}})
+    tree.save(tmp_path / "tree.json")
+    saved = json.loads((tmp_path / "tree.json").read_text())
+    assert saved == {"kind": "tree", "schema_version": 1, "nodes": EXAMPLE, "trained_on": tree.trained_on}
+
+
+def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tree.json"
+    TreeVerifier.model_validate({"nodes": [LEAF_1]}).save(path)
+    old = path.read_bytes()
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        self.write_bytes(text[:9].encode())
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            TreeVerifier.model_validate({"nodes": EXAMPLE}).save(path)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_goes_on_pointing_at_the_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("tree.json")
+    tree = TreeVerifier.model_validate({"nodes": EXAMPLE})
+    tree.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert TreeVerifier.load(tmp_path / "tree.json") == tree
+    with pytest.raises(IsADirectoryError):
+        tree.save(tmp_path)
+
+
+def saved(**fields: Any) -> bytes:
+    return json.dumps({"nodes": [LEAF_0], **fields}).encode()
+
+
+def with_nodes(*nodes: Any) -> bytes:
+    return saved(nodes=nodes)
+
+
+ASKS = question("p", 0.5, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "it is not one JSON document; a tree is one JSON file, as cosd train-tree"),
+        (b"\x80\x04K\x01.", "it is not UTF-8 text at byte 0"),  # a pickle
+        (b"def tree():", "it is not one JSON document"),
+        (saved()[:-1], "it is not one JSON document"),
+        (b'{"kind":"cosd-samples","schema_version":1}\n{}', "it holds samples; cosd train-tree makes a tree of them"),
+        (b"[1, 2]", r"it holds \[1, 2\]; a tree is one JSON file"),
+        (b'{"kind": "rule", "alpha": 0.5}', "its kind is 'rule', not 'tree'"),
+        (saved(schema_version=2), "its schema_version is 2, and this version of cosd-api reads 1: update cosd-api"),
+        (saved(schema_version="1"), "its schema_version is '1', and this version of cosd-api reads 1: train it again"),
+        (b"{}", "it has no nodes"),
+        (saved(nodes=7), "it has no nodes"),
+        (saved(depth=2), "it has an unknown field 'depth'"),
+        (saved(trained_on=5), "its trained_on is 5, not an object"),
+        (with_nodes(ASKS, question("q", 0.5, 0, 2), LEAF_0), "node 1: child 0 is not one of the nodes after it"),
+        (with_nodes(question("p", 0.5, 1, 3), LEAF_0, LEAF_1), "node 0: child 3 is missing, the nodes are 0 to 2"),
+        (with_nodes({**ASKS, "left": -1}, LEAF_0, LEAF_1), "node 0: its left is -1, not the index of a node"),
+        (with_nodes({**ASKS, "left": 10**400}, LEAF_0), r"node 0: its left is 10+\.\.\.0+, not the index"),
+        (with_nodes({**ASKS, "right": True}, LEAF_0, LEAF_1), "node 0: its right is True, not the index of a node"),
+        (with_nodes({**ASKS, "threshold": float("nan")}, LEAF_0, LEAF_1), "node 0: its threshold is not a finite"),
+        (with_nodes(ASKS, LEAF_0, LEAF_1).replace(b"0.5", b"1e999"), "node 0: its threshold is not a finite number"),
+        (with_nodes({**ASKS, "threshold": "NaN"}, LEAF_0, LEAF_1), "node 0: its threshold is 'NaN', not a number"),
+        (with_nodes({**ASKS, "feature": "entropy"}, LEAF_0, LEAF_1), "node 0: its feature is 'entropy', not 'p'"),
+        (with_nodes({**ASKS, "gini": 0.1}, LEAF_0, LEAF_1), "node 0 has an unknown field 'gini'"),
+        (with_nodes(LEAF_0, {"value": 2}), r"node 1: its value is 2, not 0 \(keep\) or 1 \(replace\)"),
+        (with_nodes({"value": 0, "left": 1}), "node 0 is neither a question"),
+        (with_nodes(7), "node 0 is 7, not an object"),
+        (with_nodes(LEAF_0, LEAF_0), "node 1 has 0 parents instead of one"),
+        # What is too large is never made sense of.
+        (with_nodes(*[LEAF_0] * 10_001), "it has 10001 nodes, and at most 10000 are read"),
+        (with_nodes(*[LEAF_0] * 1_000_000), "it has more than 2 MB, and a tree has at most 10000 nodes"),
+        (b'{"nodes":[' + b"1," * 900_000 + b"1]}", "it has 900001 nodes"),
+        (b"[" * 1_900_000, "recursion limit"),
+        (b'{"nodes":' * 200_000, "recursion limit"),
+        (b'{"nodes":' + b"9" * 1_900_000 + b"}", "it is not one JSON document"),
+        (b"{" + b",".join(b'"%d":1' % at for at in range(150_000)) + b"}", "it has an unknown field '0'"),
+    ],
+)
+def test_a_file_that_is_no_tree_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "tree.json"
+    path.write_bytes(data)
+    with pytest.raises(SettingError, match=rf"tree\.json is no tree: .*{words}") as caught:
+        TreeVerifier.load(path)
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+def test_the_file_that_the_documentation_shows() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    tree = TreeVerifier.model_validate_json(block)
+    assert tree.words(0.5, 0.9) == "p 0.5 <= 0.61, q 0.9 > 0.86: replace"
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="is a folder, and a tree is one JSON file"):
+        TreeVerifier.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        TreeVerifier.load(tmp_path / "nowhere.json")
+
+
+def test_a_mark_before_the_text_is_read_over(tmp_path: Path) -> None:
+    (tmp_path / "tree.json").write_bytes(b"\xef\xbb\xbf" + with_nodes(ASKS, LEAF_0, LEAF_1))
+    assert len(TreeVerifier.load(tmp_path / "tree.json").nodes) == 3
+
+
+# The same in a program's own hands.
 
 
 @pytest.mark.parametrize(
@@ -116,7 +230,7 @@ def test_there_and_back(tmp_path: Path) -> None:
         ([], "at least 1"),
         ([question("p", 0.5, 1, 1), LEAF_0], "2 parents"),
         ([question("p", 0.5, 0, 1), LEAF_0], "node 0: child 0 is not one of the nodes after it"),
-        ([question("p", 0.5, 1, 7), LEAF_0], "node 0: child 7 is not one of the nodes after it"),
+        ([question("p", 0.5, 1, 7), LEAF_0], "node 0: child 7 is missing, the nodes are 0 to 1"),
         ([LEAF_0, LEAF_1], "node 1 has 0 parents"),
         ([question("p", float("nan"), 1, 2), LEAF_0, LEAF_1], "not a finite number"),
         ([{"feature": "p", "value": 1}], "neither a question"),

@@ -1,0 +1,246 @@
+"""Alpha and beta of the rule by right answers, as in the paper's Figure 2: every example is fused with every pair."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cosd_api.alignment import Unit
+from cosd_api.endpoints import Endpoints
+from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.result import FusionResult
+from cosd_api.settings import Prompt, check_count, check_unit, refuse
+from cosd_api.training.examples import Example, checked_examples
+from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, check_numpy, chosen, gridded
+from cosd_api.verification import RuleVerifier
+from cosd_providers.contract import Provider
+from cosd_providers.messages import OnSpecialTokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["AnswerTuning", "is_right", "tune_answers"]
+
+
+_Pair = tuple[float, float]
+"""Alpha and beta."""
+
+
+class AnswerTuning(Tuned):
+    """How many fused answers are right, and the pair to use: `Fusion(..., verifier=tuning.best)`.
+
+    `accuracy` is the part of the answers that are right, and `examples` all that were asked.
+
+    Attributes:
+        acceptance_rate: by alpha, then by beta: draft tokens kept / (kept + replaced), over all answers. The more is
+            replaced, the slower the answers are.
+        fused: answers that were fused. The others are known from these: where another pair decides at every place as
+            one before it did, and is contested at no other place, the answer is the same.
+    """
+
+    acceptance_rate: dict[float, dict[float, float]]
+    fused: int
+
+
+def is_right(example: Example, text: str) -> bool:
+    """Whether an answer holds the example's target as whole words; without one, whether it is the reference answer.
+
+    Upper and lower case count, how much white space there is does not. Behind a reference that does not end there
+    (`ends` False) anything may follow.
+    """
+    wanted, found = (
+        " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
+    )
+    if example.target is not None:
+        return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", found) is not None
+    return found == wanted if example.ends else re.match(rf"{re.escape(wanted)}(?!\w)", found) is not None
+
+
+async def tune_answers(
+    examples: Iterable[Example | Mapping[str, Any]],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    alphas: Sequence[float] = QUARTERS,
+    betas: Sequence[float] = QUARTERS,
+    right: Callable[[Example, str], bool] | None = None,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    stop: str | Sequence[str] | None = None,
+    unit: Unit | None = None,
+    on_special_tokens: OnSpecialTokens = "warn",
+    concurrency: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    **refused: Any,
+) -> AnswerTuning:
+    """How many answers are right with every pair of alpha and beta, and with the paper's; and which pair to use.
+
+    It takes up to `len(alphas) * len(betas) + 1` answers to every example, as a rule a good deal fewer (`fused`).
+    Answers are checked as they come, in the order of the examples. The first error ends it, as in `Fusion.map`.
+
+    Args:
+        examples: `Example`, or dictionaries with its fields.
+        draft: URL of a server, or a provider; it stays open from the first answer to the last.
+        assistant: the same, or several of them.
+        alphas: to be tried; by default those of the paper's Figure 2.
+        betas: likewise.
+        right: whether an answer to an example is right; by default `is_right`, which looks for the example's target.
+        max_tokens: of an answer, as in `Fusion.stream`.
+        stop: strings; an answer ends before the first one.
+        unit: what is judged together; by default found by comparing the tokenizers.
+        on_special_tokens: as in `Fusion`.
+        concurrency: answers under way at once.
+        progress: is told how many answers of how many are known: at first, and as they come.
+        resamples: of the bootstrap over examples, which gives the intervals.
+        seed: of the resamples.
+
+    Raises:
+        SettingError: an argument is none, or NumPy is missing.
+        ProviderError: a server failed; its `partial` is what there is of that answer.
+    """
+    refuse(refused, tune_answers)
+    pairs = check_grid(alphas, betas)
+    check_count("resamples", resamples)
+    check_count("seed", seed, least=0)
+    check_numpy()
+    asked = checked_examples(examples)
+    servers = Endpoints(draft, assistant, unit=check_unit(unit))
+    asking = _Asking(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
+    known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
+    # Those that could put a word in the most places come first: what they decided tells most of the others.
+    wanted = sorted(pairs if PAPER in pairs else [*pairs, PAPER], key=lambda pair: (-pair.alpha, pair.beta))
+    judge, fused = right or is_right, 0
+    async with servers:
+        for number, pair in enumerate(wanted):
+            missing = _missing(known, pair)
+            done = (number + 1) * len(asked) - len(missing)
+            if progress is not None:
+                progress(done, len(asked) * len(wanted))
+            async with aclosing(asking.answers(pair, [asked[at].prompt for at in missing])) as answers:
+                for at in missing:
+                    result = await anext(answers)
+                    known[at][_key(pair)] = _Outcome.of(result, pair, right=bool(judge(asked[at], result.text)))
+                    done, fused = done + 1, fused + 1
+                    if progress is not None:
+                        progress(done, len(asked) * len(wanted))
+    tuned = chosen(pairs, _counts(known, [*pairs, PAPER]), resamples, seed)
+    rates = gridded(pairs, [_acceptance([outcomes[_key(pair)] for outcomes in known]) for pair in pairs])
+    return AnswerTuning(**dict(tuned), acceptance_rate=rates, fused=fused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How answers are fused; see `tune_answers`."""
+
+    servers: Endpoints
+    unit: Unit | None
+    on_special_tokens: OnSpecialTokens
+    concurrency: int
+    max_tokens: int
+    stop: str | Sequence[str] | None
+
+    async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
+        """In the order of the prompts, with a fusion of its own over the same servers."""
+        fusion = Fusion(
+            draft=self.servers.draft,
+            assistant=self.servers.assistants,
+            verifier=pair,
+            unit=self.unit,
+            on_special_tokens=self.on_special_tokens,
+        )
+        answers = fusion.map(prompts, concurrency=self.concurrency, max_tokens=self.max_tokens, stop=self.stop)
+        async with fusion, aclosing(answers):
+            async for result in answers:
+                yield result
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What is kept of an answer.
+
+    Attributes:
+        pair: what decided.
+        right: whether it is right.
+        kept: draft tokens in it.
+        replaced: draft tokens in whose place an assistant's word stands.
+        decisions: of every place that was judged the two probabilities, and whether the assistant's word was put there.
+        whole: whether these are all that mattered. A stop string may hide some; and where one assistant's word stands,
+            what another might have said behind it.
+    """
+
+    pair: RuleVerifier
+    right: bool
+    kept: int
+    replaced: int
+    decisions: frozenset[tuple[float, float, bool]]
+    whole: bool
+
+    @classmethod
+    def of(cls, result: FusionResult, pair: RuleVerifier, *, right: bool) -> _Outcome:
+        """Of an answer that was fused with `pair`."""
+        decisions = frozenset(
+            (one.draft_prob, one.prob, one.fired)
+            for token in result.tokens
+            for one in token.decisions
+            if not one.agreed and one.draft_prob is not None and one.prob is not None
+        )
+        ended = bool(result.tokens) and result.tokens[-1].end
+        whole = ended or (result.finish_reason, result.stop_reason) == ("length", "max_tokens")
+        whole &= len(result.assistants) == 1 or not result.replacements
+        return cls(pair, right, result.kept_tokens, result.replaced_tokens, decisions, whole)
+
+    def holds_with(self, other: RuleVerifier) -> bool:
+        """Whether the answer is provably the same when `other` decides.
+
+        `other` contests no place that `pair` did not, so that no more is asked about; and where an assistant differed,
+        it decides alike. So the text takes the same way, place by place.
+        """
+        return (
+            self.whole
+            and _contests_no_more(other, self.pair)
+            and all(other.fires(p, q) == fired for p, q, fired in self.decisions)
+        )
+
+
+def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
+    """Whether every probability of the draft that `other` contests is one that `pair` contests.
+
+    Each contests all of them up to a bound.
+    """
+    highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
+    return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
+
+
+def _key(pair: RuleVerifier) -> _Pair:
+    return pair.alpha, pair.beta
+
+
+def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
+    """The examples whose answer with this pair is not known; where an earlier one tells it, it is entered."""
+    missing: list[int] = []
+    for at, outcomes in enumerate(known):
+        same = next((one for one in outcomes.values() if one.holds_with(pair)), None)
+        if same is None:
+            missing.append(at)
+        else:
+            outcomes[_key(pair)] = same
+    return missing
+
+
+def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
+    """What `chosen` takes: of every example whether each pair's answer is right, out of one."""
+    import numpy as np  # noqa: PLC0415
+
+    return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)
+
+
+def _acceptance(outcomes: Sequence[_Outcome]) -> float:
+    kept, replaced = sum(one.kept for one in outcomes), sum(one.replaced for one in outcomes)
+    return kept / (kept + replaced) if kept + replaced else 1.0

@@ -1,0 +1,141 @@
+"""What a tree is trained on and thresholds are tuned on (section 3.2 and equation 7 of the CoSD paper).
+
+An example is a prompt and its reference answer. Where both models are held to the reference, each says what it would
+have written next and how sure it is of that: a decision sample is the two probabilities, and who was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import SettingError
+from cosd_api.records import Endpoint, EndpointUsage
+from cosd_api.training.examples import Example, ExampleSamples, Label, Record, Sample, sha256
+from cosd_api.training.kept import Kept
+
+__all__ = ["Decisive", "Example", "ExampleSamples", "Failure", "Label", "Sample", "Samples"]
+
+
+class Failure(Record):
+    """An example that could not be asked about, and why, in words."""
+
+    example: Example
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decisive:
+    """The samples that train: one entry each.
+
+    Attributes:
+        p: the draft's probabilities.
+        q: the assistant's.
+        label: 0 or 1.
+        group: index of the example that it is from, in `Samples.examples`.
+    """
+
+    p: list[float]
+    q: list[float]
+    label: list[Label]
+    group: list[int]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+class Samples(Record):
+    """Decision samples of one pair of models.
+
+    Attributes:
+        examples: with their samples.
+        draft: the draft endpoint; None where the samples come from nowhere.
+        assistant: the assistant endpoint, likewise.
+        unit: what was judged together: `"token"`, where both models have the same tokenizer, or `"word"`.
+        failed: the examples that could not be asked about.
+        usage: what was sent and billed to gather those that were not there already, by `"draft"` and `"assistant"`.
+        warnings: what a reader should know, in words.
+    """
+
+    examples: tuple[ExampleSamples, ...] = ()
+    draft: Endpoint | None = None
+    assistant: Endpoint | None = None
+    unit: Unit | None = None
+    failed: tuple[Failure, ...] = ()
+    usage: dict[str, EndpointUsage] = Field(default_factory=dict[str, EndpointUsage])
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads the samples that `collect` has kept in a file; what a crash has cut is left out, with a warning.
+
+        Raises:
+            OSError: it cannot be read.
+            SettingError: it is no such file, or a newer one, or a line of it is broken; the words say which.
+        """
+        kept = Kept.read(Path(path))
+        if not isinstance(kept, Kept):
+            raise SettingError(f"{path} is empty: collect has kept nothing in it yet")
+        header, found = kept.header, kept.examples
+        cut = (f"the last line of {path} was cut, and is left out: collect again asks about it",) if kept.cut else ()
+        return cls(examples=found, draft=header.draft, assistant=header.assistant, unit=header.unit, warnings=cut)
+
+    @property
+    def positions(self) -> int:
+        """Places that were judged: `agreeing + labelled + dropped`."""
+        return sum(len(one.samples) for one in self.examples)
+
+    @property
+    def agreeing(self) -> int:
+        """Places where both models would have written the same."""
+        return self._count(lambda sample: sample.agreed)
+
+    @property
+    def labelled(self) -> int:
+        """Places where they differ and one of them is right: what a tree is trained on."""
+        return self._count(lambda sample: not sample.agreed and sample.label is not None)
+
+    @property
+    def dropped(self) -> int:
+        """Places where they differ and neither is right."""
+        return self._count(lambda sample: not sample.agreed and sample.label is None)
+
+    @property
+    def skipped(self) -> int:
+        """Places that could not be judged; see `ExampleSamples`."""
+        return sum(one.skipped for one in self.examples)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what trains: the examples and, of each sample, p, q, label and whether they agreed."""
+        rows = ([one.example.key, [_trains(sample) for sample in one.samples]] for one in self.examples)
+        return sha256(list(rows))
+
+    def decisive(self, keep_agreeing: bool = False) -> Decisive:
+        """The samples with a label.
+
+        Args:
+            keep_agreeing: those too where both would have written the reference, with label 0, as the paper words it.
+                They carry no decision.
+        """
+        found = Decisive([], [], [], [])
+        for group, one in enumerate(self.examples):
+            for sample in one.samples:
+                if sample.label is not None and (keep_agreeing or not sample.agreed):
+                    found.p.append(sample.p)
+                    found.q.append(sample.q)
+                    found.label.append(sample.label)
+                    found.group.append(group)
+        return found
+
+    def _count(self, counts: Callable[[Sample], bool]) -> int:
+        return sum(counts(sample) for one in self.examples for sample in one.samples)
+
+
+def _trains(sample: Sample) -> list[object]:
+    return [sample.p, sample.q, sample.label, sample.agreed]

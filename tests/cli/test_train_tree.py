@@ -1,0 +1,154 @@
+"""`cosd train-tree`: from samples and from examples to a tree that `cosd fuse` takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from commands import Scripted, cosd
+from cosd_api import Example, Samples, TreeVerifier, train_tree
+from cosd_providers.errors import ConnectError
+from cosd_providers.testing import Fault
+
+#: Behind "Q" the draft of `scripted` writes " b" with p = 0.2, and the assistant " c" with q = 0.8.
+EXAMPLES = [{"prompt": "Q", "answer": " a c."}, {"prompt": "Q", "answer": " a b", "ends": False}]
+ENDPOINT = {"endpoint": "http://user:sk-secret@x", "engine": "e"}
+HEADER = {
+    "kind": "cosd-samples",
+    "schema_version": 1,
+    "draft": {"name": "draft", "model": "m", **ENDPOINT},
+    "assistant": {"name": "assistant", "model": "n", **ENDPOINT},
+    "unit": "word",
+}
+SERVERS = ("--draft", "http://draft", "--assistant", "http://one")
+
+
+def lines(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    return str(path)
+
+
+def row(at: int, *labels: int) -> dict[str, Any]:
+    """An example: the draft is sure where it is right."""
+    fields: dict[str, Any] = {"prompt": f"Q{at}", "answer": " a"}
+    place = {"q": 0.7, "agreed": False, "start": 0, "draft": " a", "assistant": " b", "reference": " a"}
+    places = [{**place, "p": 0.2 if label else 0.8, "label": label} for label in labels]
+    return {"key": Example(**fields).key, **fields, "samples": places, "skipped": 0}
+
+
+def words(result: Result) -> str:
+    """What was printed, as one line."""
+    return re.sub(r"[\s│]+", " ", result.stdout + result.stderr)
+
+
+def test_from_samples_to_a_tree_that_fuses(scripted: Scripted, tmp_path: Path) -> None:
+    found, tree = lines(tmp_path / "s.jsonl", HEADER, *(row(at, 0, 1) for at in range(5))), str(tmp_path / "tree.json")
+    result = cosd("train-tree", found, "-o", tree)
+    assert result.exit_code == 0, words(result)
+    assert result.stdout == train_tree(Samples.load(found)).report() + "\n"
+    assert "  p <= 0.5: replace\n  p > 0.5: keep\n" in result.stdout
+    assert "\ntree                100.0%    100.0%      5         0      0         5\n" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert result.stderr.endswith(f"cosd: wrote {tree}\n")
+    assert "cosd: note: on held-out examples the tree has a balanced accuracy of 100.0%, and the rule" in result.stderr
+    assert "sk-secret" not in Path(tree).read_text() + result.output
+    assert scripted("Q", "--tree", tree).stdout == " a c.\n"
+
+
+def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: Path) -> None:
+    examples, kept, tree = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", tmp_path / "tree.json"
+    result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tree))
+    assert result.exit_code == 0, words(result)
+    assert Samples.load(kept).labelled == 3
+    assert "2 examples: 1 place where the draft is right" in words(result)
+    assert "note: how good the tree is is not known: 2 examples have a place" in words(result)
+    assert TreeVerifier.load(tree).trained_on["depth"] == 2
+    asked = len(scripted.providers["http://draft"].calls)
+    again = cosd("train-tree", str(kept), "-o", str(tree))
+    assert again.stdout == result.stdout
+    assert len(scripted.providers["http://draft"].calls) == asked
+
+
+def test_settings_go_to_the_tree(tmp_path: Path) -> None:
+    found, tree = lines(tmp_path / "s.jsonl", HEADER, *(row(at, 0, 1) for at in range(3))), tmp_path / "tree.json"
+    options = (
+        "--depth",
+        "1",
+        "--min-leaf",
+        "2",
+        "--keep-agreeing",
+        "--no-class-weights",
+        "--folds",
+        "3",
+        "--seed",
+        "7",
+    )
+    assert cosd("train-tree", found, "-o", str(tree), *options).exit_code == 0
+    told = TreeVerifier.load(tree).trained_on
+    wanted = {"depth": 1, "min_leaf": 2, "keep_agreeing": True, "class_weight": None, "folds": 3, "seed": 7}
+    assert {name: told[name] for name in wanted} == wanted
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([], (), "is empty"),
+        ([HEADER], (), "there is nothing to train on: the samples have no examples"),
+        (
+            [HEADER, row(0, 0, 0), row(1, 0)],
+            (),
+            "all 3 labelled samples are the draft's: the assistant was never right where the draft was wrong; add",
+        ),
+        ([HEADER, row(0, 1)], (), "the only labelled sample is the assistant's"),
+        (EXAMPLES, (), "has examples, which two models are asked about first: give --draft and --assistant"),
+        ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "holds samples already"),
+        ([HEADER, row(0, 0, 1)], ("--depth", "13"), "--depth"),
+        ([HEADER, row(0, 0, 1)], ("--min-leaf", "0"), "--min-leaf"),
+        ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),
+        ([HEADER, {"prompt": "Q"}], (), "line 2: it lacks"),
+        (["no example"], (), "line 1: it is no JSON object"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], said: str) -> None:
+    tree = tmp_path / "tree.json"
+    result = cosd("train-tree", lines(tmp_path / "data.jsonl", *rows), "-o", str(tree), *options)
+    assert result.exit_code == 2
+    assert said in words(result)
+    assert result.stdout == ""
+    assert not tree.exists()
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    found = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1))
+    for arguments, said in (
+        ([str(tmp_path / "nowhere.jsonl"), "-o", str(tmp_path / "tree.json")], "No such file"),
+        ([found, "-o", str(tmp_path / "nowhere" / "tree.json")], "cannot be written: No such file or directory"),
+        ([found, "-o", str(tmp_path)], "cannot be written: Is a directory"),
+        ([found], "--output"),
+    ):
+        result = cosd("train-tree", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said in words(result)
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1))
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    result = cosd("train-tree", found, "-o", str(tmp_path / "tree.json"))
+    assert result.exit_code == 2
+    assert 'training a tree needs scikit-learn: pip install "cosd-api[train]"' in words(result)
+
+
+def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path: Path) -> None:
+    scripted.providers["http://one"].faults = [Fault(ConnectError("refused", endpoint="http://one"), request=2)]
+    examples, kept = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "samples.jsonl"
+    result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tmp_path / "tree.json"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"what was done is in {kept}: the same command goes on from there" in words(result)

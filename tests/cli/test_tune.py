@@ -1,0 +1,153 @@
+"""`cosd tune`: what it prints and draws, from samples, from examples and with answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from commands import Scripted, cosd
+
+# Behind "Q" the draft of `scripted` writes " a b" and is unsure of " b" (0.2); the assistant writes " a c", 0.8.
+EXAMPLES: list[dict[str, Any]] = [{"prompt": "Q", "answer": " a c."}]
+ENDPOINT = {"endpoint": "http://x", "engine": "e"}
+HEADER = {
+    "kind": "cosd-samples",
+    "schema_version": 1,
+    "draft": {"name": "draft", "model": "m", **ENDPOINT},
+    "assistant": {"name": "assistant", "model": "n", **ENDPOINT},
+    "unit": "word",
+}
+SERVERS = ("--draft", "http://draft", "--assistant", "http://one")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees are grown in few tests: it takes time."""
+    monkeypatch.setattr("cosd_api.training.tuning.compare", lambda *_, **__: None)
+
+
+def lines(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    return str(path)
+
+
+def words(result: Result) -> str:
+    """What was printed, as one line."""
+    return re.sub(r"[\s│]+", " ", result.stdout + result.stderr)
+
+
+def collected(tmp_path: Path, examples: Sequence[dict[str, Any]] = EXAMPLES) -> str:
+    """A file of samples."""
+    source, found = lines(tmp_path / "examples.jsonl", *examples), str(tmp_path / "samples.jsonl")
+    assert cosd("collect", source, *SERVERS, "-o", found).exit_code == 0
+    return found
+
+
+@pytest.mark.usefixtures("scripted")
+def test_from_samples_alone(tmp_path: Path) -> None:
+    result = cosd("tune", collected(tmp_path), "--alpha", "0.5", "--alpha", "0.1", "--beta", "0.75")
+    assert result.exit_code == 0, words(result)
+    assert result.stdout.startswith(
+        "decision accuracy, in % (* recommended)\nbeta\n0.75     0.0  *100.0 \n         0.1     0.5  alpha\n"
+    )
+    assert (
+        "Recommended: alpha 0.5 and beta 0.75. With it 100.0% of the decisions are right, at 2 places of 1 example "
+        "where just one of the models is. It is a single example, which tells nothing of others."
+    ) in words(result)
+    assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
+    assert result.stdout.endswith("\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.75\n")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_examples_are_asked_about_first(scripted: Scripted, tmp_path: Path) -> None:
+    kept = str(tmp_path / "samples.jsonl")
+    result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--samples", kept)
+    assert result.exit_code == 0, words(result)
+    assert cosd("tune", kept).stdout == result.stdout
+    assert "Recommended: alpha 0.5 and beta 0.5." in words(result)
+    assert "It is the paper's own pair." in words(result)
+    assert {call.kind for call in scripted.providers["http://draft"].calls} <= {"propose", "score"}
+
+
+@pytest.mark.usefixtures("scripted")
+def test_with_answers_and_a_picture(tmp_path: Path) -> None:
+    two = [*EXAMPLES, {"prompt": "Q", "answer": " a c.", "target": "b", "ends": False}]
+    picture = tmp_path / "heat.png"
+    options = ("--answers", "--alpha", "0.5", "--alpha", "0.1", "--beta", "1", "--png", str(picture))
+    result = cosd("tune", collected(tmp_path, two), *SERVERS, *options)
+    assert result.exit_code == 0, words(result)
+    assert "\nright answers, in % (* recommended)\nbeta\n   1    50.0   *50.0 \n         0.1     0.5  alpha\n" in (
+        result.stdout
+    )
+    assert "With it 50.0% of 2 answers are right (95 % interval: 0.0% to 100.0%), and 75% of the draft's" in words(
+        result
+    )
+    assert "That is +0.0 points against the paper's (0.5, 0.5) (95 % interval: +0.0 to +0.0)." in words(result)
+    assert "% of 1000 resamples of the examples." in words(result)
+    assert result.stderr == f"cosd: wrote {picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_on_held_out_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    found = lines(tmp_path / "s.jsonl", HEADER, *(_row(at) for at in range(6)))
+    result = cosd("tune", found, "--folds", "2")
+    assert result.exit_code == 0, words(result)
+    assert "On held-out examples (2 folds over 6 examples, 6 places):" in result.stdout
+    for name in ("always draft", "always assistant", "rule (0.5, 0.5)", "tuned rule", "tree"):
+        assert f"\n{name}" in result.stdout
+
+
+def _row(at: int) -> dict[str, Any]:
+    from cosd_api.training.examples import Example
+
+    example = {"prompt": f"Q{at}", "answer": " a"}
+    sample = {"p": 0.3, "q": 0.2 + at / 10, "label": at % 2, "agreed": False, "start": 0}
+    texts = {"draft": " a" if at % 2 == 0 else " b", "assistant": " b" if at % 2 == 0 else " a", "reference": " a"}
+    return {"key": Example(**example).key, **example, "samples": [{**sample, **texts}], "skipped": 0}  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--answers",), "Invalid value for --answers: fuses the examples: give --draft and --assistant"),
+        (("--alpha", "-1"), "alphas must be numbers from 0 on, not -1.0"),
+        (("--beta", "1", "--beta", "1"), "betas has a value twice: 1, 1"),
+        (("--png", "no/such/folder.png"), "no/such/folder.png cannot be written: No such file or directory"),
+        ((), "has examples, which two models are asked about first: give --draft and --assistant"),
+        (("--folds", "1"), "should be greater than or equal to 2"),
+    ],
+)
+def test_wrong_usage(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *options)
+    assert result.exit_code == 2
+    assert said in words(result)
+
+
+def test_a_file_that_is_not_there_or_tells_nothing(scripted: Scripted, tmp_path: Path) -> None:
+    result = cosd("tune", str(tmp_path / "none.jsonl"))
+    assert (result.exit_code, "No such file or directory" in words(result)) == (2, True)
+    result = cosd("tune", lines(tmp_path / "e.jsonl", {"prompt": "Q", "answer": " a"}), *SERVERS)
+    assert result.exit_code == 2
+    assert "there is nothing to tune on" in words(result)
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("matplotlib", "plots"), ("sklearn", "train")])
+def test_a_missing_extra_is_said_before_anybody_is_asked(
+    missing: str, extra: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    picture = tmp_path / "heat.png"
+    result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--png", str(picture))
+    assert result.exit_code == 2
+    assert f'pip install "cosd-api[{extra}]"' in words(result)
+    assert scripted.providers["http://draft"].calls == []
+    assert not picture.exists()

@@ -1,0 +1,169 @@
+"""Tuning by samples: the grid, the pair that is recommended, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosd_api import RuleVerifier, SettingError
+from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE
+from cosd_api.training.examples import Example, ExampleSamples, Sample
+from cosd_api.training.samples import Samples
+from cosd_api.training.tree import compare
+from cosd_api.training.tuning import Tuning, tune
+
+Row = tuple[float, float, int | None]
+"""p, q and the label."""
+
+
+def sample(p: float, q: float, label: int | None, *, agreed: bool = False) -> Sample:
+    return Sample(p, q, label, agreed, 0, " a", " a" if agreed else " b", " a")  # type: ignore[arg-type]
+
+
+def samples(*examples: Sequence[Row]) -> Samples:
+    return Samples(
+        examples=tuple(
+            ExampleSamples(example=Example(prompt=f"Q{at}", answer=" a"), samples=tuple(sample(*row) for row in rows))
+            for at, rows in enumerate(examples)
+        )
+    )
+
+
+# At (0.25, *) the first is missed; with beta 2 the second is; beyond alpha 0.5 the third is spoiled.
+FOUR = samples(
+    [(0.3, 0.9, 1), (0.2, 0.3, 1)],
+    [(0.6, 0.9, 0)],
+    [(0.1, 0.9, 1), (0.9, 0.9, None)],
+)
+
+
+def test_a_grid_by_hand() -> None:
+    tuning = tune(FOUR, alphas=(0.25, 0.5, 1), betas=(2, 1))
+    assert tuning.accuracy == {
+        0.25: {1.0: 3 / 4, 2.0: 2 / 4},
+        0.5: {1.0: 4 / 4, 2.0: 3 / 4},
+        1.0: {1.0: 3 / 4, 2.0: 3 / 4},  # 0.9 < 2 x 0.6: with beta 2 the third is right, and the second is not
+    }
+    assert tuning.best == RuleVerifier(alpha=0.5, beta=1)
+    assert (tuning.best_accuracy, tuning.paper, tuning.gain) == (1.0, 1.0, 0.0)
+    assert (tuning.labelled, tuning.examples) == (4, 3)
+    assert tuning.interval == (1.0, 1.0)
+    assert list(tuning.accuracy[0.25]) == [1.0, 2.0]
+
+
+def test_ties_go_to_the_nearest_to_the_papers_pair_and_then_to_the_one_that_asks_less() -> None:
+    easy = samples([(0.1, 0.9, 1)], [(0.99, 0.01, 0)])
+    assert tune(easy).best == RuleVerifier(alpha=0.5, beta=0.5)
+    assert tune(easy, alphas=(1, 0.75), betas=(1, 0.75)).best == RuleVerifier(alpha=0.75, beta=0.75)
+    assert tune(easy, alphas=(0.75, 0.25)).best == RuleVerifier(alpha=0.25, beta=0.5)
+    assert tune(easy, alphas=(0.5,), betas=(0.25, 0.75)).best == RuleVerifier(alpha=0.5, beta=0.75)
+
+
+rows = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from([0, 1, None])), max_size=4)
+bounds = st.lists(st.floats(0, 1.5) | st.just(math.inf), min_size=1, max_size=3, unique=True)
+
+
+@given(st.lists(rows, max_size=4), bounds, bounds)
+def test_accuracy_is_the_share_of_labelled_samples_that_the_rule_decides_right(
+    examples: list[list[Row]], alphas: list[float], betas: list[float]
+) -> None:
+    labelled = [row for one in examples for row in one if row[2] is not None]
+    if not labelled:
+        return
+    tuning = tune(samples(*examples), alphas=alphas, betas=betas, resamples=1)
+    for alpha in alphas:
+        for beta in betas:
+            fires = RuleVerifier(alpha=alpha, beta=beta).fires
+            right = sum(fires(p, q) == (label == 1) for p, q, label in labelled)
+            assert tuning.accuracy[alpha][beta] == right / len(labelled)
+    assert tuning.best_accuracy == max(max(row.values()) for row in tuning.accuracy.values())
+    assert Tuning.model_validate_json(tuning.model_dump_json()) == tuning
+
+
+NOISY = samples(*([(0.4, 0.3 if at % 3 else 0.1, at % 2), (0.1 + at / 40, 0.9, 1)] for at in range(30)))
+
+
+def test_the_bootstrap_is_the_same_for_the_same_seed_and_draws_whole_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.training.tuning.compare", lambda *_, **__: None)  # it takes longer, and is not of it
+    one, again, other = tune(NOISY), tune(NOISY), tune(NOISY, seed=1)
+    assert one == again
+    assert one.accuracy == other.accuracy
+    assert one.interval != other.interval
+    assert one.interval is not None and one.gain_interval is not None and one.best_share is not None
+    assert one.interval[0] < one.best_accuracy < one.interval[1]
+    assert one.gain_interval[0] <= one.gain <= one.gain_interval[1]
+    assert 0 < one.best_share < 1
+    # The same samples as examples of their own vary less: within these two are right or wrong together.
+    both = [(0.1, 0.9, 1), (0.1, 0.9, 1)], [(0.1, 0.9, 0), (0.1, 0.9, 0)]
+    together, apart = tune(samples(*both * 10)), tune(samples(*([row] for rows in both * 10 for row in rows)))
+    assert _width(together) > 1.2 * _width(apart)
+
+
+def _width(tuning: Tuning) -> float:
+    assert tuning.interval is not None
+    return tuning.interval[1] - tuning.interval[0]
+
+
+def test_the_gain_is_over_the_papers_pair_though_it_is_not_on_the_grid() -> None:
+    examples = [[(0.6, 0.9, 1)], [(0.6, 0.9, 1)], [(0.7, 0.9, 0)]]
+    tuning = tune(samples(*examples), alphas=(0.75, 0.65), betas=(1,))
+    assert (tuning.best.alpha, tuning.best_accuracy) == (0.65, 1.0)
+    assert tuning.paper == pytest.approx(1 / 3)
+    assert tuning.gain == pytest.approx(2 / 3)
+    assert tuning.gain_interval == pytest.approx((0, 1))
+
+
+def test_the_comparison_is_of_the_same_grid_folds_and_seed() -> None:
+    six = samples(*([(0.3 + at / 10, 0.9, at % 2), (0.1, 0.2, 1)] for at in range(6)))
+    given_settings: dict[str, Any] = {"alphas": (0.2, 0.7), "betas": (1,), "folds": 2, "seed": 3}
+    found = tune(six, **given_settings).comparison
+    assert found is not None and found == compare(six, **given_settings)
+    assert {DEFAULT_RULE, TUNED_RULE, TREE} < found.scores.keys()
+    assert (found.folds, found.examples) == (2, 6)
+
+
+def test_one_example_tells_nothing_of_others() -> None:
+    tuning = tune(samples([(0.1, 0.9, 1), (0.9, 0.9, 0)], [(0.5, 0.5, None)]))
+    assert (tuning.interval, tuning.gain_interval, tuning.best_share, tuning.comparison) == (None,) * 4
+    assert (tuning.best_accuracy, tuning.examples) == (1.0, 1)
+
+
+def test_no_labelled_sample() -> None:
+    rows = (sample(0.5, 0.5, None), sample(0.5, 0.5, 0, agreed=True))
+    nothing = Samples(examples=(ExampleSamples(example=Example(prompt="Q", answer="a"), samples=rows),))
+    with pytest.raises(SettingError, match=r"of 2 places the two models agree at 1, and are both wrong at 1; collect"):
+        tune(nothing)
+    with pytest.raises(SettingError, match="no place of any example could be judged"):
+        tune(samples([]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"alphas": ()}, r"alphas must be several numbers, such as \(0.25, 0.5\), not \(\)"),
+        ({"betas": 0.5}, "betas must be several numbers"),
+        ({"betas": "0.5"}, "betas must be several numbers"),
+        ({"alphas": (0.5, -1)}, "alphas must be numbers from 0 on, not -1"),
+        ({"betas": (math.nan,)}, "betas must be numbers from 0 on, not nan"),
+        ({"betas": (True,)}, "betas must be numbers from 0 on, not True"),
+        ({"betas": ("1",)}, "betas must be numbers from 0 on, not '1'"),
+        ({"alphas": (0.5, 0.25, 0.5)}, "alphas has a value twice: 0.5, 0.25, 0.5"),
+        ({"resamples": 0}, "resamples must be a whole number from 1 on"),
+        ({"folds": 1}, "folds must be a whole number from 2 on"),
+    ],
+)
+def test_what_no_grid_is(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        tune(FOUR, **settings)  # type: ignore[arg-type]
+
+
+def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SettingError, match=r'pip install "cosd-api\[train\]"'):
+        tune(FOUR)
