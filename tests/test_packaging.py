@@ -67,6 +67,10 @@ def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
     assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in shipped)
 
 
+def test_wheel_carries_the_files_of_the_report(wheel: zipfile.Path) -> None:
+    assert {"cosd_api/report/html/page.css", "cosd_api/report/html/page.js"} <= names(wheel)
+
+
 def test_wheel_metadata(wheel: zipfile.Path) -> None:
     text = metadata(wheel)
     assert "License-Expression: MIT\n" in text

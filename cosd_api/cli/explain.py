@@ -1,0 +1,78 @@
+"""`cosd explain`: why each token of a recorded answer is there, in the terminal or as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cosd_api.cli.guard import guarded, say
+from cosd_api.errors import TraceError
+from cosd_api.report.decisions import explained
+from cosd_api.report.html import page
+from cosd_api.report.terminal import has_colour, summary
+from cosd_api.result import FusionResult, Trace
+
+__all__ = ["explain"]
+
+
+def explain(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="What `cosd fuse --trace FILE` or `result.trace.save` has kept.")
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one page for a browser instead; a file that is there is replaced."),
+    ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Headline of the page, such as the question: a trace does not hold it."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List the places where both agreed, too.")] = False,
+) -> None:
+    """Show why each token of an answer is there.
+
+    Standard output gets the answer with its replaced words marked, and a table of what decided. With --html it gets
+    nothing: one file holds the answer with a card for each token, the plane of the two probabilities, the time line of
+    all requests and what they cost, and loads nothing from anywhere. Exit codes: 0; 2 the file is no trace, or cannot
+    be read or written.
+    """
+    if html is None and title is not None:
+        raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
+    if html is not None and everything:
+        raise typer.BadParameter("is for the table: a page has a card for every token", param_hint="--all")
+    with guarded():
+        result = _loaded(trace)
+        if html is None:
+            _print(result, everything=everything)
+        else:
+            _write(html, page(result) if title is None else page(result, title=title))
+            say(f"wrote {html}")
+
+
+def _loaded(path: Path) -> FusionResult:
+    try:
+        return Trace.load(path).result
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="TRACE") from error
+    except TraceError as error:
+        raise typer.BadParameter(str(error), param_hint="TRACE") from error
+
+
+def _print(result: FusionResult, *, everything: bool) -> None:
+    screen = Console(highlight=False, markup=False, emoji=False)
+    for part in explained(result, colour=has_colour(screen), everything=everything):
+        screen.print(part, soft_wrap=isinstance(part, Text))  # a pipe gets the answer's own lines
+    for warning in result.warnings:
+        say(f"note: {warning}")
+    say(summary(result))
+
+
+def _write(path: Path, document: str) -> None:
+    try:
+        path.write_text(document, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--html") from error

@@ -1,0 +1,241 @@
+"""Requests of draft and assistants on a time line: what was under way at the same time is above each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element
+
+from cosd_api.records import Request
+from cosd_api.report.html.markup import element, seconds
+from cosd_api.report.html.view import DRAFT, View
+
+__all__ = ["Row", "figure", "key_of", "overlap", "rows", "together"]
+
+Stretch = tuple[float, float]
+
+_LEFT, _TOP = 150.0, 30.0
+_LANE, _BAR = 26.0, 18.0
+_NARROW, _WIDE = 780.0, 4000.0
+_EACH = 10.0  # pixels for each request, so that many can still be told apart
+_THIN = 1.5  # the shortest bar that can be seen
+_LETTER = 7.0
+
+
+@dataclass(slots=True)
+class Row:
+    """The requests of one endpoint, in lanes in which none overlaps another."""
+
+    endpoint: str
+    lanes: list[list[Request]] = field(default_factory=list[list[Request]])
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where a time stands in the drawing."""
+
+    begin: float
+    end: float
+    width: float
+
+    def __call__(self, at: float) -> float:
+        length = self.end - self.begin
+        return _LEFT + ((at - self.begin) / length * self.width if length else 0.0)
+
+
+def key_of(request: Request) -> str:
+    """Drafts and questions are counted apart."""
+    return f"{'q' if request.kind == 'question' else 'd'}{request.number}"
+
+
+def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
+    """A row for each endpoint, in this order, whether it was asked or not."""
+    found = {name: Row(name, [[]]) for name in endpoints}
+    for request in sorted(requests, key=lambda one: one.start):
+        lanes = found.setdefault(request.endpoint, Row(request.endpoint, [[]])).lanes
+        free = next((lane for lane in lanes if not lane or lane[-1].end <= request.start), None)
+        if free is None:
+            lanes.append([request])
+        else:
+            free.append(request)
+    return list(found.values())
+
+
+def together(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same times without overlap, in order."""
+    merged = list[Stretch]()
+    for start, end in sorted(stretches):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def overlap(requests: Sequence[Request]) -> list[Stretch]:
+    """When the draft was at work while an assistant was asked."""
+    drafting = together((one.start, one.end) for one in requests if one.endpoint == DRAFT)
+    asking = together((one.start, one.end) for one in requests if one.endpoint != DRAFT)
+    found = list[Stretch]()
+    mine = theirs = 0
+    while mine < len(drafting) and theirs < len(asking):
+        start = max(drafting[mine][0], asking[theirs][0])
+        end = min(drafting[mine][1], asking[theirs][1])
+        if start < end:
+            found.append((start, end))
+        if drafting[mine][1] < asking[theirs][1]:
+            mine += 1
+        else:
+            theirs += 1
+    return found
+
+
+def figure(view: View) -> Element:
+    """The time line with a sentence on the overlap."""
+    result = view.result
+    requests = result.requests
+    if not requests:
+        return element("p", "note", "This result has no record of its requests.")
+    found = rows(requests, [DRAFT, *(one.name for one in result.assistants)])
+    end = max(result.timings.total, *(one.end for one in requests))
+    begin = _begin(requests, end)
+    width = min(_WIDE, max(_NARROW, _EACH * len(requests)))
+    both = overlap(requests)
+    sentence = _sentence(requests, both)
+    bottom = _TOP + _LANE * sum(len(row.lanes) for row in found) + 8 * len(found)
+    svg = element(
+        "svg",
+        "timeline",
+        id="timeline",
+        viewBox=f"0 0 {_LEFT + width + 16:g} {bottom + 22:g}",
+        role="group",
+        aria_label=f"Time line. {sentence}",
+        data_roving="",
+        data_wide="" if width > _NARROW else None,
+        width=_LEFT + width + 16,
+    )
+    svg.append(_hatching())
+    scale = Scale(begin, end, width)
+    svg.extend(_time_axis(scale, bottom))
+    svg.extend(
+        element("rect", "both", x=scale(a), y=_TOP - 4, width=scale(b) - scale(a), height=bottom - _TOP + 4)
+        for a, b in both
+    )
+    svg.extend(_all_rows(view, found, scale))
+    finals = sorted({token.final_at for token in result.tokens if token.final_at is not None})
+    if finals:
+        ticks = "".join(f"M{scale(at):.1f} {bottom + 2:.1f}v9" for at in finals)
+        svg.append(element("path", "finals", d=ticks))
+        svg.append(element("text", "row-name", "tokens final", x=_LEFT - 10, y=bottom + 11, text_anchor="end"))
+    before = f" The first {seconds(begin)}, in which nothing was asked, are not shown." if begin else ""
+    note = element("p", "note", sentence + before)
+    return element("div", None, element("div", "scrolling", svg), note, _key())
+
+
+def _begin(requests: Sequence[Request], end: float) -> float:
+    """Where the time line begins: at 0, but for a first answer that waited until the servers were known."""
+    first = min(request.start for request in requests)
+    return max(0.0, first - 0.03 * (end - first)) if first > 0.2 * end else 0.0
+
+
+def _sentence(requests: Sequence[Request], both: Sequence[Stretch]) -> str:
+    asking = sum(end - start for start, end in together((r.start, r.end) for r in requests if r.endpoint != DRAFT))
+    if not asking:
+        return "No assistant was asked."
+    shared = sum(end - start for start, end in both)
+    return (
+        f"Of {seconds(asking)} in which an assistant was asked, the draft was at work during {seconds(shared)} "
+        f"({shared / asking:.0%})."
+    )
+
+
+def _hatching() -> Element:
+    pattern = element(
+        "pattern", None, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
+    )
+    pattern.append(element("rect", "hatch", width=2.2, height=6))
+    return element("defs", None, pattern)
+
+
+def _all_rows(view: View, found: Sequence[Row], scale: Scale) -> Iterator[Element]:
+    """The names of the rows, and then the bars in the order of time, in which the keyboard goes over them."""
+    y = _TOP
+    bars = list[tuple[Request, Element]]()
+    for row in found:
+        name, model = row.endpoint, view.models.get(row.endpoint, "")
+        yield element("text", "row-name", name, x=_LEFT - 10, y=y + 9, text_anchor="end")
+        yield element("text", "row-model", _short(model), x=_LEFT - 10, y=y + 21, text_anchor="end")
+        for lane in row.lanes:
+            for request in lane:
+                bars.append((request, _bar(view, request, y + (_LANE - _BAR) / 2, scale)))
+            y += _LANE
+        y += 8
+    yield from (bar for _, bar in sorted(bars, key=lambda one: one[0].start))
+
+
+def _bar(view: View, request: Request, y: float, scale: Scale) -> Element:
+    """One request: pale while it waits for its first token, full while it writes; a question is one piece."""
+    x, end = scale(request.start), scale(request.end)
+    wide = max(_THIN, end - x)
+    card = view.request(request)
+    label = f"{card.title}, {card.mark}: {card.words[0]}, {card.foot[0]}"
+    group = element("g", f"bar {request.kind} {request.outcome}", data_r=key_of(request), role="img", aria_label=label)
+    group.append(element("rect", "whole", x=x, y=y, width=wide, height=_BAR, rx=min(3.0, wide / 2)))
+    if request.first is not None:
+        writes = scale(request.first)
+        group.append(element("rect", "writing", x=writes, y=y, width=max(0.0, x + wide - writes), height=_BAR))
+    if request.outcome != "done":
+        group.append(element("rect", "broken", x=x, y=y, width=wide, height=_BAR, fill="url(#hatch)"))
+    words = _in_bar(request)
+    left = x if request.first is None else scale(request.first)
+    if request.outcome == "done" and x + wide - left > _LETTER * len(words) + 6:
+        group.append(element("text", "in-bar", words, x=left + 5, y=y + 13))
+    return group
+
+
+def _in_bar(request: Request) -> str:
+    if request.kind == "question":
+        return f"{request.places} place{'' if request.places == 1 else 's'}"
+    return f"{request.tokens} token{'' if request.tokens == 1 else 's'}"
+
+
+def _short(model: str) -> str:
+    return model if len(model) <= 20 else f"{model[:19]}…"
+
+
+def _time_axis(scale: Scale, bottom: float) -> Iterator[Element]:
+    if scale.end <= scale.begin:
+        return
+    step = _step((scale.end - scale.begin) / 8)
+    for number in range(math.ceil(scale.begin / step), int(scale.end / step) + 1):
+        x = scale(number * step)
+        yield element("path", "grid", d=f"M{x:.1f} {_TOP - 6:g}V{bottom:g}")
+        yield element("text", "tick", _time(number * step, step), x=x, y=_TOP - 12, text_anchor="middle")
+
+
+def _step(least: float) -> float:
+    """The next round number: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+
+
+def _time(at: float, step: float) -> str:
+    if step < 1 and at < 1:
+        return f"{at * 1000:.3g} ms" if at else "0"
+    return f"{at:.3g} s"
+
+
+def _key() -> Element:
+    def entry(classes: str, words: str) -> Element:
+        return element("li", None, element("span", f"swatch {classes}"), f" {words}")
+
+    return element(
+        "ul",
+        "key",
+        entry("waiting", "draft, waiting for its first token"),
+        entry("writing", "draft, writing"),
+        entry("question", "assistant, asked"),
+        entry("cancelled", "cancelled: it could not matter any more"),
+        entry("both", "both under way"),
+    )

@@ -1,0 +1,203 @@
+"""What the page says of each token, point and request, in words: made once, shown by the page's script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Literal
+
+from cosd_api.records import FusedToken, Request, TokenDecision
+from cosd_api.report.html.markup import counted, in_line, name_of, prob, seconds
+from cosd_api.result import FusionResult
+
+__all__ = ["DRAFT", "Card", "Judged", "Kind", "Standing", "View", "judged", "standing"]
+
+DRAFT = "draft"
+
+Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
+"""How a token came to stand: an assistant's word; the draft's against an assistant; both agree; an assistant that was
+lost could not be heard; nobody was asked, as no answer could matter; asked, but there was nothing to judge."""
+
+Kind = Literal["agreed", "kept", "replaced", "outvoted"]
+"""What came of a decision; the last would have replaced the draft's word, but another assistant was surer."""
+
+_STANDING: Mapping[Standing, str] = {
+    "replaced": "replaced",
+    "kept": "kept",
+    "agreed": "agreed",
+    "unheard": "not verified",
+    "sure": "not asked",
+    "open": "kept",
+}
+_UNASKED = "nobody was asked: no answer of an assistant could have changed it"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One hover card.
+
+    Attributes:
+        title: what it is about.
+        mark: how it came to stand, in a word.
+        standing: the same, for its look.
+        rows: who, what it wrote, how sure it was.
+        words: what decided, in words, a line each.
+        foot: where it came from and when, a line each.
+        requests: keys of the requests that it came from, as in the time line.
+    """
+
+    title: str
+    mark: str
+    standing: str
+    rows: tuple[tuple[str, str, str], ...]
+    words: tuple[str, ...]
+    foot: tuple[str, ...]
+    requests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One decision of the answer, once: tokens that were judged together share it.
+
+    Attributes:
+        at: index of its first token.
+        decision: what the assistant said.
+        kind: what came of it.
+    """
+
+    at: int
+    decision: TokenDecision
+    kind: Kind
+
+
+def standing(token: FusedToken) -> Standing:
+    """How a token came to stand."""
+    if token.source != DRAFT:
+        return "replaced"
+    if not token.verified:
+        return "unheard"
+    if not token.asked:
+        return "sure"
+    if not token.decisions:
+        return "open"
+    return "agreed" if all(decision.agreed for decision in token.decisions) else "kept"
+
+
+def judged(tokens: tuple[FusedToken, ...]) -> Iterator[Judged]:
+    """The decisions of an answer, in its order, each once."""
+    unit, seen = -1, list[TokenDecision]()
+    for at, token in enumerate(tokens):
+        if token.unit != unit:
+            unit, seen = token.unit, []
+        for decision in token.decisions:
+            if decision in seen:
+                continue
+            seen.append(decision)
+            yield Judged(at, decision, _kind(token, decision))
+
+
+def _kind(token: FusedToken, decision: TokenDecision) -> Kind:
+    if decision.agreed:
+        return "agreed"
+    if not decision.fired:
+        return "kept"
+    return "replaced" if token.source == decision.assistant else "outvoted"
+
+
+class View:
+    """A result, with the names that its readers know."""
+
+    def __init__(self, result: FusionResult) -> None:
+        self.result = result
+        endpoints = {DRAFT: result.draft, **{one.name: one for one in result.assistants}}
+        self.models = {name: in_line(endpoint.model) for name, endpoint in endpoints.items()}
+
+    def who(self, name: str) -> str:
+        """An endpoint by its part and its model: `assistant (facts)`."""
+        model = self.models.get(name)
+        return f"{name} ({model})" if model else name
+
+    def token(self, at: int) -> Card:
+        """The card of a token."""
+        token = self.result.tokens[at]
+        stands = standing(token)
+        mark = f"put by {token.source}" if stands == "replaced" else _STANDING[stands]
+        brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
+        drafted = () if token.draft is None else (f"d{token.draft}",)
+        return Card(
+            title=name_of(token.text, end=token.end),
+            mark=mark,
+            standing=stands,
+            rows=(*self._draft_rows(at, token), *self._assistant_rows(token)),
+            words=self._words(token),
+            foot=tuple(self._foot(at, token)),
+            requests=(*drafted, *brought),
+        )
+
+    def word(self, at: int) -> tuple[FusedToken, str]:
+        """The replacement that a token is a part of: its first token, and its text."""
+        tokens = self.result.tokens
+        start = at
+        while start and tokens[start].replaced is None and tokens[start - 1].unit == tokens[at].unit:
+            start -= 1
+        parts = takewhile(lambda one: one.unit == tokens[at].unit, islice(tokens, start, None))
+        return tokens[start], "".join(one.text for one in parts)
+
+    def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
+        """What the draft wrote: its own token, or those that were replaced."""
+        who = self.who(DRAFT)
+        if token.source == DRAFT:
+            yield who, name_of(token.text, end=token.end), prob(token.draft_prob)
+            return
+        first, _ = self.word(at)
+        yield who, name_of(first.replaced or "", end=True), prob(token.draft_prob)
+        if len(first.replaced_tokens) > 1:
+            for one in first.replaced_tokens:
+                yield "", name_of(one.text, end=one.end), prob(one.prob)
+
+    def _assistant_rows(self, token: FusedToken) -> Iterator[tuple[str, str, str]]:
+        """What was put there, and what each assistant said."""
+        if token.source != DRAFT:
+            yield self.who(token.source), name_of(token.text, end=token.end), prob(token.assistant_prob)
+        for decision in token.decisions:
+            if decision.assistant != token.source or not decision.fired:
+                yield self.who(decision.assistant), name_of(decision.text, end=True), prob(decision.prob)
+
+    def _words(self, token: FusedToken) -> tuple[str, ...]:
+        if not token.decisions:
+            return (token.reason or _UNASKED,)
+        if len(token.decisions) == 1:
+            return (token.decisions[0].reason,)
+        return tuple(f"{decision.assistant}: {decision.reason}" for decision in token.decisions)
+
+    def _foot(self, at: int, token: FusedToken) -> Iterator[str]:
+        word = self.word(at)[1] if token.source != DRAFT else token.text
+        part = f", part of {name_of(word, end=True)}" if word != token.text else ""
+        yield f"token {at + 1}, unit {token.unit + 1}, round {token.round}{part}"
+        for decision in token.decisions:
+            by = f"by {decision.strategy}" if decision.strategy else ""
+            within = f"in question {decision.request}" if decision.request is not None else ""
+            if by or within:
+                yield " ".join(filter(None, (f"{decision.assistant} asked", by, within)))
+        drafted = "" if token.draft is None else f" by draft {token.draft}" if token.source == DRAFT else ""
+        stood = "drafted" if token.source == DRAFT else "put there"
+        times = [f"{stood}{drafted} at {seconds(token.placed_at)}" if token.placed_at is not None else ""]
+        times += [f"final at {seconds(token.final_at)}" if token.final_at is not None else ""]
+        if any(times):
+            yield ", ".join(filter(None, times))
+        if token.raw is not None:
+            yield f"bytes {token.raw}"
+
+    def request(self, request: Request) -> Card:
+        """The card of a request."""
+        question = request.kind == "question"
+        title = {"draft": "Draft", "hedge": "Draft ahead of a verdict", "question": "Question"}[request.kind]
+        did = counted(request.places, "place") if question else counted(request.tokens, "token")
+        foot = [f"{seconds(request.start)} to {seconds(request.end)}, {seconds(request.end - request.start)} in all"]
+        if request.first is not None:
+            foot.append(f"first token after {seconds(request.first - request.start)}")
+        words = f"{'asked about' if question else 'wrote'} {did}, from byte {request.at:,} of the answer on"
+        made = request.outcome
+        who = (self.who(request.endpoint), "", "")
+        return Card(f"{title} {request.number}", made, made, (who,), (words,), tuple(foot))

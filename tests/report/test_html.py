@@ -1,0 +1,394 @@
+"""The report as a document: what is in it, and that whatever a model or a server said is text in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lima
+from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, TreeVerifier, fuse
+from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
+from cosd_api.report.html import page
+from cosd_api.report.html.acceptance import shares
+from cosd_api.report.html.markup import counted, prob, script_json, seconds, visible
+from cosd_api.report.html.plane import Corner, points, region
+from cosd_api.report.html.timeline import Row, overlap, rows
+from cosd_api.report.html.view import View, judged, standing
+from cosd_api.result import CustomVerifier
+from cosd_providers.testing import ScriptedProvider
+from joined import joined
+from trees import float32, trees
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'"
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Reader(HTMLParser):
+    """A page as a browser's parser sees it: its elements, and the text of each."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(next((value or "" for name, value in attrs if name == "id"), "") or tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for name in set(self._open):
+            self.texts.setdefault(name, []).append(data)
+
+    def text(self, name: str) -> str:
+        return "".join(self.texts.get(name, []))
+
+
+def read(document: str) -> Reader:
+    reader = Reader()
+    reader.feed(document)
+    reader.close()
+    return reader
+
+
+def cards(document: str) -> dict[str, Any]:
+    """What the page's script is given."""
+    found: dict[str, Any] = json.loads(read(document).text("data"))
+    return found
+
+
+async def answered(**settings: Any) -> FusionResult:
+    return await fuse("Q:", **{"draft": lima.draft(), "assistant": lima.assistant(), **settings})
+
+
+# The whole page.
+
+
+async def test_the_page_has_the_answer_and_every_section() -> None:
+    result = await answered()
+    reader = read(page(result, title="Which capital?"))
+    assert reader.text("h1") == "Which capital?"
+    cut = " Rome"
+    assert reader.text("answer") == " The capital is" + cut + " Lima. Really.end"
+    headings = ["The answer", "Who was how sure", "How much of the draft was kept", "Who was at work when"]
+    assert all(heading in reader.texts["h2"] for heading in headings)
+    assert reader.tags.count("table") == 4
+    assert [text for text in reader.texts["del"] if text != "struck"] == [" Rome"]
+    assert [text for text in reader.texts["ins"] if text != "underlined"] == [" Li", "ma"]
+
+
+async def test_nothing_is_loaded_and_the_policy_says_so() -> None:
+    document = page(await answered())
+    reader = read(document)
+    loading = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "style"}
+    places = {value for _, name, value in reader.attributes if name in loading}
+    assert {place for place in places if not place.startswith("#")} == {"data:,"}
+    assert not re.search(r"url\((?!#hatch\))|@import", document)
+    policy = next(value for tag, name, value in reader.attributes if tag == "meta" and name == "content")
+    assert policy.startswith("default-src 'none'; ")
+    for kind in ("style", "script"):
+        text = document.rpartition(f"<{kind}>")[2].partition(f"</{kind}>")[0]
+        wanted = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{wanted}'" in policy
+    assert not [name for _, name, _ in reader.attributes if name.startswith("on")]
+
+
+def hostile(result: FusionResult, text: str) -> FusionResult:
+    """The result with `text` at every place where a model, a server or a user wrote something."""
+    decision = TokenDecision(
+        assistant="assistant", text=text, prob=0.9, agreed=False, fired=True, reason=text, draft_text=text,
+        draft_prob=0.1, strategy=text, request=1,
+    )  # fmt: skip
+    gone = (DraftToken(text=text, prob=0.1), DraftToken(text=text, prob=0.1))
+    token = FusedToken(
+        text=text, source="assistant", replaced=text, replaced_tokens=gone, reason=text, asked=True,
+        decisions=(decision,), draft_prob=0.1, assistant_prob=0.9,
+    )  # fmt: skip
+    kept = FusedToken(text=text, source="draft", asked=True, unit=1, decisions=(decision,), reason=text)
+    endpoint = result.draft.model_copy(update={"model": text, "engine": text, "build": text, "endpoint": text})
+    return result.model_copy(
+        update={
+            "tokens": (token, kept),
+            "draft": endpoint,
+            "assistants": (endpoint.model_copy(update={"name": "assistant"}),),
+            "warnings": (text,),
+            "stop_reason": text,
+            "library_version": text,
+            "settings": result.settings.model_copy(
+                update={"stop": (text,), "verifier": CustomVerifier(description=text)}
+            ),
+        }
+    )
+
+
+async def test_text_that_looks_like_html_stays_text() -> None:
+    result = await answered()
+    document = page(hostile(result, HOSTILE), title=HOSTILE)
+    reader = read(document)
+    harmless = read(page(hostile(result, "harmless"), title="harmless"))
+    assert reader.tags == harmless.tags
+    assert "img" not in reader.tags and document.count("<script") == 2
+    shown = visible(HOSTILE)
+    assert shown in reader.text("answer") and shown in reader.text("h1") and shown in reader.text("title")
+    assert f"“{shown}”" in json.dumps(cards(document)["tokens"][0], ensure_ascii=False).replace('\\"', '"').replace(
+        "\\\\", "\\"
+    )
+
+
+async def test_credentials_are_not_shown() -> None:
+    result = await answered()
+    secret = result.draft.model_copy(update={"endpoint": "https://user:hunter2@host:81/v1?key=hunter2#hunter2"})
+    document = page(result.model_copy(update={"draft": secret, "assistants": (secret,)}))
+    assert "https://host:81/v1" in document and "hunter2" not in document
+
+
+async def test_an_answer_of_2000_tokens_has_one_element_a_token() -> None:
+    one = await answered()
+    long = joined([one] * 200)
+    small, large = (read(page(result)).tags for result in (joined([one] * 10), long))
+    assert len(long.tokens) == 2000
+    assert (large.count("ins"), large.count("del")) == (401, 201)  # and one each in the legend
+    assert len(large) - len(small) < 3 * (2000 - 100)  # 600 requests, too
+    answer = re.search(r'<p class="answer".*?</p>', page(long), re.DOTALL)
+    assert answer is not None and len(read(answer[0]).tags) == 1 + 2000 + 200 + 200  # <del>, and marks of the end
+
+
+async def test_a_result_without_anything_is_a_page_too() -> None:
+    silent = ScriptedProvider.from_texts({"another prompt": ["x"]})
+    result = await fuse("Q:", draft=silent, assistant=silent)
+    bare = result.model_copy(update={"tokens": (), "requests": (), "warnings": (), "text": ""})
+    reader = read(page(bare))
+    assert "(an empty answer)" in reader.text("answer")
+    assert "no record of its requests" in reader.text("main")
+    assert "nobody was asked" in reader.text("main")
+
+
+# Words.
+
+
+async def test_a_card_says_why_the_token_is_there() -> None:
+    data = cards(page(await answered()))
+    lima_card = next(card for card in data["tokens"] if card["title"] == "“ Li”")
+    assert (lima_card["mark"], lima_card["standing"]) == ("put by assistant", "replaced")
+    assert lima_card["rows"] == [
+        ["draft (scripted)", "“ Rome”", "0.300"],
+        ["assistant (scripted)", "“ Li”", "0.900"],
+    ]
+    assert lima_card["words"] == ["0.3 < 0.5 and 0.9 > 0.5 x 0.3"]
+    assert lima_card["foot"][0] == "token 5, unit 4, round 1, part of “ Lima”"
+    assert lima_card["foot"][-1].startswith("put there at ")
+    assert "q1" in lima_card["requests"] and set(lima_card["requests"]) <= set(data["requests"])
+    rest = data["tokens"][5]
+    assert rest["rows"] == [["draft (scripted)", "“ Rome”", "0.300"], ["assistant (scripted)", "“ma”", "0.800"]]
+    sure = data["tokens"][0]
+    assert (sure["mark"], sure["rows"]) == ("not asked", [["draft (scripted)", "“ The”", "1.000"]])
+    assert sure["words"] == ["nobody was asked: no answer of an assistant could have changed it"]
+    assert data["tokens"][-1]["title"] == "end of sequence"
+
+
+async def test_the_cards_of_requests() -> None:
+    data = cards(page(await answered()))
+    assert data["requests"]["q1"]["title"] == "Question 1"
+    assert data["requests"]["q1"]["words"] == ["asked about 1 place, from byte 15 of the answer on"]
+    assert data["requests"]["d1"]["words"] == ["wrote 7 tokens, from byte 0 of the answer on"]
+
+
+async def test_several_assistants_each_have_a_line() -> None:
+    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Rio", 0.95), "!"]}, name="rivers")
+    result = await answered(assistant=[lima.assistant(), other])
+    card = next(card for card in cards(page(result))["tokens"] if card["standing"] == "replaced")
+    assert [row[0] for row in card["rows"]] == ["draft (scripted)", "assistant 2 (rivers)", "assistant 1 (scripted)"]
+    assert {one.kind for one in judged(result.tokens)} == {"replaced", "outvoted"}
+    assert len(card["words"]) == 2 and card["words"][0].startswith("assistant 1: 0.3 < 0.5")
+
+
+@pytest.mark.parametrize(
+    ("token", "wanted"),
+    [
+        ({"asked": False}, "sure"),
+        ({"asked": True}, "open"),
+        ({"asked": True, "verified": False}, "unheard"),
+        ({"source": "assistant"}, "replaced"),
+    ],
+)
+def test_standings(token: dict[str, Any], wanted: str) -> None:
+    assert standing(FusedToken.model_validate({"text": "x", "source": "draft", **token})) == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "not told"), (math.nan, "not told"), (1, "1.000"), (0.99999, "> 0.999"), (1e-9, "< 0.001"), (0, "0.000")],
+)
+def test_probabilities_in_words(value: float | None, words: str) -> None:
+    assert prob(value) == words
+
+
+def test_times_and_counts_in_words() -> None:
+    assert [seconds(time) for time in (None, 0.00149, 0.0123, 1.5, 120)] == ["–", "1.5 ms", "12 ms", "1.50 s", "120 s"]
+    assert (counted(1, "token"), counted(1234, "token")) == ("1 token", "1,234 tokens")
+
+
+@given(st.text())
+def test_nothing_hides_in_a_text_or_turns_it_around(text: str) -> None:
+    shown = visible(text)
+    assert {char for char in shown if unicodedata.category(char) in {"Cc", "Cf", "Cs"}} <= set("\n\t\u200c\u200d")
+    assert len(visible("\u202e\x1b\u200b\u2066\ufeff")) == 6 * 4 + 4
+    if text.isprintable():
+        assert shown == text
+
+
+@given(st.recursive(st.text() | st.integers(), st.lists))
+def test_json_in_a_script_cannot_end_it(value: object) -> None:
+    written = script_json(value)
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == value
+
+
+# The plane.
+
+
+def within(corners: list[Corner], p: float, q: float) -> bool:
+    """Whether a point lies in a convex polygon whose corners go around it in one direction."""
+    turns = [
+        (x2 - x1) * (q - y1) - (y2 - y1) * (p - x1)
+        for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True)
+    ]
+    return all(turn >= 0 for turn in turns) or all(turn <= 0 for turn in turns)
+
+
+bounds = st.sampled_from([0, 0.25, 0.5, 1, 1.5, 4])
+verifiers = (
+    st.builds(RuleVerifier, alpha=bounds, beta=bounds | st.just(math.inf))
+    | st.builds(AgreementVerifier, alpha=bounds)
+    | trees()
+)
+#: Beside every bound, where a region with its edge and one without it are the same: also beside q = beta p.
+ps = st.integers(0, 99).map(lambda n: (n + 0.37) / 100)
+qs = st.integers(0, 99).map(lambda n: (n + 0.61) / 100)
+
+
+@given(verifiers, ps, qs)
+def test_the_region_is_where_the_verifier_fires(
+    verifier: RuleVerifier | AgreementVerifier | TreeVerifier, p: float, q: float
+) -> None:
+    shapes = region(verifier)
+    assert shapes is not None
+    assert all(0 <= x <= 1 and 0 <= y <= 1 for shape in shapes for x, y in shape)
+    assert any(within(shape, float32(p), float32(q)) for shape in shapes) == verifier.fires(p, q)
+
+
+def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
+    assert region(CustomVerifier(description="mine")) is None
+
+
+async def test_each_decision_is_one_point() -> None:
+    result = await answered(ask="all", unit="word")
+    found = list(judged(result.tokens))
+    asked = [decision for token in result.tokens for decision in token.decisions]
+    assert len(found) == len({(decision.request, decision.text, decision.draft_text) for decision in asked})
+    at = {kind: (x, y) for x, y, _, kind in points(found)}
+    assert at["replaced"] == (48 + 0.3 * 320, 14 + 0.1 * 320)
+
+
+# Acceptance.
+
+
+async def test_the_line_ends_at_the_acceptance_rate() -> None:
+    result = await answered()
+    windows, running = shares(result.tokens)
+    assert running[-1] == pytest.approx(result.acceptance_rate)
+    assert (windows[0][0], windows[-1][1]) == (0, len(result.tokens))
+    start, end, share = windows[1]  # " Li" for " Rome", "ma", ".", " Really"
+    assert (start, end) == (4, 8) and share == pytest.approx(2 / 3)
+
+
+# The time line.
+
+times = st.tuples(st.integers(0, 30), st.integers(0, 6))
+requests = st.lists(
+    st.builds(
+        lambda endpoint, span: Request(
+            number=1, endpoint=endpoint, kind="draft", at=0, start=span[0], first=None, end=sum(span), outcome="done"
+        ),
+        st.sampled_from(["draft", "assistant 1", "assistant 2"]),
+        times,
+    ),
+    max_size=12,
+)
+
+
+@given(requests)
+def test_the_overlap_is_when_both_are_under_way(asked: list[Request]) -> None:
+    def busy(at: float, *, draft: bool) -> bool:
+        return any(one.start <= at < one.end and (one.endpoint == "draft") == draft for one in asked)
+
+    both = [at for at in range(40) if busy(at + 0.5, draft=True) and busy(at + 0.5, draft=False)]
+    found = overlap(asked)
+    assert [at for at in range(40) if any(start < at + 0.5 < end for start, end in found)] == both
+    assert sum(end - start for start, end in found) == len(both)
+
+
+@given(requests)
+def test_no_bar_covers_another(asked: list[Request]) -> None:
+    found = rows(asked, ["draft", "assistant 1"])
+    assert [row.endpoint for row in found][:2] == ["draft", "assistant 1"]
+    drawn = [one for row in found for lane in row.lanes for one in lane]
+    assert sorted(map(repr, drawn)) == sorted(map(repr, asked))
+    for row in found:
+        assert all(one.endpoint == row.endpoint for lane in row.lanes for one in lane)
+        for lane in row.lanes:
+            assert all(before.end <= after.start for before, after in pairwise(lane))
+
+
+def test_an_endpoint_that_was_not_asked_has_its_row() -> None:
+    assert rows([], ["draft", "assistant"]) == [Row("draft", [[]]), Row("assistant", [[]])]
+
+
+def with_requests(result: FusionResult, *spans: tuple[str, float, float]) -> FusionResult:
+    """The result as if these requests had been all: endpoint, start, end."""
+    asked = tuple(
+        Request(number=at, endpoint=who, kind="draft", at=0, start=a, first=None, end=b, outcome="done")
+        for at, (who, a, b) in enumerate(spans)
+    )
+    return result.model_copy(update={"requests": asked})
+
+
+@pytest.mark.parametrize(("waited", "told"), [(0.1, False), (5.0, True)])
+async def test_a_wait_before_the_first_request_is_told_and_not_drawn(waited: float, told: bool) -> None:
+    reader = read(page(with_requests(await answered(), ("draft", waited, waited + 1.0))))
+    assert ("in which nothing was asked, are not shown" in reader.text("main")) == told
+
+
+async def test_the_sentence_on_the_overlap() -> None:
+    result = with_requests(await answered(), ("draft", 0.0, 0.3), ("assistant", 0.2, 0.4), ("draft", 0.38, 0.5))
+    sentence = "Of 200 ms in which an assistant was asked, the draft was at work during 120 ms (60%)."
+    assert sentence in read(page(result)).text("main")
+
+
+async def test_costs_are_summed() -> None:
+    result = await answered()
+    usage = {name: EndpointUsage(requests=at, prompt_tokens=1000 * at) for name, at in (("draft", 2), ("assistant", 3))}
+    text = read(page(result.model_copy(update={"usage": usage}))).text("main")
+    assert "together505,000" in text.replace("–", "")
+
+
+async def test_names_of_endpoints_are_those_of_the_result() -> None:
+    view = View(await answered())
+    assert (view.who("draft"), view.who("nobody")) == ("draft (scripted)", "nobody")
