@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from benchmarks.page import PAGE, page, summary
+from benchmarks.page import PAGE, learned, page, summary
 from benchmarks.report import RESULTS, Options, Table, save
 
 SECTIONS = {
@@ -18,6 +18,7 @@ SECTIONS = {
     "live": ("benchmarks.live", "all methods on the two bundled models, on real llama.cpp servers behind a proxy"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
     "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
+    "trees": ("benchmarks.trees", "trees and a tuned rule on the bundled pair: from samples to right answers"),
 }
 
 
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))
     if given.page:
         PAGE.write_text(page(), encoding="utf-8")
-        print(summary())
+        print(f"{summary()}\n\n{learned()}")
 
 
 def _section(name: str) -> Callable[[Options], Awaitable[list[Table]]]:

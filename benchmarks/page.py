@@ -18,6 +18,7 @@ _SECTIONS = {
     "live": "Two small models on llama.cpp",
     "vllm": "The same on vLLM",
     "strategies": "Ways to ask an assistant",
+    "trees": "Trees and a tuned rule",
 }
 
 _BEGINNING = """# What a fusion costs
@@ -67,6 +68,15 @@ def summary(folder: Path = RESULTS) -> str:
         rows.append([name, seconds.split(" ", 1)[0], times_alone, asked, assistant_read, draft_read, drafted])
     columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens it reads", "the draft reads"]
     return Table("", [*columns, "and writes"], rows).markdown().removeprefix("### \n\n")
+
+
+def learned(folder: Path = RESULTS) -> str:
+    """The README's table of trees: right answers of the first pair, by kind of question."""
+    whole, *_ = tables("trees", folder)
+    pair = whole.rows[0][0]
+    kept = [at for at, column in enumerate(whole.columns) if column not in ("pair", "draft's tokens kept")]
+    rows = [[row[at] for at in kept] for row in whole.rows if row[0] == pair]
+    return Table("", [whole.columns[at] for at in kept], rows).markdown().removeprefix("### \n\n")
 
 
 def _rows(title: str, folder: Path) -> list[list[Any]]:

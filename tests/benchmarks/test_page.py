@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.page import PAGE, page, summary, tables
+from benchmarks.page import PAGE, learned, page, summary, tables
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
@@ -14,8 +14,9 @@ def test_the_page_is_what_was_kept() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make bench ARGS=--page`"
 
 
-def test_the_readmes_table_is_what_was_kept() -> None:
-    assert summary() in README.read_text(encoding="utf-8"), "put what `make bench ARGS=--page` prints into the README"
+def test_the_readmes_tables_are_what_was_kept() -> None:
+    for table in (summary(), learned()):
+        assert table in README.read_text(encoding="utf-8"), "put what `make bench ARGS=--page` prints into the README"
 
 
 def test_tables_come_back_as_they_were_kept(tmp_path: Path) -> None:
