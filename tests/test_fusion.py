@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -389,8 +389,8 @@ async def test_an_end_without_probability_is_warned_of() -> None:
 async def test_a_text_only_draft_that_reads_itself_otherwise_is_warned_of() -> None:
     vocabulary = toys.Vocabulary((b"a", b"aa", b""), 2)
     writes = toys.ScriptedModel(vocabulary, {b"a" * n: {b"a": 1.0} for n in range(1, 9)})
-    writer = ScriptedProvider(_Served(writes), token_ids=False)
-    asked = ScriptedProvider(_Served(writes))
+    writer = ScriptedProvider(toys.Plain(writes), token_ids=False)
+    asked = ScriptedProvider(toys.Plain(writes))
     result = await fuse("a", draft=writer, assistant=asked, unit="token", draft_length=2, max_tokens=8)
     assert any("takes text only" in warning for warning in result.warnings)
     fine = await fuse("Q:", draft=draft(token_ids=False), assistant=assistant(), draft_length=2)
@@ -621,27 +621,6 @@ def test_an_interrupt_of_fuse_sync_cancels_the_work() -> None:
     assert writer.open_requests == 0
 
 
-@dataclass(frozen=True)
-class _Served:
-    """A toy model as a provider takes it."""
-
-    model: toys.ToyModel | toys.ScriptedModel
-
-    @property
-    def tokens(self) -> tuple[bytes, ...]:
-        return self.model.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        return (self.model.vocabulary.end,)
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.model.vocabulary.encode(text))
-
-    def next(self, ids: Any) -> Any:
-        return self.model.next(ids)
-
-
 @settings(max_examples=30)
 @given(
     toys.model_sets(may_hide_end=False),
@@ -661,7 +640,7 @@ async def test_the_whole_way_equals_the_reference(
 
     def served(model: toys.ToyModel) -> ScriptedProvider:
         delays: dict[str, Any] = {"request_delay": rng.choice((0, 0.001)), "token_delay": rng.choice((0, 0, 0.0005))}
-        return ScriptedProvider(_Served(model), **delays)
+        return ScriptedProvider(toys.Plain(model), **delays)
 
     providers = [served(writer), *map(served, asked)]
     verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])

@@ -239,7 +239,7 @@ def _continue(language: int, text: bytes) -> bytes:
 class Plain:
     """A toy model in the shape that providers take."""
 
-    toy: ToyModel
+    toy: ToyModel | ScriptedModel
 
     @property
     def tokens(self) -> Sequence[bytes]:

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cosd_api.cli.guard import say
+from cosd_api.cli.options import check_writable
 from cosd_api.training.collect import collect
-from cosd_api.training.examples import read_examples
+from cosd_api.training.examples import Example, read_examples
 from cosd_api.training.kept import holds_samples
 from cosd_api.training.samples import Samples
 from cosd_providers.contract import Provider
@@ -27,27 +28,33 @@ async def samples_of(
     """The samples in a file; those of a file of examples are collected, and kept in another where one is named.
 
     Raises:
-        typer.BadParameter: it cannot be read; or it has examples, and the servers are not given.
+        typer.BadParameter: it cannot be read, or the other not written; or it has examples, and the servers are not
+            given.
         SettingError: it is neither, or broken.
         ProviderError: a server failed.
     """
+    if keep is not None:
+        check_writable(keep, "--samples")
     try:
-        if holds_samples(data):
-            if keep is not None:
-                raise typer.BadParameter(f"{data} holds samples already", param_hint="--samples")
-            samples = Samples.load(data)
-        else:
-            examples = read_examples(data)
-            if draft is None or not assistants:
-                words = f"{data} has examples, which two models are asked about first: give --draft and --assistant"
-                raise typer.BadParameter(words, param_hint="DATA")
-            with progress("asking about examples") as shown:
-                samples = await collect(examples, draft=draft, assistant=assistants, path=keep, progress=shown)
+        found = Samples.load(data) if holds_samples(data) else read_examples(data)
     except OSError as error:
         raise typer.BadParameter(f"{data}: {error.strerror}", param_hint="DATA") from error
+    samples = found if isinstance(found, Samples) else await _collected(data, found, draft, assistants, keep)
+    if samples is found and keep is not None:
+        raise typer.BadParameter(f"{data} holds samples already", param_hint="--samples")
     for warning in samples.warnings:
         say(f"note: {warning}")
     return samples
+
+
+async def _collected(
+    data: Path, examples: list[Example], draft: Provider | None, assistants: Sequence[Provider], keep: Path | None
+) -> Samples:
+    if draft is None or not assistants:
+        words = f"{data} has examples, which two models are asked about first: give --draft and --assistant"
+        raise typer.BadParameter(words, param_hint="DATA")
+    with progress("asking about examples") as shown:
+        return await collect(examples, draft=draft, assistant=assistants, path=keep, progress=shown)
 
 
 @contextmanager

@@ -81,12 +81,14 @@ def seconds(given: float | None, option: str) -> float | None:
     return given
 
 
-def check_writable(path: Path, option: str) -> None:
+def check_writable(path: Path, option: str, *read: Path | None) -> None:
     """Sees, before anything long runs, whether a file can be written; nothing is written yet.
 
     Raises:
-        typer.BadParameter: it cannot.
+        typer.BadParameter: it cannot, or it is one of those that are `read`.
     """
+    if path.resolve() in {one.resolve() for one in read if one is not None}:
+        raise typer.BadParameter(f"{path} is read, and would be lost: name another file", param_hint=option)
     code = 0
     if path.is_dir():
         code = errno.EISDIR

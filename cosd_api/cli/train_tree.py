@@ -74,7 +74,7 @@ def run_train_tree(
     with guarded():
         # Whatever may be missing is said before anything long runs.
         check_sklearn()
-        check_writable(output, "--output")
+        check_writable(output, "--output", data, samples)
         writer = None if draft is None else connected(draft, draft_model, None, "--draft")
         others = all_connected(assistant or [], assistant_model or [], None)
         try:

@@ -84,7 +84,7 @@ def run_tune(
         check_sklearn()
         if png is not None:
             check_plots()
-            check_writable(png, "--png")
+            check_writable(png, "--png", data, samples)
         writer = None if draft is None else connected(draft, draft_model, None, "--draft")
         others = all_connected(assistant or [], assistant_model or [], None)
         if answers and (writer is None or not others):

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 
-__all__ = ["Appender", "Line", "Lines", "lines_of", "problem", "wrong"]
+__all__ = ["BOM", "Appender", "Line", "Lines", "lines_of", "problem", "wrong"]
 
-_BOM = b"\xef\xbb\xbf"  # what some editors put before a text
+BOM = b"\xef\xbb\xbf"  # what some editors put before a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def lines_of(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             try:
-                if raw.removeprefix(_BOM).strip():
-                    found.append(Line(number, _fields(raw.removeprefix(_BOM))))
+                if raw.removeprefix(BOM).strip():
+                    found.append(Line(number, _fields(raw.removeprefix(BOM))))
             except (ValueError, TypeError, RecursionError) as error:
                 if may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
                     return Lines(tuple(found), size, rest=raw)

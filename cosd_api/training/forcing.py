@@ -169,7 +169,10 @@ class Forcing:
         return self._answer.startswith(text, at) and (self._unit == "word" or at + len(text) == stop)
 
     def _chain(self, start: int, drafted: Sequence[Token]) -> Sequence[Token]:
-        """What the assistant would write from a place on, as far as it is known and matters beside the draft's."""
+        """What the assistant would write from a place on, as far as it is known and matters beside the draft's.
+
+        By its own encoding: where it would write the same bytes in other tokens, what it says next may be another.
+        """
         if self._heard is not None and start in self._heard:
             return self._heard[start]
         chain: list[Token] = []

@@ -137,7 +137,8 @@ def chosen(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: 
     best = int(np.argmax(found[:-1]))  # the first of several
     interval = gain_interval = best_share = None
     if len(counts) > 1:
-        again = _shares(_resampled(counts, resamples, seed))
+        ordered = counts[np.lexsort(counts.T)]  # in what order the examples come is a matter of timing
+        again = _shares(_resampled(ordered, resamples, seed))
         interval = _interval(again[:, best])
         gain_interval = _interval(again[:, best] - again[:, -1])
         best_share = np.count_nonzero(again[:, :-1].argmax(axis=1) == best) / resamples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -12,7 +13,7 @@ from pydantic import Field, ValidationError
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
-from cosd_api.training.data import Line, Lines, lines_of, problem, wrong
+from cosd_api.training.data import BOM, Line, Lines, lines_of, problem, wrong
 from cosd_api.training.examples import Example, ExampleSamples, Record, Sample
 from cosd_api.version import __version__
 
@@ -20,6 +21,7 @@ __all__ = ["Header", "Kept", "holds_samples", "line_of"]
 
 _KIND: Literal["cosd-samples"] = "cosd-samples"
 _START = f'{{"kind":"{_KIND}"'.encode()
+_HEAD = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"kind"\s*:\s*"%s"' % _KIND.encode())  # of other programs, too
 _HINT = ". Take the line out: its example is asked about again"
 _OTHER = "give collect another file, or move this one away"
 
@@ -100,7 +102,7 @@ class Kept:
             SettingError: it is another file, or a newer one, or a line is broken.
         """
         with path.open("rb") as file:
-            if file.read(len(_START)).lstrip()[:1] not in (b"", b"{"):
+            if file.read(len(_START)).removeprefix(BOM).lstrip()[:1] not in (b"", b"{"):
                 raise _another(path)
         lines = lines_of(path, may_be_cut=True, hint=_HINT)
         if not lines.lines:
@@ -130,7 +132,7 @@ def holds_samples(path: str | Path) -> bool:
         OSError: it cannot be read.
     """
     with Path(path).open("rb") as file:
-        return file.read(len(_START)) == _START
+        return _HEAD.match(file.read(100)) is not None
 
 
 def _another(path: Path) -> SettingError:

@@ -112,9 +112,9 @@ class Samples(Record):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what trains: the examples and, of each sample, p, q, label and whether they agreed."""
-        rows = ([one.example.key, [_trains(sample) for sample in one.samples]] for one in self.examples)
-        return sha256(list(rows))
+        """SHA-256 (hex) of what trains: the examples, in any order, and of each sample p, q, label and agreement."""
+        ordered = sorted(self.examples, key=lambda one: one.example.key)  # a file has them as they were done
+        return sha256([[one.example.key, [_trains(sample) for sample in one.samples]] for one in ordered])
 
     def decisive(self, keep_agreeing: bool = False) -> Decisive:
         """The samples with a label.

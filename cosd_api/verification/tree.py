@@ -152,11 +152,18 @@ class TreeVerifier(BaseModel):
 
 
 def _compared(x: float, threshold: float) -> str:
-    """On which side of the threshold `x` lies, with as few digits as still show it."""
+    """On which side of the threshold `x` lies, with as few digits as still show it; nearly certain is not certain."""
     below = x <= threshold
-    for digits in (2, 3, 4, 6, 9, 17):
-        left, right = f"{x:.{digits}g}", f"{threshold:.{digits}g}"
-        if (float(left) <= float(right)) == below:
+    left, right = repr(x), repr(threshold)
+    for digits in (4, 6, 9):
+        short, bound = f"{x:.{digits}g}", f"{threshold:.{digits}g}"
+        shown = float(short)
+        if (
+            (shown <= float(bound)) == below
+            and (shown == float(bound)) == (x == threshold)
+            and (shown == 1) == (x == 1)
+        ):
+            left, right = short, bound
             break
     return f"{left} {'<=' if below else '>'} {right}"
 

@@ -61,6 +61,19 @@ def test_from_samples_to_a_tree_that_fuses(scripted: Scripted, tmp_path: Path) -
     assert scripted("Q", "--tree", tree).stdout == " a c.\n"
 
 
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    samples = lines(tmp_path / "s.jsonl", HEADER, *(row(at, 0, 1) for at in range(5)))
+    before = Path(samples).read_bytes()
+    for command in (("train-tree", samples, "-o", samples), ("tune", samples, "--png", samples)):
+        result = cosd(*command)
+        assert result.exit_code == 2
+        assert "is read, and would be lost: name another file" in words(result)
+        assert Path(samples).read_bytes() == before
+    examples, new = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "new"
+    result = cosd("train-tree", examples, *SERVERS, "--samples", str(new), "-o", str(new))
+    assert "is read, and would be lost: name another file" in words(result)
+
+
 def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: Path) -> None:
     examples, kept, tree = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", tmp_path / "tree.json"
     result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tree))
@@ -126,12 +139,13 @@ def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], 
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    found = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1))
+    found, examples = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1)), lines(tmp_path / "e.jsonl", *EXAMPLES)
     for arguments, said in (
         ([str(tmp_path / "nowhere.jsonl"), "-o", str(tmp_path / "tree.json")], "No such file"),
         ([found, "-o", str(tmp_path / "nowhere" / "tree.json")], "cannot be written: No such file or directory"),
         ([found, "-o", str(tmp_path)], "cannot be written: Is a directory"),
         ([found], "--output"),
+        ([examples, *SERVERS, "--samples", str(tmp_path), "-o", str(tmp_path / "tree.json")], f"{tmp_path} cannot be"),
     ):
         result = cosd("train-tree", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")

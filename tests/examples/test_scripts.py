@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
+from cosd_api.training.examples import read_examples
 from scripts import EXAMPLES, run_script
 
 HOSTS = ["hosted_draft", "llama_cpp_laptop", "tgi_host", "three_assistants", "two_chat_models", "two_vllm_hosts"]
@@ -86,3 +88,10 @@ def test_each_has_a_line_in_the_table() -> None:
 def test_each_is_run_here() -> None:
     parts = re.compile("(small_|train_|langchain_).*")
     assert {path.stem for path in EXAMPLES.glob("*.py") if not parts.match(path.stem)} == set(SCRIPTS)
+
+
+def test_the_questions_are_of_those_that_the_bundled_models_know() -> None:
+    known = {question.prompt: question.answer for question in sample("mixed", 40, 5, held_out=False)}
+    found = read_examples(EXAMPLES / "questions.jsonl")
+    assert len(found) == 20
+    assert all(known[str(one.prompt)] == one.answer for one in found)

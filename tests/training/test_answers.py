@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -97,27 +96,6 @@ async def test_conversations() -> None:
     assert tuning.accuracy == {0.1: {0.5: 0.0}, 0.5: {0.5: 1.0}}
 
 
-@dataclass(frozen=True)
-class Served:
-    """A toy model as a provider takes it."""
-
-    model: toys.ToyModel
-
-    @property
-    def tokens(self) -> tuple[bytes, ...]:
-        return self.model.vocabulary.tokens
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        return (self.model.vocabulary.end,)
-
-    def encode(self, text: bytes) -> list[int]:
-        return list(self.model.vocabulary.encode(text))
-
-    def next(self, ids: Any) -> Any:
-        return self.model.next(ids)
-
-
 def parity(_: object, text: str) -> bool:
     """A check that nearly every other text passes."""
     return hashlib.sha256(text.encode()).digest()[0] % 2 == 1
@@ -138,8 +116,8 @@ async def test_what_is_not_fused_would_have_come_out_the_same(
     prompts = ("a b", "1 a")
     tuning = await tune_answers(
         [Example(prompt=prompt, answer=" a") for prompt in prompts],
-        draft=ScriptedProvider(Served(writer)),
-        assistant=[ScriptedProvider(Served(model)) for model in asked],
+        draft=ScriptedProvider(toys.Plain(writer)),
+        assistant=[ScriptedProvider(toys.Plain(model)) for model in asked],
         alphas=alphas,
         betas=betas,
         right=parity,

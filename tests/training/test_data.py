@@ -170,5 +170,8 @@ def test_a_line_is_in_the_file_at_once(tmp_path: Path) -> None:
 
 def test_what_a_file_holds(path: Path, tmp_path: Path) -> None:
     assert holds_samples(path)
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(json.loads(HEAD)).encode() + b"\r\n" + LINES[0])  # an editor's
+    assert holds_samples(path)
+    assert Samples.load(path).examples == EXAMPLES[:1]
     (tmp_path / "other").write_text('{"prompt": "Q"}')
     assert not holds_samples(tmp_path / "other")

@@ -47,6 +47,9 @@ def test_the_digest_is_of_what_trains() -> None:
     other = one.model_copy(update={"warnings": ("a note",)})
     assert one.digest == other.digest
     assert len({one.digest, samples([sample(1)]).digest, samples([sample(0, p=0.26)]).digest, samples().digest}) == 4
+    several = samples([sample(0)], [sample(1), sample(0)], [])
+    turned = several.model_copy(update={"examples": several.examples[::-1]})
+    assert turned.digest == several.digest != samples([sample(0)], [sample(0), sample(1)], []).digest
 
 
 def test_through_json() -> None:

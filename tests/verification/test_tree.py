@@ -206,7 +206,7 @@ def test_the_file_that_the_documentation_shows() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     tree = TreeVerifier.model_validate_json(block)
-    assert tree.words(0.5, 0.9) == "p 0.5 <= 0.61, q 0.9 > 0.86: replace"
+    assert tree.words(0.5, 0.9) == "p 0.5 <= 0.606, q 0.9 > 0.865: replace"
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -246,3 +246,17 @@ def test_what_is_no_tree_is_refused(nodes: list[dict[str, Any]], words: str) -> 
 def test_other_schemas_are_refused() -> None:
     with pytest.raises(ValidationError, match="schema_version"):
         TreeVerifier.model_validate({"schema_version": 2, "nodes": EXAMPLE})
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (0.17, "p 0.17 <= 0.7956: replace"),
+        (0.79559, "p 0.79559 <= 0.795614: replace"),
+        (0.9999, "p 0.9999 > 0.7956: keep"),
+        (0.99999999, "p 1 > 0.7956: keep"),  # the nearest number of 32 bits, with which it is compared
+    ],
+)
+def test_words_do_not_round_what_they_compare(p: float, words: str) -> None:
+    nodes = [{"feature": "p", "threshold": 0.7956138253, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
+    assert TreeVerifier.model_validate({"nodes": nodes}).words(p, 0.5) == words
