@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +15,10 @@ from cosd_api.decoding.timeline import Kind, Outcome, Span
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import ServerInfo, Usage
 from cosd_providers.text import readable
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+_HEXADECIMAL = r"^([0-9a-f]{2})*$"
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -42,12 +46,12 @@ class TokenDecision(Record):
 
     assistant: str
     text: str
-    prob: float | None
+    prob: Probability | None
     agreed: bool
     fired: bool
     reason: str
     draft_text: str = ""
-    draft_prob: float | None = None
+    draft_prob: Probability | None = None
     strategy: str | None = None
     request: int | None = None
 
@@ -62,7 +66,7 @@ class DraftToken(Record):
     """
 
     text: str
-    prob: float | None
+    prob: Probability | None
     end: bool = False
 
 
@@ -87,7 +91,8 @@ class FusedToken(Record):
         replaced_tokens: on the first token of a replacement, the draft's tokens in whose place it stands.
         unit: number of its unit in the answer, from 0.
         round: the drafting round that it belongs to, from 1, as `FusionResult.iterations` counts them.
-        draft: the `number` of the draft, among `FusionResult.requests`, that wrote it or what it replaced.
+        draft: the `number` of the draft, among `FusionResult.requests`, that wrote it, or the first of what its word
+            replaced.
         placed_at: seconds from the start of the answer until it stood there.
         final_at: until nothing could change it any more.
         raw: its bytes in hexadecimal, where they are no characters.
@@ -96,8 +101,8 @@ class FusedToken(Record):
     text: str
     source: str
     end: bool = False
-    draft_prob: float | None = None
-    assistant_prob: float | None = None
+    draft_prob: Probability | None = None
+    assistant_prob: Probability | None = None
     replaced: str | None = None
     asked: bool = False
     verified: bool = True
@@ -107,9 +112,9 @@ class FusedToken(Record):
     unit: int = 0
     round: int = 1
     draft: int | None = None
-    placed_at: float | None = None
-    final_at: float | None = None
-    raw: str | None = None
+    placed_at: Seconds | None = None
+    final_at: Seconds | None = None
+    raw: Annotated[str, Field(pattern=_HEXADECIMAL)] | None = None
 
     @property
     def data(self) -> bytes:
@@ -202,8 +207,8 @@ class EndpointUsage(Record):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    first_token_seconds: float | None = None
-    busy_seconds: float = 0.0
+    first_token_seconds: Seconds | None = None
+    busy_seconds: Seconds = 0.0
     strategies: dict[str, int] = Field(default_factory=dict[str, int])
 
     @property
@@ -239,9 +244,9 @@ class Request(Record):
     endpoint: str
     kind: Kind
     at: int
-    start: float
-    first: float | None
-    end: float
+    start: Seconds
+    first: Seconds | None
+    end: Seconds
     tokens: int = 0
     places: int = 0
     outcome: Outcome
@@ -277,6 +282,6 @@ class Endpoint(Record):
 class Timings(Record):
     """Seconds: in all, until the first fused token was final (None without one), and in all per token."""
 
-    total: float
-    first_token: float | None
-    per_token: float | None
+    total: Seconds
+    first_token: Seconds | None
+    per_token: Seconds | None

@@ -9,15 +9,19 @@ from itertools import groupby
 from cosd_api.errors import TraceError
 from cosd_api.records import FusedToken, TokenDecision
 from cosd_api.verification import Verifier, needs_q
+from cosd_providers.text import readable
+
+_DRAFT = "draft"
 
 
-def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str]) -> bytes:
+def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool) -> bytes:
     """The text that a verifier makes of what was recorded, unit by unit (Algorithm 1, lines 9 to 14).
 
     Args:
         tokens: of the whole answer.
         verifier: judges each decision again, by the probabilities that stand there.
         assistants: their names, in the order given.
+        stops: whether a stop string may have ended it.
 
     Returns:
         The answer's bytes.
@@ -27,44 +31,74 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
     """
     text = b""
     numbered = enumerate(tokens, 1)
-    for _, members in groupby(numbered, key=lambda one: one[1].unit):
-        unit = list(members)
-        firing = [decision for number, token in unit for decision in _fired(token, number, verifier)]
-        replacements = [(number, token) for number, token in unit if token.replaced is not None]
+    for due, (unit, members) in enumerate(groupby(numbered, key=lambda one: one[1].unit)):
+        found = list(members)
+        first, last = found[0][0], found[-1][0]
+        if unit != due:
+            raise TraceError(f"token {first} is of unit {unit}, and unit {due} has its place there")
+        firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
-        cut = unit[-1][0] == len(tokens)  # a stop string may have taken the replacement away
-        if winner is None and replacements:
-            number, token = replacements[0]
+        word = _replacement(found)
+        # A stop string may have taken a replacement away, and left what another assistant said before it.
+        cut = stops and last == len(tokens) and len(assistants) > 1
+        if winner is None and word:
+            number, token = word[0]
             raise TraceError(f"token {number} ({token.text!r}) replaced {token.replaced!r}, and no decision says so")
-        if winner is not None and not replacements and not cut:
+        if winner is not None and not word and not cut:
             words = f"{winner.draft_text!r} by {winner.text!r}"
-            raise TraceError(f"a decision replaced {words} before token {unit[-1][0] + 1}, and the answer has neither")
-        if winner is not None and replacements:
-            _check_word(winner, *replacements[0])
-        text += b"".join(token.data for _, token in unit)
+            raise TraceError(f"a decision replaced {words} before token {last + 1}, and the answer has neither")
+        if winner is not None and word:
+            _check_word(winner, word, whole=last < len(tokens))
+        text += b"".join(token.data for _, token in found)
     return text
 
 
-def _fired(token: FusedToken, number: int, verifier: Verifier) -> list[TokenDecision]:
+def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, FusedToken]]:
+    """The tokens of a unit, with their numbers, that are an assistant's word: all from the first of them on."""
+    start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
+    for at, (number, token) in enumerate(unit):
+        if readable(token.data) != token.text or (token.end and token.data):
+            raise TraceError(f"token {number} ({token.text!r}) has other bytes than its text")
+        if at > start and token.replaced is not None:
+            raise TraceError(
+                f"token {number} ({token.text!r}) replaced {token.replaced!r}, in a unit that was replaced"
+            )
+        source = _DRAFT if at < start else unit[start][1].source
+        if token.source != source or (at >= start and source == _DRAFT):
+            raise TraceError(f"token {number} ({token.text!r}) is said to be of {token.source!r}, and cannot be")
+    return unit[start:]
+
+
+def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Sequence[str]) -> list[TokenDecision]:
     """The decisions at a token that fire, each judged again."""
     for decision in token.decisions:
         p, q = decision.draft_prob, decision.prob
-        fires = False
-        if not decision.agreed and p is not None and not (q is None and needs_q(verifier)):
-            fires = verifier.fires(p, math.nan if q is None else q)
+        where = f"token {number} ({token.text!r}): {decision.draft_text!r}"
+        if decision.assistant not in assistants:
+            raise TraceError(f"{where} was judged by {decision.assistant!r}, and there is no such assistant")
+        if decision.agreed and decision.text != decision.draft_text:
+            raise TraceError(f"{where} and {decision.text!r} are said to be the same")
+        if decision.agreed or p is None or (q is None and needs_q(verifier)):
+            fires, words = False, "both agree" if decision.agreed else "a probability is not known"
+        else:
+            sure = math.nan if q is None else q
+            fires, words = verifier.fires(p, sure), f"the verifier says {verifier.words(p, sure)}"
         if fires != decision.fired:
-            words = verifier.words(p or 0.0, math.nan if q is None else q)
-            was = "replaced" if decision.fired else "kept"
-            raise TraceError(
-                f"token {number} ({token.text!r}): {decision.draft_text!r} was {was}, and the verifier says {words}"
-            )
+            raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, and {words}")
     return [decision for decision in token.decisions if decision.fired]
 
 
-def _check_word(winner: TokenDecision, number: int, token: FusedToken) -> None:
+def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *, whole: bool) -> None:
     """Sees whether the word that stands there is the one that has won."""
+    number, token = word[0]
     if token.source != winner.assistant:
         words = f"is the word of {token.source}, and {winner.assistant} was surer"
         raise TraceError(f"token {number} ({token.text!r}) {words}")
-    if not (token.text.startswith(winner.text) or winner.text.startswith(token.text)):
+    if token.replaced != winner.draft_text or winner not in token.decisions:
+        words = f"replaced {token.replaced!r}, and the decision was about {winner.draft_text!r}"
+        raise TraceError(f"token {number} ({token.text!r}) {words}")
+    stands = readable(b"".join(one.data for _, one in word))
+    if stands.startswith(winner.text) and bool(stands) == bool(winner.text):
+        return
+    if whole or not stands or not winner.text.startswith(stands):  # the last one may have been cut
         raise TraceError(f"token {number} is {token.text!r}, and the decision put {winner.text!r} there")

@@ -205,10 +205,12 @@ class Trace:
         for number, line in enumerate(found[1:-1], 2):
             kind = _LISTS.get(str(line.get("type")))
             if kind is None or line.get("index") != len(whole[kind]):
-                raise TraceError(f"entry {number}, of type {line.get('type')!r}, is not the one that has its place there")
+                raise TraceError(
+                    f"entry {number}, of type {line.get('type')!r}, is not the one that has its place there"
+                )
             whole[kind].append(line)
         try:
-            return cls(FusionResult.model_validate({**whole, **found[-1]}))
+            return cls(FusionResult.model_validate({**found[-1], **whole}))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise TraceError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -225,11 +227,14 @@ class Trace:
         Raises:
             TraceError: a verdict or the text comes out otherwise, or the verifier was the user's own and is not given.
         """
+        if self.result.tokens and not self.result.requests:
+            raise TraceError("the answer was made by a version of cosd-api that kept no trace of it")
         judge = verifier if verifier is not None else self.result.settings.verifier
         if isinstance(judge, CustomVerifier):
             raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")
         names = [assistant.name for assistant in self.result.assistants]
-        text = readable(replayed(self.result.tokens, judge, names))
+        stops = bool(self.result.settings.stop)
+        text = readable(replayed(self.result.tokens, judge, names, stops=stops))
         if text != self.result.text:
             raise TraceError("the recorded tokens are not the recorded text")
         return text
@@ -242,7 +247,9 @@ def _json(value: object) -> str:
 def _object(line: bytes, number: int) -> dict[str, Any]:
     """One line of a trace."""
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        if b"\\u" in line:
+            _json(found).encode()  # half of a character, written as an escape, is no text
     except (ValueError, RecursionError):
         raise TraceError(f"line {number} is not JSON") from None
     if not isinstance(found, dict):

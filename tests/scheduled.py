@@ -84,7 +84,8 @@ def check_trace(outcome: Outcome) -> None:
     decoder = outcome.decoder
     names = [f"assistant {number}" for number in range(decoder.assistants)]
     tokens = [FusedToken.of(one, names, decoder.verifier, now=0.0) for one in decoder.response.tokens]
-    assert replayed(tokens, decoder.verifier, names) == outcome.text
+    stops = bool(decoder.response.stops.stops)
+    assert replayed(tokens, decoder.verifier, names, stops=stops) == outcome.text
     places = [(one.unit, one.round) for one in tokens]
     assert places == sorted(places)
     assert all(one.round <= decoder.counts.iterations for one in tokens)

@@ -12,6 +12,8 @@ import pytest
 
 from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TraceError, TreeVerifier, fuse
 from cosd_api.records import FusedToken
+from cosd_providers import ResponseError
+from cosd_providers.contract import Proposal, Token
 from cosd_providers.testing import ScriptedProvider
 from lima import FUSED, assistant, draft
 
@@ -104,6 +106,70 @@ async def test_a_question_that_failed_is_told_as_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "propose",
+    [lambda questions: [], lambda questions: [Proposal(one.start, (Token(b" Li", 2.0),)) for one in questions]],
+)
+async def test_a_question_with_a_useless_answer_is_told_as_failed(propose: Callable[[Any], Any]) -> None:
+    class Odd(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+            return propose(questions)
+
+    result = await fuse("Q:", draft=draft(), assistant=Odd(assistant().model), on_assistant_error="draft")
+    assert [one.outcome for one in result.requests if one.kind == "question"] == ["failed"]
+
+
+async def test_a_draft_without_an_end_is_told_as_failed() -> None:
+    class Endless(ScriptedProvider):
+        async def generate(self, *args: Any, **options: Any) -> Any:
+            async for item in super().generate(*args, **options):
+                if isinstance(item, Token) and not item.end:
+                    yield item
+
+    with pytest.raises(ResponseError) as caught:
+        await fuse("Q:", draft=Endless(draft().model), assistant=draft())
+    partial: Any = caught.value.partial
+    assert [one.outcome for one in partial.requests if one.kind == "draft"] == ["failed"]
+
+
+async def test_a_word_that_two_drafts_wrote_names_the_one_whose_token_was_replaced() -> None:
+    writer = ScriptedProvider.from_texts({"Q:": [" a", (" Ro", 0.3), "me"]})
+    result = await fuse(
+        "Q:", draft=writer, assistant=ScriptedProvider.from_texts({"Q: a": [(" Oslo", 0.9)]}), draft_length=1
+    )
+    token = next(token for token in result.tokens if token.replaced is not None)
+    (written,) = (one for one in result.requests if one.kind == "draft" and one.number == token.draft)
+    assert (token.replaced, written.at) == (" Ro", len(" a"))
+
+
+async def test_a_trace_by_another_tool_may_begin_with_a_mark_and_end_its_lines_otherwise(tmp_path: Path) -> None:
+    result, path = await traced(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert Trace.load(path).result == result
+
+
+async def test_a_result_of_before_there_were_traces_is_loaded_and_not_judged_again(tmp_path: Path) -> None:
+    result, _ = await traced(tmp_path)
+    whole = result.model_dump(mode="json")
+    del whole["requests"]
+    for token in whole["tokens"]:
+        for name in ("replaced_tokens", "unit", "round", "draft", "placed_at", "final_at", "raw"):
+            del token[name]
+        for decision in token["decisions"]:
+            for name in ("draft_text", "draft_prob", "strategy", "request"):
+                del decision[name]
+    older = FusionResult.model_validate(whole)
+    assert older.text == result.text
+    with pytest.raises(TraceError, match="made by a version of cosd-api that kept no trace of it"):
+        older.trace.replay()
+
+
+async def test_the_last_line_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    result, path = await traced(tmp_path)
+    path.write_text(path.read_text("utf-8").replace('"type":"end"', '"type":"end","tokens":[],"requests":[]'), "utf-8")
+    assert Trace.load(path).result == result
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         {},
@@ -186,7 +252,21 @@ def _decision(index: int, **fields: Any) -> Callable[[Lines], None]:
             lambda lines: [lines[n].update(decisions=[]) for n in (5, 6)],
             r"token 5 \(' Li'\) replaced ' Rome', and no decision says so",
         ),
-        (_set(5, replaced=None), "replaced ' Rome' by ' Li' before token 7, and the answer has neither"),
+        (_decision(5, text=""), "token 5 is ' Li', and the decision put '' there"),
+        (_decision(5, draft_text=" Oslo"), "token 5 .* replaced ' Rome', and the decision was about ' Oslo'"),
+        (_decision(5, assistant="nobody"), "' Rome' was judged by 'nobody', and there is no such assistant"),
+        (_decision(5, agreed=True), "' Rome' and ' Li' are said to be the same"),
+        (_set(5, replaced=None), r"token 5 \(' Li'\) is said to be of 'assistant', and cannot be"),
+        (
+            lambda lines: [lines[n].update(replaced=None, source="draft") for n in (5, 6)],
+            "replaced ' Rome' by ' Li' before token 7, and the answer has neither",
+        ),
+        (_set(6, source="draft"), r"token 6 \('ma'\) is said to be of 'draft', and cannot be"),
+        (_set(6, replaced=" Oslo"), r"token 6 \('ma'\) replaced ' Oslo', in a unit that was replaced"),
+        (_set(7, source="assistant"), r"token 7 \('.'\) is said to be of 'assistant', and cannot be"),
+        (_set(7, end=True), r"token 7 \('.'\) has other bytes than its text"),
+        (_set(6, unit=9), "token 6 is of unit 9, and unit 4 has its place there"),
+        (_set(5, raw=b" Lo".hex()), r"token 5 \(' Li'\) has other bytes than its text"),
         (_set(5, text=" Lo"), "token 5 is ' Lo', and the decision put ' Li' there"),
         (_set(1, text=" A"), "the recorded tokens are not the recorded text"),
     ],
@@ -200,6 +280,14 @@ async def test_a_record_that_was_changed_does_not_replay(
     path.write_text("\n".join(map(json.dumps, lines)), "utf-8")
     with pytest.raises(TraceError, match=words):
         Trace.load(path).replay()
+
+
+def _line(at: int, old: str, new: str) -> Callable[[list[str]], list[str]]:
+    def change(lines: list[str]) -> list[str]:
+        assert old in lines[at]
+        return [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]]
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -219,6 +307,11 @@ async def test_a_record_that_was_changed_does_not_replay(
         (lambda lines: [*lines[:3], *lines[4:]], "entry 4, of type 'token', is not the one that has its place there"),
         (lambda lines: [lines[0].replace('"alpha":0.5', '"alpha":-1'), *lines[1:]], r"settings.verifier.rule.alpha: "),
         (lambda lines: [lines[0].replace('"draft"', '"draught"'), *lines[1:]], r"draft: Field required"),
+        (_line(1, '"raw":null', '"raw":"zz"'), "tokens.0.raw: String should match"),
+        (_line(5, '"prob":0.9', '"prob":NaN'), "tokens.4.decisions.0.prob: Input should be less than or equal"),
+        (_line(5, '"draft_prob":0.3', '"draft_prob":1.3'), "tokens.4.draft_prob: Input should be less than or equal"),
+        (_line(11, '"end":', '"end":Infinity,"last":'), "requests.0.end: Input should be a finite number"),
+        (_line(1, '"text":" The"', r'"text":"\ud800"'), "line 2 is not JSON"),
     ],
 )
 async def test_what_is_no_trace_is_refused_in_words(

@@ -13,7 +13,7 @@ from cosd_api.cli.guard import guarded, say
 from cosd_api.errors import TraceError
 from cosd_api.report.decisions import explained
 from cosd_api.report.html import page
-from cosd_api.report.terminal import has_colour, summary
+from cosd_api.report.terminal import has_colour, summary, visible
 from cosd_api.result import FusionResult, Trace
 
 __all__ = ["explain"]
@@ -59,7 +59,7 @@ def _loaded(path: Path) -> FusionResult:
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="TRACE") from error
     except TraceError as error:
-        raise typer.BadParameter(str(error), param_hint="TRACE") from error
+        raise typer.BadParameter(visible(str(error)), param_hint="TRACE") from error
 
 
 def _print(result: FusionResult, *, everything: bool) -> None:

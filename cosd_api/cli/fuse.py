@@ -128,7 +128,7 @@ def fuse(
         if as_json and explain:
             raise typer.BadParameter("is for people, and --json for programs: give one of them", param_hint="--explain")
         if trace is not None:
-            check_writable(trace, "--trace")
+            check_writable(trace, "--trace", tree)
         fusion = Fusion(
             draft=connected(draft, draft_model, seconds(read_timeout, "--read-timeout"), "--draft"),
             assistant=all_connected(assistant, assistant_model or [], seconds(read_timeout, "--read-timeout")),
@@ -160,14 +160,14 @@ def fuse(
 
 def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | None) -> None:
     """What is shown and kept of an answer once it is over, or of what there is of one."""
+    if trace is not None:  # first: whoever reads standard output may have left
+        result.trace.save(trace)
     if as_json:
         print(result.model_dump_json(), flush=True)
     if explain:
         screen = Console(highlight=False, markup=False, emoji=False)
         for part in explained(result, colour=has_colour(screen)):
             screen.print(part)
-    if trace is not None:
-        result.trace.save(trace)
 
 
 async def _answer(fusion: Fusion, prompt: str, bounds: Bounds, writer: Writer) -> FusionResult:

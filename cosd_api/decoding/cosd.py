@@ -111,7 +111,6 @@ class CoSD(Verdicts):
             unit = Pending(len(self.response.text), len(self.response.tokens))
             self._pending.append(unit)
         unit.tokens.append(token)
-        unit.draft = draft
         self.response.place(Placed(token, draft=draft, at=self.now))
         if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
             self._complete(unit)

@@ -158,33 +158,31 @@ class Driver:
     async def _read_draft(self, command: StartDraft) -> None:
         last: Token | DraftEnd | None = None
         kind: Kind = "hedge" if command.ahead else "draft"
-        with (
-            self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage,
-            self.timeline.request(0, kind, command.draft, at=len(command.text)) as span,
-        ):
-            stream = self.draft.generate(
-                self.prompt,
-                command.text,
-                max_tokens=command.max_tokens,
-                continuation=command.continuation,
-                usage=usage,
-                **self._also,
-            )
-            async with aclosing(stream):
-                async for item in stream:
-                    if isinstance(item, Token):
-                        _check_probs([item], self.draft.name)
-                        self.drafted_tokens += 1
-                        span.wrote(self.timeline.now())
-                        self._step(self.decoder.drafted, command.draft, item)
-                        if self.decoder.finished is None:  # else its bill is all that is waited for
-                            usage.wrote()
-                    else:
-                        self._check_end(item, last)
-                        self._step(self.decoder.draft_ended, command.draft, item)
-                    last = item
-        if not isinstance(last, DraftEnd):
-            raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
+        with self.timeline.request(0, kind, command.draft, at=len(command.text)) as span:
+            with self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage:
+                stream = self.draft.generate(
+                    self.prompt,
+                    command.text,
+                    max_tokens=command.max_tokens,
+                    continuation=command.continuation,
+                    usage=usage,
+                    **self._also,
+                )
+                async with aclosing(stream):
+                    async for item in stream:
+                        if isinstance(item, Token):
+                            _check_probs([item], self.draft.name)
+                            self.drafted_tokens += 1
+                            span.wrote(self.timeline.now())
+                            self._step(self.decoder.drafted, command.draft, item)
+                            if self.decoder.finished is None:  # else its bill is all that is waited for
+                                usage.wrote()
+                        else:
+                            self._check_end(item, last)
+                            self._step(self.decoder.draft_ended, command.draft, item)
+                        last = item
+            if not isinstance(last, DraftEnd):
+                raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
 
     async def _compare_encodings(self, command: StartDraft) -> None:
         """Sees whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
@@ -227,16 +225,14 @@ class Driver:
                 before = self._sizes[1 + command.assistant]
                 sizes = [before + question.start for question in command.questions]
                 who, first = 1 + command.assistant, command.questions[0].start
-                with (
-                    self.budget.spending(who, sizes) as usage,
-                    self.timeline.request(who, "question", command.ask, at=first, places=len(sizes)),
-                ):
-                    proposals = await assistant.propose(prompt, command.text, command.questions, usage=usage)
-                if len(proposals) != len(command.questions):
-                    words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
-                    raise ResponseError(words, endpoint=assistant.name)
-                for proposal in proposals:
-                    _check_probs(proposal.tokens if proposal is not None else (), assistant.name)
+                with self.timeline.request(who, "question", command.ask, at=first, places=len(sizes)):
+                    with self.budget.spending(who, sizes) as usage:
+                        proposals = await assistant.propose(prompt, command.text, command.questions, usage=usage)
+                    if len(proposals) != len(command.questions):
+                        words = f"propose() gave {len(proposals)} answers to {len(command.questions)} questions"
+                        raise ResponseError(words, endpoint=assistant.name)
+                    for proposal in proposals:
+                        _check_probs(proposal.tokens if proposal is not None else (), assistant.name)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)
                 self._step(self.decoder.ask_failed, command.ask, _placed(error, assistant))

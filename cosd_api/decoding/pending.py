@@ -84,7 +84,6 @@ class Pending:
         drafted_on: whether drafting went on after that replacement.
         void: it was thrown away, for a replacement before it.
         ahead: what the answer may go on from once it is judged, where that was worked out (`hedges.py`).
-        draft: number of the draft that wrote its last token.
     """
 
     start: int
@@ -97,7 +96,6 @@ class Pending:
     drafted_on: bool = False
     void: bool = False
     ahead: list[Ahead] | None = None
-    draft: int = 0
 
     @property
     def waiting(self) -> bool:
@@ -187,12 +185,12 @@ class Pending:
             for later in self.verdicts[assistant + 1 :]:  # nobody is surer than that, and ties go to the first
                 later.done = True
 
-    def replacement(self, winner: Verdict, *, verified: bool, at: float) -> list[Placed]:
-        """The winner's word, as it is put into the response at a time."""
+    def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> list[Placed]:
+        """The winner's word, as it is put into the response at a time; `draft` wrote what it replaces."""
         decision = winner.decisions[-1]
         decisions = self.decisions(decision.first, decision.last)
         word = [
-            Placed(token, decision.assistant, True, decisions, decision, verified=verified, draft=self.draft, at=at)
+            Placed(token, decision.assistant, True, decisions, decision, verified=verified, draft=draft, at=at)
             for token in winner.replacement
         ]
         word[0].replaced = tuple(self.tokens[decision.first : decision.last])

@@ -95,9 +95,10 @@ class Verdicts:
         """Algorithm 1, lines 11 to 13: keep what stands before, put the assistant's word, draft again from there."""
         decision = winner.decisions[-1]
         self._void_after(unit, commands)
+        draft = self.response.tokens[unit.first + decision.first].draft
         self.response.cut_back(unit.first + decision.first)
         verified = unit.unheard(self._could_change) == len(unit.tokens)
-        for placed in unit.replacement(winner, verified=verified, at=self.now):
+        for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
             if self.response.over is None:
                 self.response.place(placed)
         self._drafts.begin_anew(self.response)

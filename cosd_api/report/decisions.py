@@ -56,7 +56,7 @@ def decisions(result: FusionResult, *, colour: bool, everything: bool = False) -
                 Text(_shown(decision.text), theirs),
                 _percent(decision.prob),
                 _outcome(decision, stands=stands),
-                decision.assistant + (f", {decision.strategy}" if decision.strategy else ""),
+                visible(decision.assistant + (f", {decision.strategy}" if decision.strategy else "")),
                 str(token.round),
             )
     return table
@@ -67,7 +67,7 @@ def _outcome(decision: TokenDecision, *, stands: bool) -> str:
         words = "" if decision.agreed else "kept: "
     else:
         words = "replaced: " if stands else "outdone by a surer assistant: "
-    return words + decision.reason
+    return visible(words + decision.reason)
 
 
 def _shown(text: str) -> str:

@@ -78,6 +78,26 @@ def test_a_trace_of_what_there_is_when_a_server_fails(scripted: Scripted, tmp_pa
     assert "Nobody was asked: no word could change." in result.stdout
 
 
+def test_a_trace_is_kept_where_nobody_reads_what_is_printed(
+    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody reads")
+
+    monkeypatch.setattr("cosd_api.cli.fuse.explained", left)
+    assert scripted("Q", "--explain", "--trace", str(tmp_path / "trace.jsonl")).exit_code == 1
+    assert Trace.load(tmp_path / "trace.jsonl").replay()
+
+
+def test_a_trace_does_not_take_the_place_of_the_tree(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "tree.json"
+    path.write_text('{"nodes": [{"value": 1}]}')
+    result = scripted("Q", "--tree", str(path), "--trace", str(tmp_path / "." / "tree.json"))
+    assert result.exit_code == 2
+    assert "is read, and would be lost: name another file" in " ".join(result.stderr.replace("│", "").split())
+    assert path.read_text() == '{"nodes": [{"value": 1}]}'
+
+
 def test_a_trace_that_cannot_be_kept_is_said_before_anything_is_asked(scripted: Scripted, tmp_path: Path) -> None:
     result = scripted("Q", "--trace", str(tmp_path / "nowhere" / "trace.jsonl"))
     assert result.exit_code == 2

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cosd_api import fuse
+from cosd_api import RuleVerifier, fuse
 from cosd_api.report.decisions import explained
 from cosd_providers.testing import ScriptedProvider
 from lima import assistant, draft
@@ -75,3 +75,12 @@ async def test_colours_and_what_would_steer_the_terminal() -> None:
     text = await shown(colour=True, draft=steering, assistant=ScriptedProvider.from_texts({"Q:": [(" a", 0.9)]}))
     assert "\x1b[2J" not in text and "\\x1b[2J" in text
     assert "[-" not in text
+
+
+async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -> None:
+    class Own(RuleVerifier):
+        def words(self, p: float, q: float) -> str:
+            return "\x1b[2J"
+
+    text = await shown(verifier=Own())
+    assert "\x1b" not in text and "replaced: \\x1b[2J" in text

@@ -152,6 +152,26 @@ async def test_text_that_looks_like_html_stays_text() -> None:
     )
 
 
+async def test_no_text_of_a_file_hides_on_the_page_or_turns_it_around() -> None:
+    text = "a\u202eb\x1b[2Jc\u2066"
+    result = hostile(await answered(), text)
+    first, second = result.tokens
+    (decision,) = first.decisions
+    odd = decision.model_copy(update={"assistant": text})
+    tokens = (first.model_copy(update={"source": text, "decisions": (odd, decision)}), second)
+    named = tuple(one.model_copy(update={"name": text}) for one in result.assistants)
+    document = page(result.model_copy(update={"tokens": tokens, "assistants": named}), title="\u202e")
+    assert not {"\u202e", "\x1b", "\u2066"} & set(document)
+
+
+async def test_a_word_ends_where_the_next_token_is_another_ones() -> None:
+    result = await answered()
+    # As a result of before units were recorded has them: all in one.
+    tokens = tuple(token.model_copy(update={"unit": 0}) for token in result.tokens)
+    view = View(result.model_copy(update={"tokens": tokens}))
+    assert [view.word(at)[1] for at in (4, 5)] == [" Lima"] * 2
+
+
 async def test_credentials_are_not_shown() -> None:
     result = await answered()
     secret = result.draft.model_copy(update={"endpoint": "https://user:hunter2@host:81/v1?key=hunter2#hunter2"})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 from xml.etree.ElementTree import Element
 
-from cosd_api.report.html.markup import counted, element
+from cosd_api.report.html.markup import counted, element, in_line
 from cosd_api.report.html.view import Judged, Kind
 from cosd_api.result import CustomVerifier, KnownVerifier
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
@@ -86,7 +86,7 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
         case TreeVerifier(nodes=nodes):
             return f"a decision tree of {counted(len(nodes), 'node')}"
         case CustomVerifier(description=description):
-            return f"a verifier of your own: {description}"
+            return f"a verifier of your own: {in_line(description)}"
         case _:
             assert_never(verifier)
 

@@ -49,8 +49,8 @@ def disagreements(view: View, found: Sequence[Judged]) -> Element:
             _name(view.word(one.at)[1] if one.kind == "replaced" else one.decision.text),
             _short(prob(one.decision.prob)),
             element("span", f"verdict {one.kind}", words[one.kind]),
-            one.decision.reason,
-            f"{one.decision.assistant}{f', by {one.decision.strategy}' if one.decision.strategy else ''}",
+            in_line(one.decision.reason),
+            in_line(f"{one.decision.assistant}{f', by {one.decision.strategy}' if one.decision.strategy else ''}"),
             str(view.result.tokens[one.at].round),
         )
         for one in islice(differing, _MOST)
@@ -98,7 +98,7 @@ def endpoints(result: FusionResult) -> Element:
     """The models and servers."""
     rows = [
         (
-            one.name,
+            in_line(one.name),
             visible(one.model),
             element("code", None, _without_credentials(one.endpoint)),
             " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),

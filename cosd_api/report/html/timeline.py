@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
 from cosd_api.records import Request
-from cosd_api.report.html.markup import element, seconds
+from cosd_api.report.html.markup import element, in_line, seconds
 from cosd_api.report.html.view import DRAFT, View
 
 __all__ = ["Row", "figure", "key_of", "overlap", "rows", "together"]
@@ -164,7 +164,7 @@ def _all_rows(view: View, found: Sequence[Row], scale: Scale) -> Iterator[Elemen
     bars = list[tuple[Request, Element]]()
     for row in found:
         name, model = row.endpoint, view.models.get(row.endpoint, "")
-        yield element("text", "row-name", name, x=_LEFT - 10, y=y + 9, text_anchor="end")
+        yield element("text", "row-name", in_line(name), x=_LEFT - 10, y=y + 9, text_anchor="end")
         yield element("text", "row-model", _short(model), x=_LEFT - 10, y=y + 21, text_anchor="end")
         for lane in row.lanes:
             for request in lane:

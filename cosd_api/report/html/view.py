@@ -86,15 +86,16 @@ def standing(token: FusedToken) -> Standing:
 
 def judged(tokens: tuple[FusedToken, ...]) -> Iterator[Judged]:
     """The decisions of an answer, in its order, each once."""
-    unit, seen = -1, list[TokenDecision]()
+    unit, seen = -1, tuple[TokenDecision, ...]()
     for at, token in enumerate(tokens):
-        if token.unit != unit:
-            unit, seen = token.unit, []
-        for decision in token.decisions:
-            if decision in seen:
-                continue
-            seen.append(decision)
-            yield Judged(at, decision, _kind(token, decision))
+        # A span of several tokens has its decision at each of them.
+        seen = seen if token.unit == unit else ()
+        yield from (Judged(at, one, _kind(token, one)) for one in token.decisions if one not in seen)
+        unit, seen = token.unit, token.decisions
+
+
+def _together(one: FusedToken, other: FusedToken) -> bool:
+    return one.unit == other.unit and one.source == other.source
 
 
 def _kind(token: FusedToken, decision: TokenDecision) -> Kind:
@@ -116,13 +117,13 @@ class View:
     def who(self, name: str) -> str:
         """An endpoint by its part and its model: `assistant (facts)`."""
         model = self.models.get(name)
-        return f"{name} ({model})" if model else name
+        return f"{in_line(name)} ({model})" if model else in_line(name)
 
     def token(self, at: int) -> Card:
         """The card of a token."""
         token = self.result.tokens[at]
         stands = standing(token)
-        mark = f"put by {token.source}" if stands == "replaced" else _STANDING[stands]
+        mark = f"put by {in_line(token.source)}" if stands == "replaced" else _STANDING[stands]
         brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
         drafted = () if token.draft is None else (f"d{token.draft}",)
         return Card(
@@ -139,10 +140,12 @@ class View:
         """The replacement that a token is a part of: its first token, and its text."""
         tokens = self.result.tokens
         start = at
-        while start and tokens[start].replaced is None and tokens[start - 1].unit == tokens[at].unit:
+        while start and tokens[start].replaced is None and _together(tokens[start - 1], tokens[at]):
             start -= 1
-        parts = takewhile(lambda one: one.unit == tokens[at].unit, islice(tokens, start, None))
-        return tokens[start], "".join(one.text for one in parts)
+        rest = takewhile(
+            lambda one: one.replaced is None and _together(one, tokens[at]), islice(tokens, start + 1, None)
+        )
+        return tokens[start], tokens[start].text + "".join(one.text for one in rest)
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
         """What the draft wrote: its own token, or those that were replaced."""
@@ -166,10 +169,10 @@ class View:
 
     def _words(self, token: FusedToken) -> tuple[str, ...]:
         if not token.decisions:
-            return (token.reason or _UNASKED,)
+            return (in_line(token.reason or _UNASKED),)
         if len(token.decisions) == 1:
-            return (token.decisions[0].reason,)
-        return tuple(f"{decision.assistant}: {decision.reason}" for decision in token.decisions)
+            return (in_line(token.decisions[0].reason),)
+        return tuple(in_line(f"{decision.assistant}: {decision.reason}") for decision in token.decisions)
 
     def _foot(self, at: int, token: FusedToken) -> Iterator[str]:
         word = self.word(at)[1] if token.source != DRAFT else token.text
@@ -179,7 +182,7 @@ class View:
             by = f"by {decision.strategy}" if decision.strategy else ""
             within = f"in question {decision.request}" if decision.request is not None else ""
             if by or within:
-                yield " ".join(filter(None, (f"{decision.assistant} asked", by, within)))
+                yield in_line(" ".join(filter(None, (f"{decision.assistant} asked", by, within))))
         drafted = "" if token.draft is None else f" by draft {token.draft}" if token.source == DRAFT else ""
         stood = "drafted" if token.source == DRAFT else "put there"
         times = [f"{stood}{drafted} at {seconds(token.placed_at)}" if token.placed_at is not None else ""]
