@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from cosd_api.cli.guard import guarded, say
+from cosd_api.cli.options import check_writable
 from cosd_api.errors import TraceError
-from cosd_api.report.decisions import explained
+from cosd_api.report.decisions import show
 from cosd_api.report.html import page
-from cosd_api.report.terminal import has_colour, summary, visible
-from cosd_api.result import FusionResult, Trace
+from cosd_api.report.terminal import summary, visible
+from cosd_api.result import CustomVerifier, FusionResult, Trace
 
 __all__ = ["explain"]
 
@@ -46,6 +45,9 @@ def explain(
         raise typer.BadParameter("is for the table: a page has a card for every token", param_hint="--all")
     with guarded():
         result = _loaded(trace)
+        if html is not None:
+            check_writable(html, "--html", trace)
+        _check(result)
         if html is None:
             _print(result, everything=everything)
         else:
@@ -62,10 +64,17 @@ def _loaded(path: Path) -> FusionResult:
         raise typer.BadParameter(visible(str(error)), param_hint="TRACE") from error
 
 
+def _check(result: FusionResult) -> None:
+    """Says where the record does not hang together; it is shown all the same."""
+    if not isinstance(result.settings.verifier, CustomVerifier):
+        try:
+            result.trace.replay()
+        except TraceError as error:
+            say(f"note: judged again, it comes out otherwise: {error}")
+
+
 def _print(result: FusionResult, *, everything: bool) -> None:
-    screen = Console(highlight=False, markup=False, emoji=False)
-    for part in explained(result, colour=has_colour(screen), everything=everything):
-        screen.print(part, soft_wrap=isinstance(part, Text))  # a pipe gets the answer's own lines
+    show(result, everything=everything)
     for warning in result.warnings:
         say(f"note: {warning}")
     say(summary(result))

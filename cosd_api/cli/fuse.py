@@ -9,7 +9,6 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 
 from cosd_api.alignment import Unit
 from cosd_api.cli.guard import guarded, say
@@ -32,8 +31,8 @@ from cosd_api.cli.options import (
 )
 from cosd_api.cli.writer import Writer
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
-from cosd_api.report.decisions import explained
-from cosd_api.report.terminal import has_colour, summary
+from cosd_api.report.decisions import show
+from cosd_api.report.terminal import summary
 from cosd_api.result import FusionResult
 from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget
 from cosd_providers.errors import ProviderError
@@ -165,9 +164,7 @@ def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | N
     if as_json:
         print(result.model_dump_json(), flush=True)
     if explain:
-        screen = Console(highlight=False, markup=False, emoji=False)
-        for part in explained(result, colour=has_colour(screen)):
-            screen.print(part)
+        show(result)
 
 
 async def _answer(fusion: Fusion, prompt: str, bounds: Bounds, writer: Writer) -> FusionResult:

@@ -141,6 +141,23 @@ class TreeVerifier(BaseModel):
                 steps.append(f"{last.feature} {_compared(_float32(p if last.feature == 'p' else q), last.threshold)}")
         return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
 
+    def outline(self) -> str:
+        """The tree as indented lines, one for each way that a question can go, e.g. `"p <= 0.42: replace"`."""
+        answers = {0: "keep", 1: "replace", None: None}
+        lines: list[str] = []
+        ways = [(0, ">", ""), (0, "<=", "")]
+        while ways:
+            index, sign, indent = ways.pop()
+            node = self.nodes[index]
+            child = node.left if sign == "<=" else node.right
+            if node.threshold is None or child is None:
+                return f"always {answers[node.value]}"
+            answer = answers[self.nodes[child].value]
+            lines.append(f"{indent}{node.feature} {sign} {node.threshold:.4g}{f': {answer}' if answer else ''}")
+            if answer is None:
+                ways += [(child, ">", f"{indent}  "), (child, "<=", f"{indent}  ")]
+        return "\n".join(lines)
+
     def _path(self, p: float, q: float) -> Iterator[Node]:
         node = self.nodes[0]
         yield node

@@ -10,7 +10,7 @@ import pytest
 
 import lima
 from commands import cosd
-from cosd_api import FusionResult, fuse_sync
+from cosd_api import FusionResult, Trace, fuse_sync
 from cosd_api.report.html import page
 
 
@@ -110,7 +110,7 @@ def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (["--html", "no/such/folder/report.html"], "report.html: No such file or directory"),
+        (["--html", "no/such/folder/report.html"], "report.html cannot be written: No such file or directory"),
         (["--title", "x"], "give --html, too"),
         (["--html", "x.html", "--all"], "a page has a card for every token"),
     ],
@@ -118,3 +118,21 @@ def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
 def test_wrong_usage(more: list[str], complaint: str, trace: str) -> None:
     done = cosd("explain", trace, *more, env={"COLUMNS": "400"})
     assert done.exit_code == 2 and complaint in words(done.stderr)
+
+
+def test_a_record_that_was_changed_is_shown_with_a_note(trace: str) -> None:
+    assert "comes out otherwise" not in cosd("explain", trace).stderr
+    text = Path(trace).read_text("utf-8")
+    changed = text.replace('"prob":0.9,"agreed":false,"fired":true', '"prob":0.1,"agreed":false,"fired":true')
+    assert changed != text
+    Path(trace).write_text(changed, "utf-8")
+    result = cosd("explain", trace)
+    assert result.exit_code == 0
+    assert "cosd: note: judged again, it comes out otherwise: token 5 (' Li')" in " ".join(result.stderr.split())
+
+
+def test_the_trace_is_not_written_over(trace: str) -> None:
+    result = cosd("explain", trace, "--html", trace)
+    assert result.exit_code == 2
+    assert "is read, and would be lost" in words(result.stderr)
+    assert Trace.load(trace).replay()

@@ -84,7 +84,7 @@ def test_a_trace_is_kept_where_nobody_reads_what_is_printed(
     def left(*_: object, **__: object) -> None:
         raise ConnectionError("nobody reads")
 
-    monkeypatch.setattr("cosd_api.cli.fuse.explained", left)
+    monkeypatch.setattr("cosd_api.cli.fuse.show", left)
     assert scripted("Q", "--explain", "--trace", str(tmp_path / "trace.jsonl")).exit_code == 1
     assert Trace.load(tmp_path / "trace.jsonl").replay()
 

@@ -341,7 +341,7 @@ async def test_a_whole_answer_has_the_alternatives_of_the_stream() -> None:
     vocabulary = toys.Vocabulary((b"Q", b" a", b"\xc3", b"\xa9", b" b", b" c", b""), 6)
     written = [b"Q", b" a", b"\xc3", b"\xa9", b" b"]
     script: Any = {b"".join(written[:at]): {written[at]: 0.75, b" c": 0.25} for at in range(1, len(written))}
-    server = FakeOpenAI(toys.Plain(toys.ScriptedModel(vocabulary, script)), opened="gone")  # type: ignore[arg-type]
+    server = FakeOpenAI(toys.Plain(toys.ScriptedModel(vocabulary, script)), opened="gone")
     dialect = replace(TOY, shows_parts=False, most=9)
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     tokens = await draft(provider, limit=9, alternatives=6)

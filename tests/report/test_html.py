@@ -24,7 +24,8 @@ from cosd_api.report.html.acceptance import shares
 from cosd_api.report.html.markup import counted, prob, script_json, seconds, visible
 from cosd_api.report.html.plane import Corner, points, region
 from cosd_api.report.html.timeline import Row, overlap, rows
-from cosd_api.report.html.view import View, judged, standing
+from cosd_api.report.html.view import View, standing
+from cosd_api.report.judged import judged
 from cosd_api.result import CustomVerifier
 from cosd_providers.testing import ScriptedProvider
 from joined import joined

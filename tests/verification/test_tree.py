@@ -260,3 +260,16 @@ def test_other_schemas_are_refused() -> None:
 def test_words_do_not_round_what_they_compare(p: float, words: str) -> None:
     nodes = [{"feature": "p", "threshold": 0.7956138253, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
     assert TreeVerifier.model_validate({"nodes": nodes}).words(p, 0.5) == words
+
+
+def test_the_outline_has_every_way() -> None:
+    nodes: list[dict[str, Any]] = [
+        {"feature": "p", "threshold": 0.5, "left": 1, "right": 4},
+        {"feature": "q", "threshold": 0.8651, "left": 2, "right": 3},
+        {"value": 0},
+        {"value": 1},
+        {"value": 0},
+    ]
+    tree = TreeVerifier.model_validate({"nodes": nodes})
+    assert tree.outline().splitlines() == ["p <= 0.5", "  q <= 0.8651: keep", "  q > 0.8651: replace", "p > 0.5: keep"]
+    assert TreeVerifier.model_validate({"nodes": [{"value": 1}]}).outline() == "always replace"

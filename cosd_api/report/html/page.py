@@ -16,11 +16,14 @@ from xml.etree.ElementTree import Element
 from cosd_api.report.html import acceptance, plane, tables, timeline
 from cosd_api.report.html.answer import answer, legend
 from cosd_api.report.html.markup import Child, counted, element, html, in_line, script_json, seconds, visible
-from cosd_api.report.html.view import Judged, View, judged
+from cosd_api.report.html.view import View
+from cosd_api.report.judged import Judged, judged
 from cosd_api.result import FusionResult
+from cosd_api.verification import TreeVerifier
 
 __all__ = ["page"]
 
+_LARGEST_TREE = 31  # nodes: a full one of depth 4
 _KEYS = "Move over a word, or press Tab and the arrow keys: ← → word by word, ↑ ↓ from one disagreement to the next."
 
 
@@ -99,7 +102,7 @@ def _header(view: View, title: str) -> Iterator[Element]:
             f" {verb} · {rule}",
         ),
         _figures(result),
-        *_warnings(result),
+        *_cut_short(result),
     )
 
 
@@ -120,11 +123,9 @@ def _figures(result: FusionResult) -> Element:
     )
 
 
-def _warnings(result: FusionResult) -> Iterator[Element]:
+def _cut_short(result: FusionResult) -> Iterator[Element]:
     if result.finish_reason == "error":
         yield element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
-    for warning in result.warnings:
-        yield element("p", "warning", visible(warning))
 
 
 def _sections(view: View, found: list[Judged]) -> Iterator[Element]:
@@ -140,11 +141,21 @@ def _sections(view: View, found: list[Judged]) -> Iterator[Element]:
         _section("How much of the draft was kept", over, _kept(result)),
         _section("How it was made", tables.settings(result)),
     )
-    yield element("div", "pair", _section("Who was how sure", plotted), beside)
+    yield element("div", "pair", _section("Who was how sure", plotted, *_tree(result)), beside)
     yield _section("Who was at work when", timeline.figure(view))
     yield _section("Where they differed", tables.disagreements(view, found))
     yield _section("What it cost", tables.costs(view))
     yield _section("Who took part", tables.endpoints(result))
+    if result.warnings:
+        notes = (element("p", "warning", visible(warning)) for warning in result.warnings)
+        yield _section("What to know about it", *notes)
+
+
+def _tree(result: FusionResult) -> Iterator[Element]:
+    """The tree that decided, if one did and it is small enough to be read."""
+    verifier = result.settings.verifier
+    if isinstance(verifier, TreeVerifier) and len(verifier.nodes) <= _LARGEST_TREE:
+        yield element("pre", "tree", verifier.outline())
 
 
 def _section(name: str, *children: Child, classes: str = "panel") -> Element:

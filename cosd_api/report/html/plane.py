@@ -8,7 +8,7 @@ from typing import assert_never
 from xml.etree.ElementTree import Element
 
 from cosd_api.report.html.markup import counted, element, in_line
-from cosd_api.report.html.view import Judged, Kind
+from cosd_api.report.judged import Judged, Kind
 from cosd_api.result import CustomVerifier, KnownVerifier
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 

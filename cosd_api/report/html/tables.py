@@ -9,7 +9,8 @@ from xml.etree.ElementTree import Element
 
 from cosd_api.report.html.markup import Child, counted, element, in_line, name_of, prob, seconds, visible
 from cosd_api.report.html.plane import rule_in_words
-from cosd_api.report.html.view import Judged, View
+from cosd_api.report.html.view import View
+from cosd_api.report.judged import Judged
 from cosd_api.result import FusionResult
 
 __all__ = ["costs", "disagreements", "endpoints", "settings"]

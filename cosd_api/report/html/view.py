@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
-from cosd_api.records import FusedToken, Request, TokenDecision
+from cosd_api.records import FusedToken, Request
 from cosd_api.report.html.markup import counted, in_line, name_of, prob, seconds
 from cosd_api.result import FusionResult
 
-__all__ = ["DRAFT", "Card", "Judged", "Kind", "Standing", "View", "judged", "standing"]
+__all__ = ["DRAFT", "Card", "Standing", "View", "standing"]
 
 DRAFT = "draft"
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """How a token came to stand: an assistant's word; the draft's against an assistant; both agree; an assistant that was
 lost could not be heard; nobody was asked, as no answer could matter; asked, but there was nothing to judge."""
-
-Kind = Literal["agreed", "kept", "replaced", "outvoted"]
-"""What came of a decision; the last would have replaced the draft's word, but another assistant was surer."""
 
 _STANDING: Mapping[Standing, str] = {
     "replaced": "replaced",
@@ -56,21 +53,6 @@ class Card:
     requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One decision of the answer, once: tokens that were judged together share it.
-
-    Attributes:
-        at: index of its first token.
-        decision: what the assistant said.
-        kind: what came of it.
-    """
-
-    at: int
-    decision: TokenDecision
-    kind: Kind
-
-
 def standing(token: FusedToken) -> Standing:
     """How a token came to stand."""
     if token.source != DRAFT:
@@ -84,26 +66,8 @@ def standing(token: FusedToken) -> Standing:
     return "agreed" if all(decision.agreed for decision in token.decisions) else "kept"
 
 
-def judged(tokens: tuple[FusedToken, ...]) -> Iterator[Judged]:
-    """The decisions of an answer, in its order, each once."""
-    unit, seen = -1, tuple[TokenDecision, ...]()
-    for at, token in enumerate(tokens):
-        # A span of several tokens has its decision at each of them.
-        seen = seen if token.unit == unit else ()
-        yield from (Judged(at, one, _kind(token, one)) for one in token.decisions if one not in seen)
-        unit, seen = token.unit, token.decisions
-
-
 def _together(one: FusedToken, other: FusedToken) -> bool:
     return one.unit == other.unit and one.source == other.source
-
-
-def _kind(token: FusedToken, decision: TokenDecision) -> Kind:
-    if decision.agreed:
-        return "agreed"
-    if not decision.fired:
-        return "kept"
-    return "replaced" if token.source == decision.assistant else "outvoted"
 
 
 class View:
