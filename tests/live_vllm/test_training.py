@@ -1,0 +1,48 @@
+"""Decision samples from vLLM: by scoring, one request for a text, and the same as from llama.cpp."""
+
+from __future__ import annotations
+
+import pytest
+
+from cosd_api import Example, Trace, collect, fuse, train_tree
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+
+EXAMPLES = [Example(prompt=one.prompt, answer=one.answer) for one in sample("mixed", 4, 7, held_out=False)]
+
+
+@pytest.mark.parametrize(("draft", "assistant"), [("sums", "facts"), ("facts", "sums")])
+async def test_samples_are_those_of_the_same_models_on_llama_cpp(
+    vllm_pair: Pair, pair: Pair, draft: str, assistant: str
+) -> None:
+    found = await collect(EXAMPLES, draft=vllm_pair[draft], assistant=vllm_pair[assistant])
+    expected = await collect(EXAMPLES, draft=pair[draft], assistant=pair[assistant])
+    assert (found.unit, found.skipped, found.failed) == ("word", 0, ())
+    assert found.usage["draft"].requests == len(EXAMPLES)
+    assert set(found.usage["draft"].strategies) == {"echo"}
+    # A scoring request each, and one more where the draft ends a token and the assistant does not.
+    assert len(EXAMPLES) <= found.usage["assistant"].requests <= 2 * len(EXAMPLES)
+    for one, other in zip(found.examples, expected.examples, strict=True):
+        assert [(place.start, place.label, place.agreed, place.draft) for place in one.samples] == [
+            (place.start, place.label, place.agreed, place.draft) for place in other.samples
+        ]
+        for place, same in zip(one.samples, other.samples, strict=True):
+            assert place.p == pytest.approx(same.p, abs=0.02)
+            assert place.q == pytest.approx(same.q, abs=0.02)
+
+
+async def test_one_tokenizer_takes_two_requests_an_example(vllm_pair: Pair) -> None:
+    found = await collect(EXAMPLES, draft=vllm_pair.sums, assistant=vllm_pair.sums)
+    assert {name: usage.requests for name, usage in found.usage.items()} == {"draft": 4, "assistant": 4}
+    assert (found.unit, found.positions) == ("token", found.agreeing)
+
+
+async def test_a_tree_decides_and_its_trace_says_how_it_was_asked(vllm_pair: Pair) -> None:
+    samples = await collect(EXAMPLES, draft=vllm_pair.sums, assistant=vllm_pair.facts)
+    tree = train_tree(samples).tree
+    question = sample("mixed", 1, 21)[0]
+    result = await fuse(question.prompt, draft=vllm_pair.sums, assistant=vllm_pair.facts, verifier=tree, ask="all")
+    asked = [decision for token in result.tokens for decision in token.decisions]
+    assert asked and {decision.strategy for decision in asked} <= {"echo", "list", "singles", "continuation"}
+    assert {decision.request for decision in asked} <= {one.number for one in result.requests if one.kind == "question"}
+    assert Trace(result).replay() == result.text
