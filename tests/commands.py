@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -18,7 +21,19 @@ from typer.testing import CliRunner, Result
 from cosd_api.cli.app import app
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = ["ANSWER", "Process", "Scripted", "cosd", "gone", "start", "start_scripted"]
+__all__ = [
+    "ANSWER",
+    "HEADER",
+    "SERVERS",
+    "Process",
+    "Scripted",
+    "cosd",
+    "gone",
+    "lines",
+    "start",
+    "start_scripted",
+    "words",
+]
 
 #: Any warning would be printed to standard error, and seen.
 PYTHON = [sys.executable, "-W", "error"]
@@ -39,6 +54,29 @@ main()
 TEXTS: Mapping[str, Sequence[Any]] = {"Q": [" a", (" b", 0.2)], "Q a c": [" d"] * 20}
 #: What it writes: the assistant's word is " c".
 ANSWER = " a c" + " d" * 20 + "\n"
+
+#: The first line of a file of samples; the address of its models is nobody's business.
+_ENDPOINT = {"endpoint": "http://user:sk-secret@x", "engine": "e"}
+HEADER = {
+    "kind": "cosd-samples",
+    "schema_version": 1,
+    "draft": {"name": "draft", "model": "m", **_ENDPOINT},
+    "assistant": {"name": "assistant", "model": "n", **_ENDPOINT},
+    "unit": "word",
+}
+#: The first two models of `Scripted`.
+SERVERS = ("--draft", "http://draft", "--assistant", "http://one")
+
+
+def lines(path: Path, *rows: object) -> str:
+    """A file of JSON lines; its path."""
+    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    return str(path)
+
+
+def words(result: Result) -> str:
+    """What was printed, as one line, without typer's frame around an error."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", result.stdout + result.stderr)
 
 
 def cosd(*arguments: str, **options: Any) -> Result:

@@ -8,7 +8,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from cosd_api.cli.data import progress
+from cosd_api.cli.data import progress, resumable
 from cosd_api.cli.guard import guarded, say
 from cosd_api.cli.options import (
     AssistantModels,
@@ -22,7 +22,6 @@ from cosd_api.report.terminal import visible
 from cosd_api.training.collect import OnError, collect
 from cosd_api.training.examples import read_examples
 from cosd_api.training.samples import Samples
-from cosd_providers.errors import ProviderError
 
 __all__ = ["run_collect"]
 
@@ -84,36 +83,17 @@ def run_collect(
                     on_error=on_error,
                 )
 
-        try:
+        with resumable(output):
             samples = anyio.run(work)
-        except (KeyboardInterrupt, ProviderError):
-            if output.exists():
-                say(f"what was done is in {output}: the same command goes on from there")
-            raise
-        _show(samples, output)
+        _show(samples)
+        say(f"wrote {output}")
 
 
-def _show(samples: Samples, output: Path) -> None:
+def _show(samples: Samples) -> None:
     for warning in samples.warnings:
         say(f"note: {warning}")
     for one in samples.failed[:_SHOWN]:
-        say(f"left out an example: {one.error}")
+        say(f"left out example {one.number}: {one.error}")
     if len(samples.failed) > _SHOWN:
         say(f"left out {len(samples.failed) - _SHOWN} more")
-    assistants = sum(samples.decisive().label)
-    rows = [
-        (len(samples.examples), f"examples in {output}"),
-        (samples.positions, "places where both models were compared"),
-        (samples.agreeing, "agreeing: both would have written the same"),
-        (samples.labelled - assistants, "labelled 0: they differ, and the draft is right"),
-        (assistants, "labelled 1: they differ, and the assistant is right"),
-        (samples.dropped, "dropped: they differ, and neither is right"),
-        (samples.skipped, "skipped: places that could not be compared"),
-        (len(samples.failed), "failed: examples that were left out"),
-    ]
-    rows += [
-        (one.requests, f"requests to the {name}: {one.billed_tokens} tokens") for name, one in samples.usage.items()
-    ]
-    width = max(len(str(count)) for count, _ in rows)
-    for count, words in rows:
-        print(visible(f"{count:>{width}} {words}"))
+    print(visible(samples.report()), flush=True)

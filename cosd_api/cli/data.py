@@ -1,4 +1,4 @@
-"""Files that commands train and tune on: decision samples, or examples that are asked about first."""
+"""What commands train and tune on: decision samples, or examples that are asked about first; and their options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,8 +19,26 @@ from cosd_api.training.examples import Example, read_examples
 from cosd_api.training.kept import holds_samples
 from cosd_api.training.samples import Samples
 from cosd_providers.contract import Provider
+from cosd_providers.errors import ContextLengthError, ProviderError
 
-__all__ = ["progress", "samples_of"]
+__all__ = ["Data", "KeptSamples", "MaybeAssistantUrls", "MaybeDraftUrl", "progress", "resumable", "samples_of"]
+
+Data = Annotated[
+    Path,
+    typer.Argument(metavar="DATA", help="Samples that were collected, or examples, which are asked about first."),
+]
+MaybeDraftUrl = Annotated[
+    str | None,
+    typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the model that writes, where it is asked."),
+]
+MaybeAssistantUrls = Annotated[
+    list[str] | None,
+    typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model, likewise."),
+]
+KeptSamples = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keeps what is asked about examples; what is in it is not asked about again."),
+]
 
 
 async def samples_of(
@@ -55,6 +74,22 @@ async def _collected(
         raise typer.BadParameter(words, param_hint="DATA")
     with progress("asking about examples") as shown:
         return await collect(examples, draft=draft, assistant=assistants, path=keep, progress=shown)
+
+
+@contextmanager
+def resumable(kept: Path | None) -> Iterator[None]:
+    """Says, where work is interrupted or a server fails, at which example that was and how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, ProviderError) as error:
+        if kept is not None and kept.exists():
+            say(f"what was done is in {kept}: the same command goes on from there")
+        notes = getattr(error, "__notes__", [])  # at which example it was
+        if notes and isinstance(error, ContextLengthError):
+            say("cosd collect --on-error skip leaves out examples that are too long")
+        for note in notes:
+            say(note)
+        raise
 
 
 @contextmanager

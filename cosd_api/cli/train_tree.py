@@ -9,44 +9,27 @@ from typing import Annotated
 import anyio
 import typer
 
-from cosd_api.cli.data import samples_of
+from cosd_api.cli.data import Data, KeptSamples, MaybeAssistantUrls, MaybeDraftUrl, resumable, samples_of
 from cosd_api.cli.guard import guarded, say
 from cosd_api.cli.options import AssistantModels, DraftModel, all_connected, check_writable, connected
 from cosd_api.report.terminal import visible
 from cosd_api.training.growing import DEEPEST, check_sklearn
 from cosd_api.training.tree import train_tree
-from cosd_providers.errors import ProviderError
 
 __all__ = ["run_train_tree"]
 
 
 def run_train_tree(
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Samples that were collected, or examples, which are asked about first."),
-    ],
+    data: Data,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="Gets the tree; one that is there is replaced."),
     ],
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the model that writes, where it is asked."
-        ),
-    ] = None,
-    assistant: Annotated[
-        list[str] | None,
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model, likewise."),
-    ] = None,
+    draft: MaybeDraftUrl = None,
+    assistant: MaybeAssistantUrls = None,
     draft_model: DraftModel = None,
     assistant_model: AssistantModels = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Keeps what is asked about examples; what is in it is not asked about again."
-        ),
-    ] = None,
+    samples: KeptSamples = None,
     depth: Annotated[
         int | None,
         typer.Option(
@@ -77,12 +60,8 @@ def run_train_tree(
         check_writable(output, "--output", data, samples)
         writer = None if draft is None else connected(draft, draft_model, None, "--draft")
         others = all_connected(assistant or [], assistant_model or [], None)
-        try:
+        with resumable(samples):
             found = anyio.run(samples_of, data, writer, others, samples)
-        except (KeyboardInterrupt, ProviderError):
-            if samples is not None and samples.exists():
-                say(f"what was done is in {samples}: the same command goes on from there")
-            raise
         training = train_tree(
             found,
             depth=depth,

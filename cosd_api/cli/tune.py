@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,47 +10,36 @@ import anyio
 import typer
 from rich.console import Console
 
-from cosd_api.cli.data import progress, samples_of
+from cosd_api.cli.data import (
+    Data,
+    KeptSamples,
+    MaybeAssistantUrls,
+    MaybeDraftUrl,
+    progress,
+    resumable,
+    samples_of,
+)
 from cosd_api.cli.guard import guarded, say
 from cosd_api.cli.options import AssistantModels, DraftModel, MaxTokens, all_connected, check_writable, connected
 from cosd_api.fusion import DEFAULT_MAX_TOKENS
-from cosd_api.report.heatmap import Heatmap, check_plots, heatmap, save_heatmaps
+from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour
-from cosd_api.training.answers import AnswerTuning, tune_answers
-from cosd_api.training.evaluation import lacking, places_of
-from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid
-from cosd_api.training.growing import check_sklearn
-from cosd_api.training.samples import Samples
-from cosd_api.training.tuning import Tuning, tune
+from cosd_api.training.answers import tune_answers
+from cosd_api.training.grid import QUARTERS, check_grid
+from cosd_api.training.growing import COMPARING, check_sklearn
+from cosd_api.training.tuned import Tuned
+from cosd_api.training.tuning import tune
 
 __all__ = ["run_tune"]
 
-_WIDTH = 80
-
 
 def run_tune(
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Samples that were collected, or examples, which are asked about first."),
-    ],
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the model that writes, where it is asked."
-        ),
-    ] = None,
-    assistant: Annotated[
-        list[str] | None,
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model, likewise."),
-    ] = None,
+    data: Data,
+    draft: MaybeDraftUrl = None,
+    assistant: MaybeAssistantUrls = None,
     draft_model: DraftModel = None,
     assistant_model: AssistantModels = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Keeps what is asked about examples; what is in it is not asked about again."
-        ),
-    ] = None,
+    samples: KeptSamples = None,
     alpha: Annotated[
         list[float] | None, typer.Option(help="An alpha to try; may be repeated. By default 0.25, 0.5, 0.75 and 1.")
     ] = None,
@@ -81,7 +70,7 @@ def run_tune(
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
         # Whatever may be missing is said before anything long runs.
         check_grid(alphas, betas)
-        check_sklearn()
+        check_sklearn(COMPARING)
         if png is not None:
             check_plots()
             check_writable(png, "--png", data, samples)
@@ -92,10 +81,8 @@ def run_tune(
 
         async def work() -> None:
             found = await samples_of(data, writer, others, samples)
-            tuned = tune(found, alphas=alphas, betas=betas, folds=folds, seed=seed)
-            panels = [_panel("decision accuracy", tuned)]
-            _show(panels[0], _decisions(tuned), _comparison(tuned, found))
-            best = tuned.best
+            results: list[Tuned] = [tune(found, alphas=alphas, betas=betas, folds=folds, seed=seed)]
+            _show(results[0])
             if answers and writer is not None:
                 with progress("fusing") as shown:
                     answered = await tune_answers(
@@ -110,79 +97,29 @@ def run_tune(
                         progress=shown,
                         seed=seed,
                     )
-                panels.append(_panel("right answers", answered))
-                print()
-                _show(panels[1], _answers(answered))
-                best = answered.best
-            first, second = (repr(bound).removesuffix(".0") for bound in (best.alpha, best.beta))  # to the last digit
-            print(f"\nTo use it: cosd fuse ... --alpha {first} --beta {second}")
+                results.append(answered)
+                _show(answered)
+            _recommend(results[-1])  # right answers are what is wanted
             if png is not None:
-                save_heatmaps(panels, png)
+                save_heatmaps([one.panel for one in results], png)
                 say(f"wrote {png}")
 
-        anyio.run(work)
+        with resumable(samples):
+            anyio.run(work)
 
 
-def _panel(title: str, tuned: Tuned) -> Heatmap:
-    return Heatmap(title, tuned.accuracy, (tuned.best.alpha, tuned.best.beta))
-
-
-def _show(panel: Heatmap, *texts: str) -> None:
+def _show(tuned: Tuned) -> None:
+    """Its report without the recommendation, with colours in the map; and what speaks against it."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(heatmap(panel, colour=has_colour(console)))
-    for text in texts:
-        print(f"\n{text}")
+    console.print(heatmap(tuned.panel, colour=has_colour(console)))
+    print(f"\n{tuned.told()}\n", flush=True)
+    for warning in tuned.warnings:
+        say(f"note: {warning}")
 
 
-def _decisions(tuned: Tuning) -> str:
-    places = f"{_count(tuned.labelled, 'place')} of {_count(tuned.examples, 'example')}"
-    right = f"With it {tuned.best_accuracy:.1%} of the decisions are right"
-    return _filled(
-        f"{_recommended(tuned)} {right}{_interval(tuned)}, at {places} where just one of the models is.", tuned
-    )
-
-
-def _answers(tuned: AnswerTuning) -> str:
-    kept = tuned.acceptance_rate[tuned.best.alpha][tuned.best.beta]
-    right = f"With it {tuned.best_accuracy:.1%} of {_count(tuned.examples, 'answer')} are right"
-    words = f"{_recommended(tuned)} {right}{_interval(tuned)}, and {kept:.0%} of the draft's tokens are kept."
-    return _filled(words, tuned)
-
-
-def _recommended(tuned: Tuned) -> str:
-    return f"Recommended: alpha {tuned.best.alpha:g} and beta {tuned.best.beta:g}."
-
-
-def _interval(tuned: Tuned) -> str:
-    if tuned.interval is None:
-        return ""
-    low, high = tuned.interval
-    if low == high:  # nothing else is in the data to be drawn
-        return " (no interval: all examples say the same)"
-    return f" (95 % interval: {low:.1%} to {high:.1%})"
-
-
-def _filled(words: str, tuned: Tuned) -> str:
-    """The words, and how much is to be thought of them."""
-    if tuned.best == PAPER:
-        words += " It is the paper's own pair."
-    elif tuned.gain_interval is not None:
-        low, high = (f"{100 * bound:+.1f}" for bound in tuned.gain_interval)
-        words += (
-            f" That is {100 * tuned.gain:+.1f} points against the paper's (0.5, 0.5) (95 % interval: {low} to {high})."
-        )
-    if tuned.best_share is None:
-        words += " It is a single example, which tells nothing of others."
-    else:
-        words += f" It came out best in {tuned.best_share:.0%} of {tuned.resamples} resamples of the examples."
-    return textwrap.fill(words, _WIDTH)
-
-
-def _comparison(tuned: Tuning, samples: Samples) -> str:
-    if tuned.comparison is not None:
-        return str(tuned.comparison)
-    return textwrap.fill(f"Nothing is compared on held-out examples: {lacking(places_of(samples))}.", _WIDTH)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _recommend(tuned: Tuned) -> None:
+    print(tuned.advice())
+    if tuned.recommended == tuned.best:
+        alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # every digit
+        print(f"To use it: cosd fuse ... --alpha {alpha} --beta {beta}")
+    sys.stdout.flush()

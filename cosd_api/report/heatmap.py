@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from cosd_api.errors import SettingError
+from cosd_api.training.panel import Heatmap, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,63 +26,14 @@ _DOTS = 200  # of the PNG, for each inch
 _CELL = 0.8  # inches, at least
 
 
-@dataclass(frozen=True, slots=True)
-class Heatmap:
-    """One panel: a number for every pair of alpha and beta.
-
-    Attributes:
-        title: what the numbers are.
-        values: from 0 to 1, by alpha and then by beta; every alpha has the same betas.
-        best: the recommended alpha and beta, which are marked.
-    """
-
-    title: str
-    values: Mapping[float, Mapping[float, float]]
-    best: tuple[float, float]
-
-    @property
-    def alphas(self) -> list[float]:
-        """In ascending order."""
-        return sorted(self.values)
-
-    @property
-    def betas(self) -> list[float]:
-        """In ascending order."""
-        return sorted(next(iter(self.values.values())))
-
-    def shades(self) -> Callable[[float], float]:
-        """How light a value is drawn, from 0 (the lowest of the panel) to 1; all alike are the lightest."""
-        everything = [value for row in self.values.values() for value in row.values()]
-        low, high = min(everything), max(everything)
-        return lambda value: (value - low) / (high - low) if high > low else 1.0
-
-
 def heatmap(panel: Heatmap, *, colour: bool) -> Text:
-    """The panel as lines of text: alpha to the right and beta upwards, in percent, the recommended pair with a `*`.
-
-    In colour the cells are shaded, too; nothing is told by colour alone.
-    """
-    head, cell = max(len("beta"), *(len(f"{beta:g}") for beta in panel.betas)), _width(panel)
-    shade = panel.shades()
-    text = Text(f"{panel.title}, in % (* recommended)\n{'beta':>{head}}\n")
-    for beta in reversed(panel.betas):
-        text.append(f"{beta:>{head}g} ")
-        for alpha in panel.alphas:
-            value, mark = panel.values[alpha][beta], "*" if (alpha, beta) == panel.best else ""
-            style = _style(shade(value), best=bool(mark)) if colour else ""
-            text.append(f"{mark + _percent(value):>{cell - 1}} ", style)
-        text.append("\n")
-    text.append(" " * head + " " + "".join(f"{alpha:>{cell - 1}g} " for alpha in panel.alphas) + " alpha")
+    """The panel as lines of text. In colour the cells are shaded, too; nothing is told by colour alone."""
+    words, cells = panel.laid_out()
+    text, shade = Text(words), panel.shades()
+    if colour:
+        for cell in cells:
+            text.stylize(_style(shade(cell.value), best=cell.best), cell.start, cell.stop)
     return text
-
-
-def _width(panel: Heatmap) -> int:
-    """Of a cell: its value and its mark, or the alpha below it, and a space on either side."""
-    return max(len("*100.0"), *(len(f"{alpha:g}") for alpha in panel.alphas)) + 2
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def _style(shade: float, *, best: bool) -> str:
@@ -142,14 +93,14 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
     axes.tick_params(length=0, labelsize=11)
     axes.set_xlabel("alpha", fontsize=12)
     axes.set_ylabel("beta", fontsize=12)
-    axes.set_title(f"{panel.title}, in %\nframed: recommended", fontsize=12)
+    axes.set_title(f"{panel.title}, in %\nframed: best", fontsize=12)
     for spine in axes.spines.values():
         spine.set_visible(False)
     for x, alpha in enumerate(alphas):
         for y, beta in enumerate(betas):
             best = (alpha, beta) == panel.best
             look: dict[str, Any] = {"color": "black" if shades[y][x] > 0.5 else "white", "fontsize": 12}
-            axes.text(x, y, _percent(panel.values[alpha][beta]), ha="center", va="center", weight=_weight(best), **look)
+            axes.text(x, y, percent(panel.values[alpha][beta]), ha="center", va="center", weight=_weight(best), **look)
     x, y = alphas.index(panel.best[0]), betas.index(panel.best[1])
     # Black within white is seen on every shade.
     for inset, colour, width in ((0.04, "white", 5.0), (0.04, "black", 2.5)):

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
@@ -17,6 +17,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import Prompt, check_count, check_unit, refuse
 from cosd_api.training.examples import Example, checked_examples
 from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, check_numpy, chosen, gridded
+from cosd_api.training.wording import counted
 from cosd_api.verification import RuleVerifier
 from cosd_providers.contract import Provider
 from cosd_providers.messages import OnSpecialTokens
@@ -33,7 +34,7 @@ _Pair = tuple[float, float]
 
 
 class AnswerTuning(Tuned):
-    """How many fused answers are right, and the pair to use: `Fusion(..., verifier=tuning.best)`.
+    """How many fused answers are right, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
     `accuracy` is the part of the answers that are right, and `examples` all that were asked.
 
@@ -44,8 +45,15 @@ class AnswerTuning(Tuned):
             one before it did, and is contested at no other place, the answer is the same.
     """
 
+    counts_what: ClassVar[str] = "answers"
+
     acceptance_rate: dict[float, dict[float, float]]
     fused: int
+
+    def _about_best(self) -> str:
+        kept = self.acceptance_rate[self.best.alpha][self.best.beta]
+        right = f"With it {self.best_accuracy:.1%} of {counted(self.examples, 'answer')} are right{self._in_words()}"
+        return f"{super()._about_best()} {right}, and {kept:.0%} of the draft's tokens are kept."
 
 
 def is_right(example: Example, text: str) -> bool:
@@ -110,7 +118,7 @@ async def tune_answers(
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)
     check_numpy()
-    asked = checked_examples(examples)
+    asked = [*checked_examples(examples).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     asking = _Asking(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]

@@ -73,7 +73,7 @@ async def collect(
         SettingError: there are no examples, or one is none; more than one assistant; a file that is of something else,
             of other models or broken, none of which is touched.
         UnsupportedError: an endpoint cannot be asked so; found before the first example.
-        ProviderError: an endpoint failed.
+        ProviderError: an endpoint failed; a note with it (`__notes__`) says at which example.
         OSError: the file cannot be read or written.
     """
     wanted = checked_examples(examples)
@@ -94,7 +94,7 @@ async def collect(
             if file is not None:
                 run.write = _opened(stack, file, kept, header)
             await run.ask(wanted, kept.examples if isinstance(kept, Kept) else (), concurrency, progress)
-    return run.samples(wanted, header)
+    return run.samples([*wanted.values()], header)
 
 
 def _read(file: Path | None) -> Kept | Lines:
@@ -153,16 +153,18 @@ class _Run:
         self._done: dict[str, ExampleSamples] = {}
         self._failed: dict[str, Failure] = {}
         self._warnings: dict[str, None] = {}
+        self._there = 0
 
     async def ask(
-        self, wanted: Sequence[Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
+        self, wanted: Mapping[int, Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
     ) -> None:
-        """Asks about what is wanted and not among what is kept."""
+        """Asks about what is wanted, by number, and not among what is kept."""
         before = {one.example.key: one for one in kept}
-        for example in wanted:
+        for example in wanted.values():
             if (one := before.get(example.key)) is not None:
                 self._done[example.key] = one.model_copy(update={"example": example})  # its target may be another
-        waiting = deque(example for example in wanted if example.key not in self._done)
+        self._there = len(self._done)
+        waiting = deque((number, example) for number, example in wanted.items() if example.key not in self._done)
         tell = progress or _silence
         tell(len(self._done), len(wanted))
         errors: list[Exception] = []
@@ -170,7 +172,7 @@ class _Run:
         async def work() -> None:
             while waiting:
                 try:
-                    await self._take(waiting.popleft())
+                    await self._take(*waiting.popleft())
                     tell(len(self._done) + len(self._failed), len(wanted))
                 except Exception as error:  # noqa: BLE001 - a full disk's, or the caller's own: raised below, as it is
                     errors.append(error)
@@ -183,13 +185,14 @@ class _Run:
         if errors:
             raise errors[0]
 
-    async def _take(self, example: Example) -> None:
+    async def _take(self, number: int, example: Example) -> None:
         try:
             one = await self._ask(example)
         except ProviderError as error:
             if not self._skips:
+                error.add_note(f"at example {number} of those that were given")
                 raise
-            self._failed[example.key] = Failure(example=example, error=str(error))
+            self._failed[example.key] = Failure(number=number, example=example, error=str(error))
             return
         self.write(one)
         self._done[example.key] = one
@@ -211,7 +214,7 @@ class _Run:
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
         """What came of it."""
         names = (header.draft.name, header.assistant.name)
-        return Samples(
+        found = Samples(
             examples=tuple(self._done[one.key] for one in wanted if one.key in self._done),
             draft=header.draft,
             assistant=header.assistant,
@@ -219,7 +222,12 @@ class _Run:
             failed=tuple(self._failed[one.key] for one in wanted if one.key in self._failed),
             usage={name: EndpointUsage.of(ledger) for name, ledger in zip(names, self._ledgers, strict=True)},
             warnings=tuple(self._warnings),
+            there=self._there,
         )
+        if not found.positions or found.agreeing < found.positions:
+            return found
+        same = f"the two models agree at all {found.positions} places: are they the same model?"
+        return found.model_copy(update={"warnings": (*found.warnings, same)})
 
 
 def _silence(_done: int, _all: int) -> None:

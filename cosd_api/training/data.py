@@ -5,20 +5,40 @@ A line is whole when it ends in a line feed, or is JSON as it is. A crash can on
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Literal, Self, cast
 
 from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 
-__all__ = ["BOM", "Appender", "Line", "Lines", "lines_of", "problem", "wrong"]
+__all__ = ["BOM", "SAMPLES", "Appender", "Line", "Lines", "kind_of", "lines_of", "problem", "what_it_is", "wrong"]
 
 BOM = b"\xef\xbb\xbf"  # what some editors put before a text
+SAMPLES: Literal["cosd-samples"] = "cosd-samples"
+"""What a file of samples says that it is."""
+
+_HEAD = 300  # bytes, in which a file says what it is
+_KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
+_LOOKS: Mapping[str, str] = {
+    r"\s*\[": "array",
+    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"text"': "result",
+    r'\s*\{\s*"prompt"': "examples",
+}
+_KINDS: Mapping[str, str] = {
+    "tree": "a decision tree, which cosd fuse --tree takes",
+    "cosd-trace": "the trace of an answer, which cosd explain takes",
+    SAMPLES: "a file of samples, which cosd train-tree and cosd tune take",
+    "array": "one JSON array, and not an object on each line",
+    "result": "the result of a fusion, as cosd fuse --json prints it",
+    "examples": "a file of examples, which cosd collect takes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,24 @@ class Lines:
     size: int = 0
     rest: bytes = b""
     ended: bool = True
+
+
+def kind_of(path: str | Path) -> str | None:
+    """What a file is, by how it begins; None where that tells nothing. What is in it is not looked at.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        head = file.read(_HEAD).removeprefix(BOM).decode(errors="replace")
+    if (said := _KIND.match(head)) is not None:
+        return said[1]
+    return next((kind for looks, kind in _LOOKS.items() if re.match(looks, head)), None)
+
+
+def what_it_is(kind: str | None, *, wanted: str) -> str | None:
+    """What a file of some kind is and which command takes it; None where it is what is wanted, or not known."""
+    return None if kind is None or kind == wanted else _KINDS.get(kind)
 
 
 def lines_of(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
@@ -85,7 +123,7 @@ def _words(error: Exception) -> str:
         case UnicodeDecodeError():
             return f"it is not UTF-8 text at byte {error.start}"
         case json.JSONDecodeError():
-            return f"it is no JSON ({error.msg} at character {error.pos + 1})"
+            return f"it is no JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})"
         case RecursionError():
             return "it is nested too deeply"
         case _:
@@ -104,7 +142,13 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
         error: what it was found by.
         known: the fields that a line may have.
     """
-    first = error.errors(include_url=False, include_input=False)[0]
+    found = error.errors(include_url=False, include_input=False)
+    for one in found:  # of a field that is misspelt, that the right one is missing says less
+        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
+            name = str(one["loc"][0])
+            if near := difflib.get_close_matches(name, known, 1):
+                return f"it has the unknown field {name!r}; did you mean {near[0]!r}?"
+    first = found[0]
     where = ".".join(map(str, first["loc"]))
     match first["type"]:
         case "missing":

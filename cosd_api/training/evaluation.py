@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.errors import SettingError
-from cosd_api.training.grid import PAPER, QUARTERS, check_grid
+from cosd_api.training.grid import ENOUGH_EXAMPLES, PAPER, QUARTERS, check_grid
 from cosd_api.training.samples import Label, Samples
 from cosd_api.verification import RuleVerifier
 
@@ -41,9 +41,6 @@ __all__ = [
 
 ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
 DEFAULT_RULE, TUNED_RULE, TREE = "rule (0.5, 0.5)", "tuned rule", "tree"
-
-ENOUGH_EXAMPLES = 5
-"""From so many examples on an estimate on held-out ones says something."""
 
 Decide = Callable[[float, float], bool]
 """Whether the assistant's word replaces the draft's, given `(p, q)`: the `fires` of a verifier."""

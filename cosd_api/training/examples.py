@@ -13,13 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 
 from cosd_api.errors import SettingError
 from cosd_api.settings import check_prompt
-from cosd_api.training.data import lines_of, problem, wrong
+from cosd_api.training.data import kind_of, lines_of, problem, what_it_is, wrong
 from cosd_providers.messages import Message
 
 __all__ = ["Example", "ExampleSamples", "Label", "Sample", "checked_examples", "read_examples"]
 
 Label = Literal[0, 1]
 """Whose word stands: 0 the draft's, 1 the assistant's."""
+_FORM = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -111,9 +112,11 @@ def read_examples(path: str | Path) -> list[Example]:
 
     Raises:
         OSError: it cannot be read.
-        SettingError: it has none, or a line is none; the words say which.
+        SettingError: it has none, or a line is none; the words say which, and of a file of another kind what it is.
     """
     path = Path(path)
+    if (what := what_it_is(kind_of(path), wanted="examples")) is not None:
+        raise SettingError(f"{path} is {what}. Give examples: {_FORM}")
     found: list[Example] = []
     for line in lines_of(path, may_be_cut=False).lines:
         try:
@@ -121,12 +124,12 @@ def read_examples(path: str | Path) -> list[Example]:
         except ValidationError as error:
             raise wrong(path, line.number, problem(error, [*Example.model_fields])) from None
     if not found:
-        raise SettingError(f'{path} is empty: give lines such as {{"prompt": "2 + 2 =", "answer": " 4"}}')
+        raise SettingError(f"{path} is empty: give {_FORM}")
     return found
 
 
-def checked_examples(given: Iterable[Example | Mapping[str, Any]]) -> list[Example]:
-    """Examples as such; one that is there more than once counts once.
+def checked_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Example]:
+    """Examples by their number among those given, from 1; one that is there more than once counts once.
 
     Raises:
         SettingError: there are none, or one is none; the words say which.
@@ -134,16 +137,19 @@ def checked_examples(given: Iterable[Example | Mapping[str, Any]]) -> list[Examp
     several: object = given
     if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
         raise SettingError(f"examples must be several Example or dictionaries, not {type(given).__name__}")
-    found: dict[str, Example] = {}
+    found: dict[int, Example] = {}
+    keys: set[str] = set()
     for at, one in enumerate(given):
         try:
             example = one if isinstance(one, Example) else Example.model_validate(one)
         except ValidationError as error:
             raise SettingError(f"examples[{at}]: {problem(error, [*Example.model_fields])}") from None
-        found.setdefault(example.key, example)
+        if example.key not in keys:
+            found[at + 1] = example
+        keys.add(example.key)
     if not found:
         raise SettingError("there are no examples: there is nothing to ask about")
-    return [*found.values()]
+    return found
 
 
 def sha256(value: object) -> str:

@@ -6,69 +6,25 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
+from cosd_api.training.tuned import PAPER, Interval, Tuned
 from cosd_api.verification import RuleVerifier
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["PAPER", "QUARTERS", "Tuned", "check_grid", "check_numpy", "chosen", "gridded"]
+__all__ = ["ENOUGH_EXAMPLES", "PAPER", "QUARTERS", "Tuned", "check_grid", "check_numpy", "chosen", "gridded"]
 
-PAPER = RuleVerifier(alpha=0.5, beta=0.5)
-"""What the paper settled on."""
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
+ENOUGH_EXAMPLES = 5
+"""From so many examples on an estimate on held-out ones says something."""
 
-Interval = tuple[float, float]
 _TAILS = (2.5, 97.5)  # per cent: what lies between is the 95 % interval
 _BLOCK = 4_000_000  # examples drawn at a time: some 100 MB
-
-
-class Tuned(BaseModel):
-    """How right the rule is at each pair of a grid, and the pair to use.
-
-    The interval is that of a pair that was chosen for doing best on these very examples: with new ones it does a little
-    worse, which the bootstrap does not show.
-
-    Attributes:
-        accuracy: by alpha, then by beta, in [0, 1].
-        best: the recommended pair: the most accurate one. Of several it is the nearest to the paper's (0.5, 0.5), by
-            the sum of both differences; of those the one with the smaller alpha, which asks less, and then with the
-            greater beta.
-        interval: of its accuracy, 95 %, by bootstrap over examples; None with a single example, which tells nothing of
-            others.
-        paper: accuracy of (0.5, 0.5), on the grid or not.
-        gain_interval: of `gain`, likewise, both pairs being judged on the same resampled examples.
-        best_share: in what part of the resamples the recommended pair is the recommended one again; None likewise.
-        examples: how many there are of use.
-        resamples: how often the bootstrap drew as many of them.
-        seed: of those draws.
-    """
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-
-    accuracy: dict[float, dict[float, float]]
-    best: RuleVerifier
-    interval: Interval | None
-    paper: float
-    gain_interval: Interval | None
-    best_share: float | None
-    examples: int
-    resamples: int
-    seed: int
-
-    @property
-    def best_accuracy(self) -> float:
-        """Accuracy of the recommended pair."""
-        return self.accuracy[self.best.alpha][self.best.beta]
-
-    @property
-    def gain(self) -> float:
-        """By how much it is more accurate than the paper's (0.5, 0.5)."""
-        return self.best_accuracy - self.paper
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
@@ -152,7 +108,18 @@ def chosen(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: 
         examples=len(counts),
         resamples=resamples,
         seed=seed,
+        warnings=_about_few(len(counts)),
     )
+
+
+def _about_few(examples: int) -> tuple[str, ...]:
+    if examples >= ENOUGH_EXAMPLES:
+        return ()
+    words = (
+        "a single example tells nothing of others" if examples == 1 else f"{examples} examples tell little of others"
+    )
+    interval = "" if examples == 1 else ", and so does an interval of so few"
+    return (f"{words}{interval}: give at least {ENOUGH_EXAMPLES}",)
 
 
 def _shares(sums: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,10 +12,12 @@ from cosd_api.training.evaluation import Fit, Place, Score, held_out
 from cosd_api.verification import TreeVerifier
 from cosd_api.verification.tree import Node
 
-__all__ = ["DEEPEST", "ClassWeight", "Growing", "Grown", "check_sklearn", "nodes_of", "sklearn_version"]
+__all__ = ["COMPARING", "DEEPEST", "ClassWeight", "Growing", "Grown", "check_sklearn", "nodes_of", "sklearn_version"]
 
 ClassWeight = Literal["balanced"]
 
+COMPARING = "comparing the rule with a tree on held-out examples"
+"""What tuning needs scikit-learn for."""
 DEEPEST = 12
 """Its 4096 leaves and what is above them are still read as a tree."""
 _DEPTHS = (1, 2, 3, 4)
@@ -73,6 +75,12 @@ class Growing:
                 raise SettingError(f"{name} must be at most {most}, not {value}")
         if self.class_weight not in ("balanced", None):
             raise SettingError(f"class_weight must be 'balanced' or None, not {self.class_weight!r}")
+
+    @property
+    def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
+        """Which of the two are not to be chosen."""
+        depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
+        return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
         """What depth and leaf size are chosen by: that which the class weights make a tree learn."""
@@ -164,8 +172,11 @@ def nodes_of(classifier: Any) -> tuple[Node, ...]:  # Any: scikit-learn has no t
     return tuple(map(Node.model_validate, nodes))
 
 
-def check_sklearn() -> None:
+def check_sklearn(purpose: str = "training a tree") -> None:
     """Sees whether trees can be grown: before anything that takes long.
+
+    Args:
+        purpose: what they are for, in words.
 
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
@@ -175,7 +186,7 @@ def check_sklearn() -> None:
     except ModuleNotFoundError as error:
         if error.name != "sklearn":
             raise
-        raise SettingError('training a tree needs scikit-learn: pip install "cosd-api[train]"') from None
+        raise SettingError(f'{purpose} needs scikit-learn: pip install "cosd-api[train]"') from None
 
 
 def sklearn_version() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,15 +12,13 @@ from pydantic import Field, ValidationError
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
-from cosd_api.training.data import BOM, Line, Lines, lines_of, problem, wrong
+from cosd_api.training.data import SAMPLES, Line, Lines, kind_of, lines_of, problem, what_it_is, wrong
 from cosd_api.training.examples import Example, ExampleSamples, Record, Sample
 from cosd_api.version import __version__
 
 __all__ = ["Header", "Kept", "holds_samples", "line_of"]
 
-_KIND: Literal["cosd-samples"] = "cosd-samples"
-_START = f'{{"kind":"{_KIND}"'.encode()
-_HEAD = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"kind"\s*:\s*"%s"' % _KIND.encode())  # of other programs, too
+_START = f'{{"kind":"{SAMPLES}"'.encode()
 _HINT = ". Take the line out: its example is asked about again"
 _OTHER = "give collect another file, or move this one away"
 
@@ -38,7 +35,7 @@ class Header(Record):
         library_version: of cosd-api.
     """
 
-    kind: Literal["cosd-samples"] = _KIND
+    kind: Literal["cosd-samples"] = SAMPLES
     schema_version: Literal[1] = 1
     draft: Endpoint
     assistant: Endpoint
@@ -101,10 +98,15 @@ class Kept:
             OSError: it cannot be read.
             SettingError: it is another file, or a newer one, or a line is broken.
         """
-        with path.open("rb") as file:
-            if file.read(len(_START)).removeprefix(BOM).lstrip()[:1] not in (b"", b"{"):
-                raise _another(path)
-        lines = lines_of(path, may_be_cut=True, hint=_HINT)
+        kind = kind_of(path)
+        if what_it_is(kind, wanted=SAMPLES) is not None:
+            raise _another(path)
+        try:
+            lines = lines_of(path, may_be_cut=True, hint=_HINT)
+        except SettingError:
+            if kind != SAMPLES:  # none of its lines is an example's
+                raise _another(path) from None
+            raise
         if not lines.lines:
             if not lines.rest.startswith(_START[: len(lines.rest)]):
                 raise _another(path)
@@ -131,16 +133,17 @@ def holds_samples(path: str | Path) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    with Path(path).open("rb") as file:
-        return _HEAD.match(file.read(100)) is not None
+    return kind_of(path) == SAMPLES
 
 
 def _another(path: Path) -> SettingError:
-    return SettingError(f"{path} is no file of samples, and is left as it is: {_OTHER}")
+    what = what_it_is(kind_of(path), wanted=SAMPLES)
+    told = "" if what is None else f" (it is {what})"
+    return SettingError(f"{path} is no file of samples, and is left as it is{told}: {_OTHER}")
 
 
 def _header(path: Path, line: Line) -> Header:
-    if line.fields.get("kind") != _KIND:
+    if line.fields.get("kind") != SAMPLES:
         raise _another(path)
     version = line.fields.get("schema_version")
     if isinstance(version, int) and version > Header.model_fields["schema_version"].default:

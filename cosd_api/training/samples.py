@@ -18,13 +18,21 @@ from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint, EndpointUsage
 from cosd_api.training.examples import Example, ExampleSamples, Label, Record, Sample, sha256
 from cosd_api.training.kept import Kept
+from cosd_api.training.wording import with_notes
 
 __all__ = ["Decisive", "Example", "ExampleSamples", "Failure", "Label", "Sample", "Samples"]
 
 
 class Failure(Record):
-    """An example that could not be asked about, and why, in words."""
+    """An example that could not be asked about, and why, in words.
 
+    Attributes:
+        number: of the example among those that were given, from 1.
+        example: it.
+        error: why.
+    """
+
+    number: int
     example: Example
     error: str
 
@@ -60,6 +68,7 @@ class Samples(Record):
         failed: the examples that could not be asked about.
         usage: what was sent and billed to gather those that were not there already, by `"draft"` and `"assistant"`.
         warnings: what a reader should know, in words.
+        there: how many of the examples were in the file already.
     """
 
     examples: tuple[ExampleSamples, ...] = ()
@@ -69,6 +78,7 @@ class Samples(Record):
     failed: tuple[Failure, ...] = ()
     usage: dict[str, EndpointUsage] = Field(default_factory=dict[str, EndpointUsage])
     warnings: tuple[str, ...] = ()
+    there: int = 0
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -132,6 +142,28 @@ class Samples(Record):
                     found.label.append(sample.label)
                     found.group.append(group)
         return found
+
+    def report(self) -> str:
+        """What was counted, a line each; without the warnings, which `str()` adds."""
+        assistants = sum(self.decisive().label)
+        rows = [
+            (len(self.examples), f"examples, {self.there} of them there already" if self.there else "examples"),
+            (self.positions, "places where both models were compared"),
+            (self.agreeing, "agreeing: both would have written the same"),
+            (self.labelled - assistants, "labelled 0: they differ, and the draft is right"),
+            (assistants, "labelled 1: they differ, and the assistant is right"),
+            (self.dropped, "dropped: they differ, and neither is right"),
+            (self.skipped, "skipped: places that could not be compared"),
+            (len(self.failed), "failed: examples that were left out"),
+        ]
+        rows += [
+            (one.requests, f"requests to the {name}: {one.billed_tokens} tokens") for name, one in self.usage.items()
+        ]
+        width = max(len(str(count)) for count, _ in rows)
+        return "\n".join(f"{count:>{width}} {words}" for count, words in rows)
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
 
     def _count(self, counts: Callable[[Sample], bool]) -> int:
         return sum(counts(sample) for one in self.examples for sample in one.samples)

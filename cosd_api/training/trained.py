@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
+from textwrap import indent
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,11 +20,11 @@ from cosd_api.training.evaluation import (
 )
 from cosd_api.training.growing import Growing
 from cosd_api.training.samples import Samples
+from cosd_api.training.wording import about_dropped, counted, filled, with_notes
 from cosd_api.verification import TreeVerifier
 
 __all__ = ["Counts", "Training", "about_data", "about_tree", "about_worth"]
 
-_WIDTH = 80
 _LARGEST_SHOWN = 31  # nodes: a full tree of depth 4
 
 
@@ -63,10 +64,9 @@ class Counts(BaseModel):
 
     def __str__(self) -> str:
         return (
-            f"{_count(self.examples, 'example')}: {_count(self.draft_right, 'place')} where the draft is right and the "
-            "assistant is not, "
-            f"{self.assistant_right} the other way round; {self.agreeing} where they agree, {self.dropped} where "
-            f"neither is right, {self.skipped} that could not be judged"
+            f"{counted(self.examples, 'example')}: {counted(self.draft_right, 'place')} where the draft is right and "
+            f"the assistant is not, {self.assistant_right} the other way round; {self.agreeing} where they agree, "
+            f"{self.dropped} where neither is right, {self.skipped} that could not be judged"
         )
 
 
@@ -75,9 +75,10 @@ class Training(BaseModel):
 
     Attributes:
         tree: the verifier: `Fusion(..., verifier=training.tree)`, or `training.tree.save(path)`.
-        depth: how many questions it may ask in a row.
+        depth: how many questions it may ask in a row: a limit, which it need not come to.
         min_leaf: how many places each of its answers stands for at least.
-        chosen: whether these two were chosen on held-out examples; else they were given, or there were too few.
+        given: which of these two were given.
+        chosen: whether what was not given was chosen on held-out examples; else there were too few.
         counts: of the data.
         comparison: the tree beside the rule and the constants, on examples that were held out; None where there were
             too few. It judges how the tree was made: each fold has one of its own.
@@ -89,6 +90,7 @@ class Training(BaseModel):
     tree: TreeVerifier
     depth: int
     min_leaf: int
+    given: tuple[Literal["depth", "min_leaf"], ...] = ()
     chosen: bool
     counts: Counts
     comparison: Comparison | None
@@ -96,43 +98,44 @@ class Training(BaseModel):
 
     def report(self) -> str:
         """The data, the tree, and the comparison; without the warnings, which `str()` adds."""
-        how = "chosen on held-out examples" if self.chosen else "given, or the default for few examples"
-        parts = [
-            fill(f"{self.counts}.", _WIDTH),
-            f"Tree of depth {self.depth}, at least {self.min_leaf} to a leaf ({how}):\n\n{_outline(self.tree)}",
-            *([str(self.comparison)] if self.comparison is not None else []),
-        ]
-        return "\n\n".join(parts)
+        parts = [filled(f"{self.counts}."), filled(self._heading()), _outlined(self.tree)]
+        return "\n\n".join([*parts, *([str(self.comparison)] if self.comparison is not None else [])])
 
     def __str__(self) -> str:
-        return "\n\n".join([self.report(), *(fill(f"Note: {warning}.", _WIDTH) for warning in self.warnings)])
+        return with_notes(self.report(), self.warnings)
+
+    def _heading(self) -> str:
+        """How deep the tree is, and what it was held to."""
+        otherwise = "chosen on held-out examples" if self.chosen else "the default for few examples"
+        depth, leaf = ("given" if name in self.given else otherwise for name in ("depth", "min_leaf"))
+        first = f" ({depth})" if depth != leaf else ""
+        last = leaf if first else f"both {leaf}"
+        leaves = f"at least {counted(self.min_leaf, 'place')} to a leaf"
+        return f"Tree of depth {_depth(self.tree)}. Limits: depth {self.depth}{first}, {leaves} ({last}):"
 
 
-def _outline(tree: TreeVerifier) -> str:
-    """The tree as indented lines: one for each way that a question can go."""
+def _outlined(tree: TreeVerifier) -> str:
     if len(tree.nodes) > _LARGEST_SHOWN:
         return f"  {len(tree.nodes)} nodes, too many to show"
+    return indent(tree.outline(), "  ")
 
-    def lines(index: int, indent: str) -> list[str]:
-        node = tree.nodes[index]
-        if node.threshold is None or node.left is None or node.right is None:
-            return [f"{indent}{'replace' if node.value else 'keep'}"]
-        found: list[str] = []
-        for sign, child in (("<=", node.left), (">", node.right)):
-            below = lines(child, f"{indent}  ")
-            head = f"{indent}{node.feature} {sign} {node.threshold:.4g}"
-            found += [f"{head}: {below[0].strip()}"] if len(below) == 1 else [head, *below]
-        return found
 
-    return "\n".join(lines(0, "  "))
+def _depth(tree: TreeVerifier) -> int:
+    """How many questions it asks in a row at most."""
+    depths = [0] * len(tree.nodes)
+    for at, node in enumerate(tree.nodes):  # children stand behind their parents
+        for child in (node.left, node.right):
+            if child is not None:
+                depths[child] = depths[at] + 1
+    return max(depths)
 
 
 # What speaks against the tree.
 
 
-def about_data(pairs: int, places: Sequence[Place]) -> list[str]:
+def about_data(pairs: int, places: Sequence[Place], counts: Counts) -> list[str]:
     """What speaks against data of so many pairs of models, in words."""
-    found: list[str] = []
+    found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
     if pairs > 1:
         found.append(f"the samples are of {pairs} pairs of models, and the tree is of none of them alone")
     if (lack := lacking(places)) is not None:
@@ -169,7 +172,3 @@ def about_worth(comparison: Comparison | None, growing: Growing) -> list[str]:
             f"the tree takes at {mine.accuracy:.1%}"
         )
     return found
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -11,9 +11,10 @@ from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
 from cosd_api.training.evaluation import TREE, Comparison, Decide, Place, baselines, held_out, places_of
 from cosd_api.training.grid import QUARTERS
-from cosd_api.training.growing import ClassWeight, Growing, check_sklearn, sklearn_version
+from cosd_api.training.growing import COMPARING, ClassWeight, Growing, check_sklearn, sklearn_version
 from cosd_api.training.samples import Samples
 from cosd_api.training.trained import Counts, Training, about_data, about_tree, about_worth
+from cosd_api.training.wording import about_dropped, one_sided
 from cosd_api.verification import TreeVerifier
 from cosd_api.version import __version__
 
@@ -76,11 +77,12 @@ def train_tree(
         "library_version": __version__,
     }
     tree = TreeVerifier(nodes=grown.nodes, trained_on=trained_on)
-    warnings = (*about_data(len(pairs), places), *about_tree(tree), *about_worth(comparison, growing))
+    warnings = (*about_data(len(pairs), places, counts), *about_tree(tree), *about_worth(comparison, growing))
     return Training(
         tree=tree,
         depth=grown.depth,
         min_leaf=grown.min_leaf,
+        given=growing.given,
         chosen=grown.chosen,
         counts=counts,
         comparison=comparison,
@@ -104,7 +106,7 @@ def compare(
     Raises:
         SettingError: a value is no alpha or beta, or scikit-learn is missing.
     """
-    check_sklearn()
+    check_sklearn(COMPARING)
     return _compared(places_of(_checked(samples)), Growing(folds=folds, seed=seed), alphas, betas)
 
 
@@ -144,19 +146,11 @@ def _check_labels(counts: Counts, places: Sequence[Place]) -> None:
             f"({counts.skipped} were skipped)"
         )
     if not right:
-        raise SettingError(
-            f"there is nothing to decide: the two models agree at {counts.agreeing} places, and at {counts.dropped} "
-            "neither is right; add examples that one of them can answer and the other cannot"
-        )
-    found = {place.label for place in places}
-    if len(found) == 1:
-        samples = "the only labelled sample is" if right == 1 else f"all {right} labelled samples are"
-        mine, other = ("draft", "assistant") if found == {0} else ("assistant", "draft")
-        raise SettingError(
-            f"{samples} the {mine}'s: the {other} was never right where the {mine} was wrong; "
-            f"add examples that the {other} can answer and the {mine} cannot (if there are none, the {mine} alone is "
-            "as good)"
-        )
+        words = f"the two models agree at {counts.agreeing} places, and at {counts.dropped} neither is right"
+        more = "add examples that one of them can answer and the other cannot"
+        raise SettingError("; ".join([f"there is nothing to decide: {words}", more, *about_dropped(0, counts.dropped)]))
+    if len({place.label for place in places}) == 1:  # those where both agree included, where they are to train
+        raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
 # Where the tree comes from.

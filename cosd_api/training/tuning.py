@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cosd_api.errors import SettingError
 from cosd_api.settings import check_count
-from cosd_api.training.evaluation import Comparison, Place, places_of
+from cosd_api.training.evaluation import Comparison, Place, lacking, places_of
 from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, chosen
 from cosd_api.training.samples import Samples
 from cosd_api.training.tree import compare
+from cosd_api.training.wording import about_dropped, counted, filled, one_sided
 from cosd_api.verification import RuleVerifier
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["Tuning", "tune"]
 
 
 class Tuning(Tuned):
-    """How right the rule decides, and the pair to use: `Fusion(..., verifier=tuning.best)`.
+    """How right the rule decides, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
     `accuracy` is the part of the labelled samples that a pair decides right: it puts the assistant's word where the
     label is 1, and keeps the draft's where it is 0. `examples` are those that have such samples.
@@ -29,10 +30,24 @@ class Tuning(Tuned):
     Attributes:
         labelled: how many samples there are.
         comparison: rule, tuned rule and tree on the same held-out folds; None with too few examples.
+        lacking: what the examples lack for that, in words.
     """
+
+    counts_what: ClassVar[str] = "decisions"
 
     labelled: int
     comparison: Comparison | None
+    lacking: str | None
+
+    def told(self) -> str:
+        """What is to be thought of the best pair, and the comparison on held-out examples."""
+        lack = filled(f"Nothing is compared on held-out examples: {self.lacking}.")
+        return f"{super().told()}\n\n{self.comparison or lack}"
+
+    def _about_best(self) -> str:
+        places = f"{counted(self.labelled, 'place')} of {counted(self.examples, 'example')}"
+        right = f"With it {self.best_accuracy:.1%} of the decisions are right{self._in_words()}"
+        return f"{super()._about_best()} {right}, at {places} where just one of the models is."
 
 
 def tune(
@@ -47,7 +62,7 @@ def tune(
     """How right the rule decides at every pair of alpha and beta, and which pair to use; nothing is sent.
 
     A right decision is not yet a right answer: `tune_answers` counts those. Of pairs that are equally good the nearest
-    to the paper's (0.5, 0.5) is recommended.
+    to the paper's (0.5, 0.5) is the best; where no pair is better than that, it is recommended (`Tuning.recommended`).
 
     Args:
         samples: what `collect` gathered, one data set or several.
@@ -63,11 +78,19 @@ def tune(
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     comparison = compare(samples, alphas=alphas, betas=betas, folds=folds, seed=seed)
-    places = places_of(samples)
+    places, sets = places_of(samples), [samples] if isinstance(samples, Samples) else samples
     if not places:
-        raise SettingError(_nothing([samples] if isinstance(samples, Samples) else samples))
+        raise SettingError(_nothing(sets))
     tuned = chosen(pairs, _counts(places, [*pairs, PAPER]), resamples, seed)
-    return Tuning(**dict(tuned), labelled=len(places), comparison=comparison)
+    found = dict(tuned.model_copy(update={"warnings": (*_about_data(places, sets), *tuned.warnings)}))
+    return Tuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
+
+
+def _about_data(places: Sequence[Place], sets: Sequence[Samples]) -> list[str]:
+    """What speaks against the data, in words."""
+    labels = [place.label for place in places]
+    lacks = one_sided(labels.count(0), labels.count(1))
+    return [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
 
 
 def _counts(places: Sequence[Place], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
@@ -91,7 +114,6 @@ def _nothing(samples: Sequence[Samples]) -> str:
     )
     if not positions:
         return "there is nothing to tune on: no place of any example could be judged"
-    return (
-        f"there is nothing to tune on: of {positions} places the two models agree at {agreeing}, and are both wrong at "
-        f"{dropped}; collect examples where one of them is right and the other is not"
-    )
+    words = f"of {positions} places the two models agree at {agreeing}, and are both wrong at {dropped}"
+    more = "collect examples where one of them is right and the other is not"
+    return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from commands import Scripted, cosd, start_scripted
+from commands import Scripted, cosd, start_scripted, words
 from cosd_api import Samples
-from cosd_providers import ConnectError
+from cosd_providers import ConnectError, ContextLengthError
 from cosd_providers.testing import Fault, ScriptedProvider
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
@@ -49,19 +48,14 @@ def collect(examples: Path, output: Path, *more: str, assistants: tuple[str, ...
     return cosd("collect", str(examples), "-o", str(output), "--draft", "http://draft", *given, *more)
 
 
-def words(text: str) -> str:
-    """An error without typer's frame around it."""
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
-
-
 def test_what_was_counted_and_what_is_kept(scripted: Scripted, examples: Path, output: Path) -> None:
     done = collect(examples, output)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, f"cosd: wrote {output}\n")
     samples = Samples.load(output)
     label = samples.decisive().label
     lines = [line.split(None, 1) for line in done.stdout.splitlines()]
     assert [(int(count), words.split(":")[0]) for count, words in lines] == [
-        (3, f"examples in {output}"),
+        (3, "examples"),
         (samples.positions, "places where both models were compared"),
         (samples.agreeing, "agreeing"),
         (len(label) - sum(label), "labelled 0"),
@@ -80,7 +74,7 @@ def test_a_second_run_asks_only_what_is_missing(scripted: Scripted, examples: Pa
     with examples.open("a") as file:
         file.write('{"prompt": "S", "answer": " a"}\n')
     done = collect(examples, output)
-    assert f"4 examples in {output}" in done.stdout and "1 requests to the draft" in done.stdout
+    assert "4 examples, 3 of them there already\n" in done.stdout and "1 requests to the draft" in done.stdout
     assert scripted.providers["http://draft"].requests == 4
 
 
@@ -90,7 +84,8 @@ def test_a_server_that_fails(scripted: Scripted, examples: Path, output: Path) -
     done = collect(examples, output, "--concurrency", "1")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
-        f"cosd: what was done is in {output}: the same command goes on from there\ncosd: http://one: refused\n"
+        f"cosd: what was done is in {output}: the same command goes on from there\n"
+        "cosd: at example 2 of those that were given\ncosd: http://one: refused\n"
     )
     assert len(Samples.load(output).examples) == 1
 
@@ -99,9 +94,21 @@ def test_an_example_that_is_left_out(scripted: Scripted, examples: Path, output:
     fault = Fault(ConnectError("refused", endpoint="http://one"), request=2)
     scripted.providers["http://one"].faults = [fault]
     done = collect(examples, output, "--concurrency", "1", "--on-error", "skip")
-    assert (done.exit_code, done.stderr) == (0, "cosd: left out an example: http://one: refused\n")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        f"cosd: left out example 2: http://one: refused\ncosd: wrote {output}\n",
+    )
     assert "1 failed" in done.stdout
     assert len(Samples.load(output).examples) == 2
+
+
+def test_an_example_that_is_too_long(scripted: Scripted, examples: Path, output: Path) -> None:
+    fault = Fault(ContextLengthError("it does not fit", endpoint="http://one"), request=1)
+    scripted.providers["http://one"].faults = [fault]
+    assert collect(examples, output, "--concurrency", "1").stderr.endswith(
+        "cosd: cosd collect --on-error skip leaves out examples that are too long\n"
+        "cosd: at example 1 of those that were given\ncosd: http://one: it does not fit\n"
+    )
 
 
 def test_notes_are_on_stderr(scripted: Scripted, examples: Path, output: Path) -> None:
@@ -120,7 +127,7 @@ def test_an_endpoint_that_cannot_be_asked(scripted: Scripted, examples: Path, ou
 def test_two_assistants(scripted: Scripted, examples: Path, output: Path) -> None:
     done = collect(examples, output, assistants=("one", "two"))
     assert done.exit_code == 2
-    assert "samples are of two models, and there are 2 assistants" in words(done.stderr)
+    assert "samples are of two models, and there are 2 assistants" in words(done)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,7 @@ def test_two_assistants(scripted: Scripted, examples: Path, output: Path) -> Non
         ("", "is empty: give lines such as"),
         ('{"prompt": "Q"}\n', "line 1: it lacks 'answer'"),
         ('{"prompt": "Q", "answer": " a"}\nQ\n', "line 2: it is no JSON"),
+        ('{"kind": "cosd-samples"}\n', "is a file of samples, which cosd train-tree and cosd tune take. Give examples"),
         (None, "No such file"),
     ],
 )
@@ -139,7 +147,7 @@ def test_no_examples(scripted: Scripted, examples: Path, output: Path, content: 
         examples.write_text(content)
     done = collect(examples, output)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert expected in words(done.stderr)
+    assert expected in words(done)
     assert scripted.providers["http://draft"].requests == 0
 
 
@@ -147,14 +155,14 @@ def test_a_file_that_is_not_ours_stays_as_it_is(scripted: Scripted, examples: Pa
     before = examples.read_bytes()
     done = collect(examples, examples)
     assert done.exit_code == 2
-    assert "is no file of samples, and is left as it is" in words(done.stderr)
+    assert "is no file of samples, and is left as it is" in words(done)
     assert examples.read_bytes() == before
 
 
 def test_a_file_that_cannot_be_written(scripted: Scripted, examples: Path, tmp_path: Path) -> None:
     done = collect(examples, tmp_path / "no" / "samples.jsonl")
     assert done.exit_code == 2
-    assert "cannot be written: No such file" in words(done.stderr)
+    assert "cannot be written: No such file" in words(done)
 
 
 @posix
@@ -181,4 +189,4 @@ def test_progress_is_shown_on_a_terminal_only(examples: Path, output: Path, term
     seen = os.read(ours, 100_000)
     os.close(ours)
     assert (b"asking about examples" in seen) == terminal
-    assert b"asking" not in out and b"3 examples in " in out
+    assert b"asking" not in out and b"3 examples\n" in out

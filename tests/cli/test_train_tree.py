@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
-from commands import Scripted, cosd
+from commands import HEADER, SERVERS, Scripted, cosd, lines, words
 from cosd_api import Example, Samples, TreeVerifier, train_tree
 from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault
 
 #: Behind "Q" the draft of `scripted` writes " b" with p = 0.2, and the assistant " c" with q = 0.8.
 EXAMPLES = [{"prompt": "Q", "answer": " a c."}, {"prompt": "Q", "answer": " a b", "ends": False}]
-ENDPOINT = {"endpoint": "http://user:sk-secret@x", "engine": "e"}
-HEADER = {
-    "kind": "cosd-samples",
-    "schema_version": 1,
-    "draft": {"name": "draft", "model": "m", **ENDPOINT},
-    "assistant": {"name": "assistant", "model": "n", **ENDPOINT},
-    "unit": "word",
-}
-SERVERS = ("--draft", "http://draft", "--assistant", "http://one")
-
-
-def lines(path: Path, *rows: object) -> str:
-    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-    return str(path)
 
 
 def row(at: int, *labels: int) -> dict[str, Any]:
@@ -40,11 +23,6 @@ def row(at: int, *labels: int) -> dict[str, Any]:
     place = {"q": 0.7, "agreed": False, "start": 0, "draft": " a", "assistant": " b", "reference": " a"}
     places = [{**place, "p": 0.2 if label else 0.8, "label": label} for label in labels]
     return {"key": Example(**fields).key, **fields, "samples": places, "skipped": 0}
-
-
-def words(result: Result) -> str:
-    """What was printed, as one line."""
-    return re.sub(r"[\s│]+", " ", result.stdout + result.stderr)
 
 
 def test_from_samples_to_a_tree_that_fuses(scripted: Scripted, tmp_path: Path) -> None:
@@ -127,6 +105,7 @@ def test_settings_go_to_the_tree(tmp_path: Path) -> None:
         ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),
         ([HEADER, {"prompt": "Q"}], (), "line 2: it lacks"),
         (["no example"], (), "line 1: it is no JSON object"),
+        ([{"kind": "tree"}], (), "is a decision tree, which cosd fuse --tree takes. Give examples"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], said: str) -> None:

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
-from commands import Scripted, cosd
+from commands import HEADER, SERVERS, Scripted, cosd, lines, words
+from cosd_providers.errors import ConnectError
+from cosd_providers.testing import Fault
 
 # Behind "Q" the draft of `scripted` writes " a b" and is unsure of " b" (0.2); the assistant writes " a c", 0.8.
 EXAMPLES: list[dict[str, Any]] = [{"prompt": "Q", "answer": " a c."}]
-ENDPOINT = {"endpoint": "http://x", "engine": "e"}
-HEADER = {
-    "kind": "cosd-samples",
-    "schema_version": 1,
-    "draft": {"name": "draft", "model": "m", **ENDPOINT},
-    "assistant": {"name": "assistant", "model": "n", **ENDPOINT},
-    "unit": "word",
-}
-SERVERS = ("--draft", "http://draft", "--assistant", "http://one")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees are grown in few tests: it takes time."""
     monkeypatch.setattr("cosd_api.training.tuning.compare", lambda *_, **__: None)
-
-
-def lines(path: Path, *rows: object) -> str:
-    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-    return str(path)
-
-
-def words(result: Result) -> str:
-    """What was printed, as one line."""
-    return re.sub(r"[\s│]+", " ", result.stdout + result.stderr)
 
 
 def collected(tmp_path: Path, examples: Sequence[dict[str, Any]] = EXAMPLES) -> str:
@@ -52,17 +32,21 @@ def collected(tmp_path: Path, examples: Sequence[dict[str, Any]] = EXAMPLES) -> 
 
 @pytest.mark.usefixtures("scripted")
 def test_from_samples_alone(tmp_path: Path) -> None:
-    result = cosd("tune", collected(tmp_path), "--alpha", "0.5", "--alpha", "0.1", "--beta", "0.75")
+    result = cosd("tune", collected(tmp_path), "--alpha", "0.5", "--alpha", "0.1", "--beta", "0.5")
     assert result.exit_code == 0, words(result)
     assert result.stdout.startswith(
-        "decision accuracy, in % (* recommended)\nbeta\n0.75     0.0  *100.0 \n         0.1     0.5  alpha\n"
+        "right decisions, in % (*: best)\nbeta\n 0.5     0.0  *100.0 \n         0.1     0.5  alpha\n"
     )
     assert (
-        "Recommended: alpha 0.5 and beta 0.75. With it 100.0% of the decisions are right, at 2 places of 1 example "
-        "where just one of the models is. It is a single example, which tells nothing of others."
+        "Best by decisions: alpha 0.5 and beta 0.5. With it 100.0% of the decisions are right, at 2 places of 1 "
+        "example where just one of the models is. It is the paper's own pair. Nothing is compared"
     ) in words(result)
     assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
-    assert result.stdout.endswith("\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.75\n")
+    assert "cosd: note: all 2 labelled samples are the assistant's: the draft was never right" in result.stderr
+    assert "cosd: note: a single example tells nothing of others: give at least 5\n" in result.stderr
+    assert result.stdout.endswith(
+        "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.5\n"
+    )
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -71,7 +55,7 @@ def test_examples_are_asked_about_first(scripted: Scripted, tmp_path: Path) -> N
     result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--samples", kept)
     assert result.exit_code == 0, words(result)
     assert cosd("tune", kept).stdout == result.stdout
-    assert "Recommended: alpha 0.5 and beta 0.5." in words(result)
+    assert "Recommended (by decisions): alpha 0.5 and beta 0.5." in words(result)
     assert "It is the paper's own pair." in words(result)
     assert {call.kind for call in scripted.providers["http://draft"].calls} <= {"propose", "score"}
 
@@ -83,15 +67,23 @@ def test_with_answers_and_a_picture(tmp_path: Path) -> None:
     options = ("--answers", "--alpha", "0.5", "--alpha", "0.1", "--beta", "1", "--png", str(picture))
     result = cosd("tune", collected(tmp_path, two), *SERVERS, *options)
     assert result.exit_code == 0, words(result)
-    assert "\nright answers, in % (* recommended)\nbeta\n   1    50.0   *50.0 \n         0.1     0.5  alpha\n" in (
+    assert "\nright answers, in % (*: best)\nbeta\n   1    50.0   *50.0 \n         0.1     0.5  alpha\n" in (
         result.stdout
     )
     assert "With it 50.0% of 2 answers are right (95 % interval: 0.0% to 100.0%), and 75% of the draft's" in words(
         result
     )
     assert "That is +0.0 points against the paper's (0.5, 0.5) (95 % interval: +0.0 to +0.0)." in words(result)
-    assert "% of 1000 resamples of the examples." in words(result)
-    assert result.stderr == f"cosd: wrote {picture}\n"
+    assert "1 other pair does as well; it is the nearest to (0.5, 0.5). Chosen so, it came out best in" in words(result)
+    assert (
+        "Best by decisions: alpha 0.5 and beta 1." in result.stdout
+    ) and "Best by answers: alpha 0.5" in result.stdout
+    assert result.stdout.endswith(
+        "\n\nRecommended (by answers): the default, alpha 0.5 and beta 0.5: none of the pairs\n"
+        "that were tried is better.\n"
+    )
+    assert result.stdout.count("Recommended") == 1
+    assert result.stderr.endswith(f"cosd: wrote {picture}\n")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -140,14 +132,31 @@ def test_a_file_that_is_not_there_or_tells_nothing(scripted: Scripted, tmp_path:
     assert "there is nothing to tune on" in words(result)
 
 
-@pytest.mark.parametrize(("missing", "extra"), [("matplotlib", "plots"), ("sklearn", "train")])
+def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path: Path) -> None:
+    scripted.providers["http://one"].faults = [Fault(ConnectError("refused", endpoint="http://one"), request=2)]
+    two, kept = [*EXAMPLES, {"prompt": "Q", "answer": " a"}], tmp_path / "samples.jsonl"
+    result = cosd("tune", lines(tmp_path / "e.jsonl", *two), *SERVERS, "--samples", str(kept))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"what was done is in {kept}: the same command goes on from there" in words(result)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("matplotlib", 'a picture needs matplotlib: pip install "cosd-api[plots]"'),
+        (
+            "sklearn",
+            'comparing the rule with a tree on held-out examples needs scikit-learn: pip install "cosd-api[train]"',
+        ),
+    ],
+)
 def test_a_missing_extra_is_said_before_anybody_is_asked(
-    missing: str, extra: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    missing: str, said: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     picture = tmp_path / "heat.png"
     result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--png", str(picture))
     assert result.exit_code == 2
-    assert f'pip install "cosd-api[{extra}]"' in words(result)
+    assert said in words(result)
     assert scripted.providers["http://draft"].calls == []
     assert not picture.exists()

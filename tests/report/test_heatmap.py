@@ -10,12 +10,13 @@ import pytest
 from cosd_api import SettingError
 from cosd_api.report.heatmap import Heatmap, check_plots, drawn, heatmap, save_heatmaps
 
-PANEL = Heatmap("decision accuracy", {0.25: {0.5: 0.5, 1.0: 0.25}, 0.75: {0.5: 0.9, 1.0: 1.0}}, (0.75, 0.5))
+PANEL = Heatmap("right decisions", {0.25: {0.5: 0.5, 1.0: 0.25}, 0.75: {0.5: 0.9, 1.0: 1.0}}, (0.75, 0.5))
 
 
 def test_text_has_alpha_to_the_right_beta_upwards_and_a_mark() -> None:
-    assert heatmap(PANEL, colour=False).plain.split("\n") == [
-        "decision accuracy, in % (* recommended)",
+    assert heatmap(PANEL, colour=False).plain == str(PANEL)
+    assert str(PANEL).split("\n") == [
+        "right decisions, in % (*: best)",
         "beta",
         "   1    25.0   100.0 ",
         " 0.5    50.0   *90.0 ",
@@ -42,12 +43,12 @@ def test_values_that_are_all_alike_and_a_beta_without_end() -> None:
 
 
 def test_a_picture_holds_every_value_the_axes_and_the_frame(tmp_path: Path) -> None:
-    other = Heatmap("accuracy of answers", PANEL.values, (0.25, 1.0))
+    other = Heatmap("right answers", PANEL.values, (0.25, 1.0))
     figure = drawn([PANEL, other])
     left, right = figure.axes
     assert (left.get_xlabel(), left.get_ylabel()) == ("alpha", "beta")
-    assert left.get_title().startswith("decision accuracy")
-    assert right.get_title().startswith("accuracy of answers")
+    assert left.get_title() == "right decisions, in %\nframed: best"
+    assert right.get_title().startswith("right answers, in %")
     assert [text.get_text() for text in left.get_xticklabels()] == ["0.25", "0.75"]
     assert [text.get_text() for text in left.get_yticklabels()] == ["0.5", "1"]
     shown = {(*text.get_position(), text.get_text(), text.get_fontweight()) for text in left.texts}

@@ -93,6 +93,12 @@ async def test_warnings() -> None:
     assert found.skipped == 1  # the end of the first; of the second it is not what the draft would write
 
 
+async def test_models_that_never_differ() -> None:
+    (draft, _), (same, _) = pair(), pair()
+    found = await collect(EXAMPLES, draft=draft, assistant=same)
+    assert found.warnings == ("the two models agree at all 6 places: are they the same model?",)
+
+
 # The file.
 
 
@@ -187,11 +193,12 @@ def failing(request: int) -> tuple[ScriptedProvider, ScriptedProvider]:
 
 async def test_an_error_ends_the_run_and_what_was_done_is_kept(tmp_path: Path) -> None:
     path, (draft, assistant) = tmp_path / "samples.jsonl", failing(3)
-    with pytest.raises(ConnectError, match="refused"):
+    with pytest.raises(ConnectError, match="refused") as caught:
         await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
+    assert caught.value.__notes__ == ["at example 3 of those that were given"]
     assert kept(path) == ["Q0", "Q1"]
     found = await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
-    assert len(found.examples) == 6
+    assert (len(found.examples), found.there) == (6, 2)
     assert draft.requests == 7  # the one that failed was sent, too
     assert draft.open_requests == assistant.open_requests == 0
 
@@ -208,7 +215,7 @@ async def test_an_example_that_fails_may_be_left_out(tmp_path: Path) -> None:
         on_error="skip",
         progress=lambda done, _: told.append(done),
     )
-    assert [(one.example.prompt, one.error) for one in found.failed] == [("Q2", "http://draft: refused")]
+    assert [(one.number, one.example.prompt, one.error) for one in found.failed] == [(3, "Q2", "http://draft: refused")]
     assert [one.example.prompt for one in found.examples] == kept(path) == ["Q0", "Q1", "Q3", "Q4", "Q5"]
     assert told == [0, 1, 2, 3, 4, 5, 6]
     again = await collect(MANY, draft=draft, assistant=assistant, path=path)

@@ -124,9 +124,17 @@ SAMPLE = ROW["samples"][0]
             HEAD.replace(b'"schema_version":1', b'"schema_version":2'),
             "is of a newer cosd-api (schema_version 2)",
         ),
-        (b'{"prompt": "Q", "answer": " a"}\n', "is no file of samples, and is left as it is: give collect another"),
-        (b'{"kind": "cosd-trace"}\n', "is no file of samples"),
+        (
+            b'{"prompt": "Q", "answer": " a"}\n',
+            "as it is (it is a file of examples, which cosd collect takes)",
+        ),
+        (b'{"kind": "cosd-trace"}\n', "(it is the trace of an answer, which cosd explain takes)"),
+        (b'{\n  "kind": "tree",\n  "nodes": [', "(it is a decision tree, which cosd fuse --tree takes)"),
+        (b'{"schema_version":1,"text":"a"}\n', "(it is the result of a fusion, as cosd fuse --json prints it)"),
+        (b'[\n  {"prompt": "Q"', "(it is one JSON array, and not an object on each line)"),
+        (b'{\n  "this": "that"\n}\n', "is no file of samples, and is left as it is: give collect another"),
         (b'{"kind": "cosd-tr', "is no file of samples"),
+        (b'{"this": "that"}\n{"this"\n', "is no file of samples, and is left as it is: give collect another"),
         (b"Dear diary,\n", "is no file of samples, and is left as it is"),
         (b"Dear diary", "is no file of samples"),
     ],
@@ -136,6 +144,7 @@ def test_what_is_broken_or_not_ours(path: Path, content: bytes, words: str) -> N
     with pytest.raises(SettingError) as caught:
         Samples.load(path)
     assert str(path) in str(caught.value) and words in str(caught.value)
+    assert content.startswith(b'{"kind":"cosd-samples"') or "Take the line out" not in str(caught.value)
     assert path.read_bytes() == content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_messages_are_a_prompt() -> None:
         ({"target": ""}, "target is empty"),
         ({"ends": "yes"}, "ends: Input should be a valid boolean"),
         ({"reply": "b"}, "unknown field 'reply'; known are prompt, answer, target, ends"),
+        ({"promt": "Q"}, "unknown field 'promt'; did you mean 'prompt'?"),
     ],
 )
 def test_examples_that_are_none(more: dict[str, Any], words: str) -> None:
@@ -110,7 +112,9 @@ def test_no_examples(given: Any, words: str) -> None:
 
 def test_an_example_that_is_there_twice_counts_once() -> None:
     found = checked_examples(one for one in [GIVEN, {"prompt": "R", "answer": "b"}, {**GIVEN, "target": "b"}])
-    assert [one.prompt for one in found] == ["Q", "R"]
+    assert [(number, one.prompt) for number, one in found.items()] == [(1, "Q"), (2, "R")]
+    later = checked_examples([GIVEN, GIVEN, {"prompt": "R", "answer": "b"}])
+    assert [*later] == [1, 3]  # by their numbers among those that were given
 
 
 def test_a_file_of_examples(tmp_path: Path) -> None:
@@ -125,8 +129,10 @@ def test_a_file_of_examples(tmp_path: Path) -> None:
     ("line", "words"),
     [
         (b'{"prompt": "Q", "answer"', "line 2: it is no JSON (Expecting ':' delimiter at character 25)"),
+        (b'{"prompt": "Q', "line 2: it is no JSON (Unterminated string starting at character 12)"),
         (b'["Q", "A"]', "line 2: it is no JSON object: {...}"),
         (b'{"prompt": "Q"}', "line 2: it lacks 'answer'"),
+        (b'{"promt": "Q", "answer": "A"}', "line 2: it has the unknown field 'promt'; did you mean 'prompt'?"),
         (b'{"prompt": "Q", "answer": ""}', "line 2: answer is empty"),
         (b'{"prompt": "Q", "answer": "A", "a": 1}', "line 2: it has the unknown field 'a'; known are prompt"),
         (b'{"prompt": "\xff", "answer": "A"}', "line 2: it is not UTF-8 text at byte 12"),
@@ -148,3 +154,48 @@ def test_an_empty_file_of_examples(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(SettingError, match="is empty: give lines such as"):
         read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{\n  "kind": "tree",\n', "a decision tree, which cosd fuse --tree takes"),
+        ('{"type":"header","kind":"cosd-trace",', "the trace of an answer, which cosd explain takes"),
+        ('{"kind": "cosd-samples"}\n', "a file of samples, which cosd train-tree and cosd tune take"),
+        ('{"schema_version":1,"text":"a"', "the result of a fusion, as cosd fuse --json prints it"),
+        ('\ufeff[\n  {"prompt": "Q"', "one JSON array, and not an object on each line"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, content: str, what: str) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(SettingError) as caught:
+        read_examples(path)
+    assert (
+        str(caught.value) == f'{path} is {what}. Give examples: lines such as {{"prompt": "2 + 2 =", "answer": " 4"}}'
+    )
+
+
+def test_what_a_prompt_quotes_does_not_make_a_file_another(tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text(json.dumps({"prompt": 'What is {"kind": "tree"}?', "answer": ' It is {"kind": "tree"}'}))
+    assert len(read_examples(path)) == 1
+
+
+def test_as_text_it_is_what_was_counted() -> None:
+    found = samples([sample(0), sample(1), sample(None)], [sample(0, agreed=True), sample(None, agreed=True)])
+    told = str(found.model_copy(update={"warnings": ("a note", "is it?"), "there": 1}))
+    assert told.split("\n") == [
+        "2 examples, 1 of them there already",
+        "5 places where both models were compared",
+        "2 agreeing: both would have written the same",
+        "1 labelled 0: they differ, and the draft is right",
+        "1 labelled 1: they differ, and the assistant is right",
+        "1 dropped: they differ, and neither is right",
+        "1 skipped: places that could not be compared",
+        "0 failed: examples that were left out",
+        "",
+        "Note: a note.",
+        "",
+        "Note: is it?",
+    ]

@@ -73,7 +73,8 @@ def test_the_report() -> None:
         "other way round; 3 where they agree, 3 where neither is right, 6 that could not",
         "be judged.",
         "",
-        "Tree of depth 2, at least 1 to a leaf (given, or the default for few examples):",
+        "Tree of depth 1. Limits: depth 2, at least 1 place to a leaf (both the default",
+        "for few examples):",
         "",
         "  p <= 0.5: replace",
         "  p > 0.5: keep",
@@ -82,7 +83,7 @@ def test_the_report() -> None:
         "of the two models is right, and an estimate takes 5.",
     ]
     told = str(train_tree(drawn(8)))
-    assert "(chosen on held-out examples):\n\n  q <= 0." in told
+    assert " to a leaf (both chosen on held-out examples): q <= 0." in " ".join(told.split())
     assert "\n\nOn held-out examples (5 folds over 8 examples, 80 places):\n\n" in told
     assert " nodes, too many to show\n" in str(train_tree(drawn(4, 60, noise=0.5), depth=12, min_leaf=1))
 
@@ -279,3 +280,29 @@ def test_the_comparison_alone_takes_a_grid_of_ones_own() -> None:
     assert narrow.scores[TUNED_RULE] == narrow.scores[DEFAULT_RULE] == wide.scores[DEFAULT_RULE]
     assert wide.scores[TUNED_RULE].accuracy > narrow.scores[TUNED_RULE].accuracy
     assert wide.scores[TREE] == train_tree(data).comparison.scores[TREE]  # type: ignore[union-attr]
+
+
+def test_what_was_given_and_what_was_not_is_told() -> None:
+    rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False)]
+
+    def told(data: Samples, **settings: Any) -> str:
+        return " ".join(str(train_tree(data, **settings)).split())
+
+    few, many = samples(rows), samples(*[rows] * 5)
+    assert "Tree of depth 1. Limits: depth 4, at least 1 place to a leaf (both given):" in told(
+        few, depth=4, min_leaf=1
+    )
+    words = "Limits: depth 4 (given), at least 1 place to a leaf (the default for few examples):"
+    assert words in told(few, depth=4)
+    assert "depth 3 (given), at least 1 place to a leaf (chosen on held-out examples):" in told(many, depth=3)
+
+
+def test_many_places_where_neither_is_right_are_a_note() -> None:
+    rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False), *[(0.5, 0.5, None, False)] * 3]
+    notes = train_tree(samples(rows, rows)).warnings
+    assert any(note.startswith("at 6 of 10 places where the models differ neither is right: check") for note in notes)
+    neither = samples([(0.5, 0.5, None, False)] * 2)
+    with pytest.raises(
+        SettingError, match="the answers are written as a model would write them, leading space included"
+    ):
+        train_tree(neither)

@@ -168,3 +168,61 @@ def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(SettingError, match=r'pip install "cosd-api\[train\]"'):
         tune(FOUR)
+
+
+# In words.
+
+
+def worded(tuned: Tuning) -> str:
+    return " ".join(str(tuned).split())
+
+
+def test_as_text_it_is_a_report() -> None:
+    tuning = tune(FOUR, alphas=(0.25, 0.5), betas=(0.5,))
+    assert str(tuning).startswith(
+        f"right decisions, in % (*: best)\nbeta\n 0.5    75.0  *100.0 \n{' ' * 8}0.25     0.5  alpha"
+    )
+    assert max(map(len, str(tuning).splitlines())) <= 80
+    assert "It came out best in " in worded(tuning)
+    assert "\n\nNothing is compared on held-out examples: 3 examples have" in str(tuning)
+    assert "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\n\nNote: 3 examples tell little" in str(tuning)
+
+
+def test_pairs_that_do_as_well_are_counted() -> None:
+    easy = samples([(0.1, 0.9, 1)], [(0.99, 0.01, 0)])
+    tuning = tune(easy, alphas=(0.25, 0.75), betas=(0.5, 1))
+    assert tuning.ties == 3
+    words = (
+        "3 other pairs do as well; it is the nearest to (0.5, 0.5). Chosen so, it came out best in 100% of 1000 resam"
+    )
+    assert words in worded(tuning)
+    assert "It is the paper's own pair. 15 other pairs do as well. Chosen so" in worded(tune(easy))
+
+
+def test_what_is_no_better_than_the_default_is_not_recommended() -> None:
+    examples = samples([(0.4, 0.9, 1)], [(0.7, 0.9, 0)])
+    worse = tune(examples, alphas=(2,), betas=(0.5,))
+    assert (worse.gain, worse.best.alpha, worse.recommended) == (-0.5, 2, RuleVerifier())
+    assert "(by decisions): the default, alpha 0.5 and beta 0.5: none of the pairs that were tried is" in worded(worse)
+    same = tune(examples, alphas=(0.6,), betas=(0.5,))
+    assert (same.gain, same.recommended) == (0, RuleVerifier())
+    better = tune(samples([(0.6, 0.9, 1)]), alphas=(0.75,), betas=(0.5,))
+    assert better.recommended == better.best == RuleVerifier(alpha=0.75)
+
+
+def test_data_that_tell_little_are_named() -> None:
+    one_sided = tune(samples(*[[(0.1, 0.9, 0)]] * 41))
+    (note,) = one_sided.warnings
+    assert note.startswith(
+        "all 41 labelled samples are the draft's: the assistant was never right where the draft was w"
+    )
+    assert f"Note: {note}." in worded(one_sided)
+    dropped: list[Row] = [(0.1, 0.9, 1), (0.9, 0.9, 0), *[(0.5, 0.5, None)] * 3]
+    (many,) = tune(samples(*[dropped] * 5)).warnings
+    assert many == (
+        "at 15 of 25 places where the models differ neither is right: check that the answers are written as a model "
+        "would write them, leading space included"
+    )
+    (few,) = tune(samples(*[dropped[:2]] * 4)).warnings
+    assert few == "4 examples tell little of others, and so does an interval of so few: give at least 5"
+    assert tune(samples(*[dropped[:2]] * 5)).warnings == ()
