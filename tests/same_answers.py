@@ -45,10 +45,10 @@ class Difference:
         return f"question {self.question}, token {self.position}, margin {self.margin:.2g}: {shown}"
 
 
-async def fused(draft: str | Provider, assistant: str | Provider) -> list[FusionResult]:
-    """The answers to all questions."""
+async def fused(draft: str | Provider, assistant: str | Provider, count: int | None = None) -> list[FusionResult]:
+    """The answers to all questions, or to the first of them."""
     async with Fusion(draft=draft, assistant=assistant, verifier=_RULE) as fusion:
-        return [result async for result in fusion.map(QUESTIONS, concurrency=4, max_tokens=64)]
+        return [result async for result in fusion.map(QUESTIONS[:count], concurrency=4, max_tokens=64)]
 
 
 def differences(ours: list[FusionResult], theirs: list[FusionResult]) -> list[Difference]:

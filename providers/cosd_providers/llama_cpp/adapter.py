@@ -167,7 +167,7 @@ class LlamaCpp(Adapter):
         first = next((i for i, end in enumerate(ends) if end > start), len(pieces))
         ids = [piece.id for piece in pieces]
         # An empty text first: it stands for the beginning-of-sequence token, where the model has one.
-        before = [["", *ids[:i]] for i in range(first, len(ids))]
+        before: list[list[str | int]] = [["", *ids[:i]] for i in range(first, len(ids))]
         probs = await self._completions.probs(server, before, ids[first:], usage)
         raw = [Token(piece.data, 1.0) for piece in pieces[:first]]
         raw += [Token(piece.data, prob) for piece, prob in zip(pieces[first:], probs, strict=True)]
