@@ -6,6 +6,8 @@ tuned and trees are trained on them. Then everybody answers questions with numbe
 
 from __future__ import annotations
 
+import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,18 +42,28 @@ KINDS = ("mixed", "sum", "difference", "capital", "currency", "symbol")
 COUNT, QUICK = 200, 5
 DIRECTIONS = (("sums", "facts"), ("facts", "sums"))
 SEED = 11
+DRAWN = (3, 10)
+DRAWS = 10
+ASKED = 50
 
 ABOUT = (
-    "Right answers of {count} questions of each kind, with numbers that were kept out of both models' training. A mixed "
-    "question needs a fact, which only `facts` knows, and a sum, which only `sums` can add; of the other kinds each "
-    "model knows its own and guesses at the rest. Trees and rule see mixed questions of other numbers: the tree of 10 "
-    "examples those of the tree of 3 and seven more, the rule is tuned on all 100."
+    "Right answers of {count} questions of each kind, with numbers that were kept out of both models' training. A "
+    "mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can add; of the other kinds "
+    "each model knows its own and guesses at the rest. Trees and rule see mixed questions of other numbers: the tree "
+    "of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100."
 )
 SAMPLES = (
     "What was learned from. Each example is one scoring request to each model, and one more to the assistant where it "
     "has to go on from inside of one of its own tokens. Held out: balanced accuracy of the decisions on examples that "
     "were left out of the training, over five folds."
 )
+
+
+OTHERS = (
+    f"Trees of {DRAWS} draws from the 100 examples, and how many of the first {ASKED} mixed questions each gets right: "
+    "the worst, the median and the best of them. Below five examples nothing is known of a tree beforehand."
+)
+DRAWN_COLUMNS = ["pair", "examples in a draw", "trees", "questions", "worst", "median", "best"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,7 @@ async def run(options: Options) -> list[Table]:
     count = QUICK if options.quick else COUNT
     answers: list[list[Cell]] = []
     training: list[list[Cell]] = []
+    drawn: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     with bundled_pair() as pair:
         for draft, assistant in DIRECTIONS:
@@ -83,6 +96,8 @@ async def run(options: Options) -> list[Table]:
                 options.say(f"trees: {draft} drafting: {name}")
                 score = await _answered(pair[drafts], pair[asks], verifier, asked)
                 answers.append([f"{draft}, asking {assistant}", name, *_shares(score, asked), *_cost(score, verifier)])
+            options.say(f"trees: {draft} drafting: trees of other draws")
+            drawn += await _drawn(f"{draft}, asking {assistant}", pair[draft], pair[assistant], learned, options)
             if draft == DIRECTIONS[0][0] and not options.quick:
                 await _draw(pair[draft], pair[assistant], learned.tuning)
     kinds = [{"sum": "sums", "mixed": "mixed"}.get(kind, f"{kind}s").replace("ys", "ies") for kind in KINDS]
@@ -95,13 +110,13 @@ async def run(options: Options) -> list[Table]:
             training,
             [SAMPLES],
         ),
+        Table("Trees: how much it matters which examples", DRAWN_COLUMNS, drawn, [OTHERS]),
     ]
 
 
 def examples(size: int) -> list[Example]:
     """Mixed questions whose numbers may have been trained on; of more, the first are the same."""
-    found = [question for question in sample("mixed", 2 * max(SIZES), SEED, held_out=False)]
-    unique = {question.prompt: question for question in found}
+    unique = {question.prompt: question for question in sample("mixed", 2 * max(SIZES), SEED, held_out=False)}
     return [Example(prompt=one.prompt, answer=one.answer) for one in [*unique.values()][:size]]
 
 
@@ -111,6 +126,22 @@ async def _learn(draft: str, assistant: str, options: Options) -> Learned:
     samples = {size: whole.model_copy(update={"examples": whole.examples[:size]}) for size in sizes}
     trees = {size: await anyio.to_thread.run_sync(train_tree, samples[size]) for size in sizes}
     return Learned(samples, trees, await anyio.to_thread.run_sync(partial(tune, whole)))
+
+
+async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, options: Options) -> list[list[Cell]]:
+    """How trees of other draws of a few examples do."""
+    whole = learned.samples[max(learned.samples)]
+    questions = {"mixed": sample("mixed", QUICK if options.quick else ASKED, SEED)}
+    rng = random.Random(SEED)
+    rows: list[list[Cell]] = []
+    for size in (size for size in DRAWN if size < len(whole.examples)):
+        right: list[int] = []
+        for _ in range(2 if options.quick else DRAWS):
+            few = whole.model_copy(update={"examples": tuple(rng.sample(whole.examples, size))})
+            tree = (await anyio.to_thread.run_sync(train_tree, few)).tree
+            right.append((await _answered(draft, assistant, tree, questions)).right["mixed"])
+        rows.append([pair, size, len(right), len(questions["mixed"]), min(right), statistics.median(right), max(right)])
+    return rows
 
 
 def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, str, Verifier]]:

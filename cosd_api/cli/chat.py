@@ -37,8 +37,8 @@ from cosd_api.cli.options import (
 from cosd_api.cli.writer import Writer
 from cosd_api.errors import SettingError
 from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
-from cosd_api.report.terminal import has_colour, legend, replacements, visible
 from cosd_api.records import FusedToken
+from cosd_api.report.terminal import has_colour, legend, replacements, visible
 from cosd_api.result import FusionResult
 from cosd_api.settings import Bounds
 from cosd_api.sync import iterated, portal

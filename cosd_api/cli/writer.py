@@ -6,8 +6,8 @@ import sys
 
 from rich.console import Console
 
-from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_api.records import FusedToken
+from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 
 __all__ = ["Writer"]
 

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from cosd_api.demo.questions import OWN_KINDS, Question, as_prompt, is_right
 from cosd_api.demo.sample import MAX_TOKENS, Score, Way, measure, open_ways, questions
-from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 from cosd_api.records import FusedToken
+from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 
 __all__ = ["EXAMPLE", "console", "save_picture", "show"]
 
