@@ -11,7 +11,7 @@ import pytest
 from cosd_api import Example, Fusion, Samples, TreeVerifier, collect, train_tree
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import Pair
-from cosd_providers import UnsupportedError
+from cosd_providers import UnsupportedError, connect
 from cosd_providers.ollama import Ollama
 from cosd_providers.strategies import Chooser
 from plain import MODELS, PlainLlamaCpp
@@ -93,7 +93,8 @@ class TestCollect:
 
 async def test_three_examples_are_enough_for_a_tree(pair: Pair, tmp_path: Path) -> None:
     """The paper's setting, ten times: few places, and what fuses then is mostly as good as the rule."""
-    found = await collect(examples("mixed", 30), draft=pair.sums, assistant=pair.facts)
+    draft, assistant = connect(pair.sums), connect(pair.facts)
+    found = await collect(examples("mixed", 30), draft=draft, assistant=assistant)
     questions, rng, good = sample("mixed", 4, 21), random.Random(0), 0
     for _ in range(10):
         training = train_tree(found.model_copy(update={"examples": tuple(rng.sample(found.examples, 3))}))
@@ -101,7 +102,7 @@ async def test_three_examples_are_enough_for_a_tree(pair: Pair, tmp_path: Path) 
         assert {node.value for node in training.tree.nodes} == {None, 0, 1}
         training.tree.save(tmp_path / "tree.json")
         tree = TreeVerifier.load(tmp_path / "tree.json")
-        async with Fusion(draft=pair.sums, assistant=pair.facts, verifier=tree) as fusion:
+        async with Fusion(draft=draft, assistant=assistant, verifier=tree) as fusion:
             answers = [result.text async for result in fusion.map([one.prompt for one in questions])]
         good += sum(map(is_right, questions, answers)) >= 3
     assert good >= 8
