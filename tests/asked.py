@@ -156,3 +156,20 @@ class Drawn(Chooser):
 
     def choose(self, task: Task, able: Sequence[Strategy], *, dues: Mapping[Strategy, float] | None = None) -> Strategy:
         return self._random.choice(able)
+
+
+async def check_what_an_echo_leaves_open(provider: Any) -> None:
+    """Its encoding up to one of the places is not the model's own, and the proposals say so.
+
+    Args:
+        provider: asks by echo; after "Q" its model says "ab" and "c", and it knows "a" and "b", too.
+    """
+    usage = Usage()
+    questions = [Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))]
+    found = await provider.propose("Q", b"abc", questions, usage=usage)
+    assert [one and (one.tokens[0].data, one.strategy) for one in found] == [
+        (b"ab", "echo"),
+        (b"b", "list"),
+        (b"c", "echo"),
+    ]
+    assert usage.strategies == {"echo": 2, "list": 1}

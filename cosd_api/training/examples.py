@@ -24,11 +24,13 @@ _FORM = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Record(BaseModel):
+class Strict(BaseModel):
+    """What files hold: a field that it does not know may be one that is misspelt."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Example(Record):
+class Example(Strict):
     """A prompt and the answer that is right.
 
     Attributes:
@@ -92,7 +94,7 @@ class Sample:
     reference: str
 
 
-class ExampleSamples(Record):
+class ExampleSamples(Strict):
     """The samples of one example.
 
     Attributes:

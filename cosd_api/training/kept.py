@@ -13,7 +13,7 @@ from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
 from cosd_api.training.data import SAMPLES, Line, Lines, kind_of, lines_of, problem, what_it_is, wrong
-from cosd_api.training.examples import Example, ExampleSamples, Record, Sample
+from cosd_api.training.examples import Example, ExampleSamples, Sample, Strict
 from cosd_api.version import __version__
 
 __all__ = ["Header", "Kept", "holds_samples", "line_of"]
@@ -23,7 +23,7 @@ _HINT = ". Take the line out: its example is asked about again"
 _OTHER = "give collect another file, or move this one away"
 
 
-class Header(Record):
+class Header(Strict):
     """The first line: whose samples follow.
 
     Attributes:
@@ -59,7 +59,7 @@ class Header(Record):
             raise SettingError(f"{words} (is a tokenizer given that was not, or the other way round?): {_OTHER}")
 
 
-class _Row(Record):
+class _Row(Strict):
     """The line of one example."""
 
     key: str

@@ -16,14 +16,14 @@ from pydantic import Field
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint, EndpointUsage
-from cosd_api.training.examples import Example, ExampleSamples, Label, Record, Sample, sha256
+from cosd_api.training.examples import Example, ExampleSamples, Label, Sample, Strict, sha256
 from cosd_api.training.kept import Kept
 from cosd_api.training.wording import with_notes
 
 __all__ = ["Decisive", "Example", "ExampleSamples", "Failure", "Label", "Sample", "Samples"]
 
 
-class Failure(Record):
+class Failure(Strict):
     """An example that could not be asked about, and why, in words.
 
     Attributes:
@@ -57,7 +57,7 @@ class Decisive:
         return len(self.label)
 
 
-class Samples(Record):
+class Samples(Strict):
     """Decision samples of one pair of models.
 
     Attributes:

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import check_alternatives, close, draft, inquiries, near, valid
+from asked import check_alternatives, check_what_an_echo_leaves_open, close, draft, inquiries, near, valid
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -383,17 +383,8 @@ async def test_what_was_learned_is_enough_for_another() -> None:
 
 
 async def test_what_the_scored_text_leaves_open_is_asked_by_a_list() -> None:
-    """Its encoding up to one of the places is not the model's own, and the proposals say so."""
     server, _ = fake({"Q": ["ab", "c"], "x": ["a", "b"]})
-    provider, usage = Sglang(URL, http_client=server.client(), strategy="echo"), Usage()
-    questions = [Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))]
-    found = await provider.propose("Q", b"abc", questions, usage=usage)
-    assert [one and (one.tokens[0].data, one.strategy) for one in found] == [
-        (b"ab", "echo"),
-        (b"b", "list"),
-        (b"c", "echo"),
-    ]
-    assert usage.strategies == {"echo": 2, "list": 1}
+    await check_what_an_echo_leaves_open(Sglang(URL, http_client=server.client(), strategy="echo"))
 
 
 async def test_questions_about_one_place_are_counted_each() -> None:
