@@ -19,6 +19,7 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.fil
 settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_QUIET, print_blob=True)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=100, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("dev"), max_examples=5000)
+settings.register_profile("quick", settings.get_profile("dev"), max_examples=5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
