@@ -19,10 +19,10 @@ from benchmarks.report import HERE, Cell, Options, Table
 from cosd_api import (
     Example,
     Fusion,
+    RuleTuning,
     RuleVerifier,
     Samples,
     Training,
-    Tuning,
     Verifier,
     collect,
     train_tree,
@@ -72,7 +72,7 @@ class Learned:
 
     samples: Mapping[int, Samples]
     trees: Mapping[int, Training]
-    tuning: Tuning
+    tuning: RuleTuning
 
 
 async def run(options: Options) -> list[Table]:
@@ -182,7 +182,7 @@ def _training_row(pair: str, size: int, learned: Learned) -> list[Cell]:
     return [pair, size, samples.positions, *labels, found.depth, held_out]
 
 
-async def _draw(draft: str, assistant: str, tuning: Tuning) -> None:
+async def _draw(draft: str, assistant: str, tuning: RuleTuning) -> None:
     """The paper's Figure 2 on the examples that were learned from, for the README."""
     found = await tune_answers(examples(max(SIZES)), draft=draft, assistant=assistant, max_tokens=MAX_TOKENS)
     panels = [

@@ -22,7 +22,7 @@ from cosd_api.training.examples import Example, Sample
 from cosd_api.training.samples import Samples
 from cosd_api.training.trained import Training
 from cosd_api.training.tree import train_tree
-from cosd_api.training.tuning import Tuning, tune
+from cosd_api.training.tuning import RuleTuning, tune
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
 from cosd_providers import Card, connect, probe
@@ -48,6 +48,7 @@ __all__ = [
     "Message",
     "Range",
     "Request",
+    "RuleTuning",
     "RuleVerifier",
     "Sample",
     "Samples",
@@ -59,7 +60,6 @@ __all__ = [
     "TraceError",
     "Training",
     "TreeVerifier",
-    "Tuning",
     "Verifier",
     "__version__",
     "collect",

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Tuning", "tune"]
+__all__ = ["RuleTuning", "tune"]
 
 
-class Tuning(Tuned):
+class RuleTuning(Tuned):
     """How right the rule decides, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
     `accuracy` is the part of the labelled samples that a pair decides right: it puts the assistant's word where the
@@ -58,11 +58,12 @@ def tune(
     folds: int = 5,
     resamples: int = 1000,
     seed: int = 0,
-) -> Tuning:
+) -> RuleTuning:
     """How right the rule decides at every pair of alpha and beta, and which pair to use; nothing is sent.
 
-    A right decision is not yet a right answer: `tune_answers` counts those. Of pairs that are equally good the nearest
-    to the paper's (0.5, 0.5) is the best; where no pair is better than that, it is recommended (`Tuning.recommended`).
+    A right decision is not yet a right answer: `tune_answers` counts those. Of equally good pairs the nearest to the
+    paper's (0.5, 0.5) is the best. Where no pair is better than the paper's, the paper's is recommended
+    (`RuleTuning.recommended`).
 
     Args:
         samples: what `collect` gathered, one data set or several.
@@ -83,7 +84,7 @@ def tune(
         raise SettingError(_nothing(sets))
     tuned = chosen(pairs, _counts(places, [*pairs, PAPER]), resamples, seed)
     found = dict(tuned.model_copy(update={"warnings": (*_about_data(places, sets), *tuned.warnings)}))
-    return Tuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
+    return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
 
 
 def _about_data(places: Sequence[Place], sets: Sequence[Samples]) -> list[str]:

@@ -16,7 +16,7 @@ from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE
 from cosd_api.training.examples import Example, ExampleSamples, Sample
 from cosd_api.training.samples import Samples
 from cosd_api.training.tree import compare
-from cosd_api.training.tuning import Tuning, tune
+from cosd_api.training.tuning import RuleTuning, tune
 
 Row = tuple[float, float, int | None]
 """p, q and the label."""
@@ -83,7 +83,7 @@ def test_accuracy_is_the_share_of_labelled_samples_that_the_rule_decides_right(
             right = sum(fires(p, q) == (label == 1) for p, q, label in labelled)
             assert tuning.accuracy[alpha][beta] == right / len(labelled)
     assert tuning.best_accuracy == max(max(row.values()) for row in tuning.accuracy.values())
-    assert Tuning.model_validate_json(tuning.model_dump_json()) == tuning
+    assert RuleTuning.model_validate_json(tuning.model_dump_json()) == tuning
 
 
 NOISY = samples(*([(0.4, 0.3 if at % 3 else 0.1, at % 2), (0.1 + at / 40, 0.9, 1)] for at in range(30)))
@@ -106,7 +106,7 @@ def test_the_bootstrap_is_the_same_for_the_same_seed_and_draws_whole_examples(mo
     assert _width(together) > 1.2 * _width(apart)
 
 
-def _width(tuning: Tuning) -> float:
+def _width(tuning: RuleTuning) -> float:
     assert tuning.interval is not None
     return tuning.interval[1] - tuning.interval[0]
 
@@ -173,7 +173,7 @@ def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch
 # In words.
 
 
-def worded(tuned: Tuning) -> str:
+def worded(tuned: RuleTuning) -> str:
     return " ".join(str(tuned).split())
 
 
