@@ -41,9 +41,9 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.openai import OpenAICompatible
-from cosd_providers.openai.dialects import Dialect
 from cosd_providers.testing import ScriptToken, TextModel
 from cosd_providers.tgi import Tgi
 from cosd_providers.vllm import Vllm

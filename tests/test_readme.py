@@ -17,7 +17,7 @@ from cosd_api import Fusion
 from cosd_api.cli.app import app
 from cosd_api.demo.servers import Pair
 from cosd_providers.connect import ADAPTERS
-from cosd_providers.openai.dialects import DIALECTS
+from cosd_providers.engines.openai.dialects import DIALECTS
 from probed import printed
 
 ROOT = Path(__file__).resolve().parents[1]

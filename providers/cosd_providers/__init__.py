@@ -16,6 +16,7 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
+from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -36,7 +37,6 @@ from cosd_providers.http.limits import Limits
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.messages import Chat, Message, Turn
 from cosd_providers.ollama import Ollama
-from cosd_providers.openai import Dialect, OpenAICompatible
 from cosd_providers.probe import Card, probe
 from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi

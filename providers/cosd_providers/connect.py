@@ -14,6 +14,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
+from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.findings import Memory
 from cosd_providers.http.adapter import Adapter
@@ -22,8 +24,6 @@ from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
-from cosd_providers.openai import OpenAICompatible
-from cosd_providers.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi
@@ -74,8 +74,8 @@ def connect(
     Args:
         url: where the server is, e.g. `"http://gpu1:8080"`; a trailing `/v1` does no harm.
         engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"ollama"`, `"openai"` for any
-            OpenAI-compatible one, or the name of one of its dialects (`cosd_providers.openai.dialects`). By default a
-            hosted service is known by its host, and any other server is asked, when first used.
+            OpenAI-compatible one, or the name of one of its dialects (`cosd_providers.engines.openai.dialects`). By
+            default a hosted service is known by its host, and any other server is asked, when first used.
         model: which of its models; needed where it has several.
         api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
             or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance import Conformance, Proposals, Subject
-from cosd_providers.openai import OpenAICompatible
+from cosd_providers.engines.openai import OpenAICompatible
 from plain import PlainLlamaCpp
 
 pytestmark = pytest.mark.live

@@ -11,7 +11,7 @@ import pytest
 
 from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
-from cosd_providers.openai import OpenAICompatible
+from cosd_providers.engines.openai import OpenAICompatible
 from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live

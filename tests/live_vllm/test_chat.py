@@ -15,8 +15,8 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import Question, UnsupportedError, Usage, connect
+from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.messages import Message, Turn
-from cosd_providers.openai import OpenAICompatible
 from cosd_providers.vllm import Vllm
 from vllm_cpu import servers
 

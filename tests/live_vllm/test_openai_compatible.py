@@ -13,7 +13,7 @@ import pytest
 from asked import draft
 from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
-from cosd_providers.openai import DIALECTS, OpenAICompatible
+from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 and the total is 42.\n"
@@ -64,7 +64,7 @@ async def test_messages(url: str, vllm_name: str, monkeypatch: pytest.MonkeyPatc
     async def nothing(asking: object) -> None:
         """One of these templates trims an answer that is continued: see below. None is continued here."""
 
-    monkeypatch.setattr("cosd_providers.openai.learning.check_started", nothing)
+    monkeypatch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
     async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:
         *tokens, end = await draft(provider, MIXED, limit=64)
     messages = [{"role": "user", "content": MIXED}]

@@ -14,10 +14,10 @@ from anyio.abc import SocketStream
 
 from cosd_providers import connect, recognition
 from cosd_providers.contract import Provider, Ready
+from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.http import adapter as adapters
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
-from cosd_providers.openai import OpenAICompatible
 from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptedProvider

@@ -32,9 +32,9 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.engines.openai.wire import steps
 from cosd_providers.ollama import Ollama
 from cosd_providers.ollama.wire import Event
-from cosd_providers.openai.wire import steps
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 from stand_in_ollama import StandInOllama
 

@@ -31,8 +31,8 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.contract import Piece
-from cosd_providers.openai import OpenAICompatible
-from cosd_providers.openai.dialects import DIALECTS, Dialect
+from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
 from cosd_providers.scoring import Chain, Position
 from cosd_providers.strategies import Chooser
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
@@ -140,7 +140,7 @@ async def test_drafts_are_the_models_own(
     dialect = replace(TOY, api="chat" if chat else "completions", continues={})
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cosd_providers.openai.learning.check_started", nothing)  # toys do not know its texts
+        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)  # toys do not know its texts
         ours = await draft(provider, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
@@ -158,7 +158,7 @@ async def test_alternatives_are_the_models_own(
     dialect = replace(TOY, api="chat" if chat else "completions", continues={})
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cosd_providers.openai.learning.check_started", nothing)
+        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
         try:
             alone = await draft(provider, prompt.decode())
         except (ResponseError, UnsupportedError):
@@ -317,7 +317,7 @@ async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out(shap
         server = FakeOpenAI(model, shape=shape, spaces=spaces)
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cosd_providers.openai.learning.check_started", nothing)
+            patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
             first, *_ = await draft(provider, limit=1, alternatives=4)
         assert (first.data, first.alternatives) == (b" a", expected)
 
@@ -1062,7 +1062,7 @@ async def test_a_draft_that_broke_off_goes_on(
     breaking, usage = Breaking(server.handle, *faults), Usage()
     with pytest.MonkeyPatch.context() as patch:
         waiting(patch)
-        patch.setattr("cosd_providers.openai.learning.check_started", nothing)
+        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
         expected = await draft(provider, prompt.decode(), limit=limit, usage=whole)
         provider = OpenAICompatible(URL, http_client=breaking.client(), dialect=TOY)

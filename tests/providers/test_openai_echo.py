@@ -13,7 +13,7 @@ import toys
 from asked import close, inquiries
 from cosd_providers import Question, ResponseError, UnsupportedError, Usage
 from cosd_providers.contract import Piece
-from cosd_providers.openai import Dialect, OpenAICompatible
+from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000"

@@ -11,9 +11,9 @@ import pytest
 
 from asked import draft
 from cosd_providers import Question, UnsupportedError, Usage, connect, probe
-from cosd_providers.openai import DIALECTS, OpenAICompatible
-from cosd_providers.openai.dialects import dialect_at
-from cosd_providers.openai.hosted import HOSTED
+from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
+from cosd_providers.engines.openai.dialects import dialect_at
+from cosd_providers.engines.openai.hosted import HOSTED
 from cosd_providers.testing import TextModel
 from fake_openai import FakeOpenAI
 

@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_providers import ResponseError, Token
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.strings import spells
-from cosd_providers.openai.wire import Completion
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.strings import spells
+from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.scoring import Position
 from cosd_providers.text import merge
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_providers import ResponseError, Usage
-from cosd_providers.openai.wire import Answer, Candidate, Completion, Models, Step, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, Models, Step, bill, steps
 from cosd_providers.parsing import parse, prob
 
 LEGACY: dict[str, Any] = {

@@ -8,12 +8,12 @@ from typing import cast
 from pydantic import BaseModel
 
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.examining import CompletionsWire, grammar, reply
 from cosd_providers.findings import Prompt, Said, Scoring
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, Answer, Models, bill
-from cosd_providers.openai.examining import CompletionsWire, grammar, reply
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES, Position
 

@@ -28,6 +28,9 @@ from functools import partial
 from typing import Any
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.engines.openai.chains import Chains
+from cosd_providers.engines.openai.drafting import Drafting
+from cosd_providers.engines.openai.learning import unbegun
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
@@ -36,9 +39,6 @@ from cosd_providers.ollama.asking import Generating, checked
 from cosd_providers.ollama.examining import OllamaWire
 from cosd_providers.ollama.learning import Known, learn
 from cosd_providers.once import Once
-from cosd_providers.openai.chains import Chains
-from cosd_providers.openai.drafting import Drafting
-from cosd_providers.openai.learning import unbegun
 from cosd_providers.scoring import answer, boundaries
 from cosd_providers.strategies import counted
 from cosd_providers.text import sendable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.asking import Prefix
+from cosd_providers.engines.openai.learning import check_tokenizer, choose
+from cosd_providers.engines.openai.wire import Answer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.asking import DIALECT, Generating
 from cosd_providers.ollama.wire import Running, Version
-from cosd_providers.openai.asking import Prefix
-from cosd_providers.openai.learning import check_tokenizer, choose
-from cosd_providers.openai.wire import Answer, steps
 from cosd_providers.parsing import parse
 from cosd_providers.tokenization import Tokenizer
 

@@ -9,7 +9,7 @@ from math import isclose
 
 from pydantic import BaseModel
 
-from cosd_providers.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named
+from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named
 
 __all__ = ["Event", "Running", "Version"]
 

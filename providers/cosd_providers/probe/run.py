@@ -8,9 +8,9 @@ from typing import Any
 
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
+from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.findings import Memory, Wire, encoding
-from cosd_providers.openai import OpenAICompatible
 from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.card import Card
 from cosd_providers.probe.chat import CHAT

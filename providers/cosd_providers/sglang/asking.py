@@ -11,6 +11,7 @@ from typing import Any, cast
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.strings import unspaced
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -21,7 +22,6 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.strings import unspaced
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.sglang.reading import checked

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
 from cosd_providers.learning import Served
-from cosd_providers.openai.examining import reply
 from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import TIES, Position
 from cosd_providers.sglang.asking import Asking

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from cosd_providers.contract import Token, Usage
+from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.examining import reply
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES, Choice, Position
 from cosd_providers.tgi.reading import Server

@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.wire import Answer, Billed, bill, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Answer, Billed, bill, steps
 from cosd_providers.parsing import check_own, parse
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import sendable

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token, Usage
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.wire import Completion, steps
 from cosd_providers.errors import ContextLengthError
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Completion, steps
 from cosd_providers.parsing import check_own
 from cosd_providers.rounds import Rounds
 from cosd_providers.scoring import TIES, Chain, Choice, Position

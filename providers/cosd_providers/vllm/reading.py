@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Piece, Token
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Completion, Ranked, steps
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.wire import Completion, Ranked, steps
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, Choice, Position
 from cosd_providers.text import whole

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from cosd_providers.contract import ServerInfo
+from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.openai.wire import Completion
 
 __all__ = ["GREEDY", "OWNED", "Decoded", "Encoded", "Head", "Prompt", "Server", "Version", "checked", "special"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from cosd_providers.openai.fields import ENDS, GREEDY, NEUTRAL, Dialect
-from cosd_providers.openai.hosted import HOSTED
+from cosd_providers.engines.openai.fields import ENDS, GREEDY, NEUTRAL, Dialect
+from cosd_providers.engines.openai.hosted import HOSTED
 
 __all__ = ["DIALECTS", "ENDS", "GREEDY", "Dialect", "dialect_at", "dialect_of"]
 

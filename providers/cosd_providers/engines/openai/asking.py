@@ -13,6 +13,9 @@ from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.dialects import ENDS, Dialect
+from cosd_providers.engines.openai.hidden import whole_characters
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -21,9 +24,6 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.dialects import ENDS, Dialect
-from cosd_providers.openai.hidden import whole_characters
-from cosd_providers.openai.wire import Answer, Billed, Completion, Conversation, bill
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tokenization import Tokenizer, count

@@ -7,11 +7,11 @@ from contextlib import aclosing
 from math import ceil
 
 from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
+from cosd_providers.engines.openai.chains import no_beginning
+from cosd_providers.engines.openai.streams import Run
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.http.retries import resumed
-from cosd_providers.openai.asking import Asking, Prefix, is_too_long
-from cosd_providers.openai.chains import no_beginning
-from cosd_providers.openai.streams import Run
 from cosd_providers.scoring import Draft
 from cosd_providers.text import sendable
 

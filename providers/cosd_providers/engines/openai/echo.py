@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Token, Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.streams import read
+from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.findings import agree, powered
 from cosd_providers.once import Once
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.dialects import Dialect
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.streams import read
-from cosd_providers.openai.wire import Answer, Completion, steps
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import join, whole
 

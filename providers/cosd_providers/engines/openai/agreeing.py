@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 
 from cosd_providers.contract import Token, Usage
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.wire import Completion
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.scoring import Chain, Choice, Position
 from cosd_providers.text import sendable
 

@@ -18,11 +18,11 @@ from typing import Literal
 from cosd_providers.chat.rendering import folded, joined
 from cosd_providers.chat.turns import Renders, Talk
 from cosd_providers.contract import Token, Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.streams import read
+from cosd_providers.engines.openai.wire import Answer, Conversation
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
 from cosd_providers.messages import Message, OnSpecialTokens
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.streams import read
-from cosd_providers.openai.wire import Answer, Conversation
 from cosd_providers.scoring import Position
 
 __all__ = ["Conversing"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 
+from cosd_providers.engines.openai.wire import Answer, Billed, rest_of, steps
 from cosd_providers.errors import ResponseError
-from cosd_providers.openai.wire import Answer, Billed, rest_of, steps
 
 __all__ = ["whole_characters"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosd_providers.openai.adapter import OpenAICompatible
-from cosd_providers.openai.dialects import DIALECTS, Dialect
+from cosd_providers.engines.openai.adapter import OpenAICompatible
+from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
 
 __all__ = ["DIALECTS", "Dialect", "OpenAICompatible"]

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 
 from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Proposal, Question, Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.chains import Chains
+from cosd_providers.engines.openai.echo import Echo, Scored
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.chains import Chains
-from cosd_providers.openai.echo import Echo, Scored
 from cosd_providers.scoring import Choice, answer, boundaries
 from cosd_providers.strategies import Chooser, Strategy, Task, Ways, marked
 from cosd_providers.text import sendable

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.echo import hidden_tokens, spelt
+from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Models, bill
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.dialects import Dialect
-from cosd_providers.openai.echo import hidden_tokens, spelt
-from cosd_providers.openai.reading import Spelling
-from cosd_providers.openai.wire import Answer, Billed, Completion, Models, bill
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES, Position
 

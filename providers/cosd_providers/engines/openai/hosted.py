@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cosd_providers.openai.fields import GREEDY, NEUTRAL, Dialect, Refusal
+from cosd_providers.engines.openai.fields import GREEDY, NEUTRAL, Dialect, Refusal
 
 __all__ = ["CHAT_ONLY", "HOSTED"]
 

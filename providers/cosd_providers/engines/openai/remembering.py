@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cosd_providers.contract import Usage
-from cosd_providers.openai.asking import Asking
-from cosd_providers.openai.echo import Echo, Proof
-from cosd_providers.openai.learning import Known
+from cosd_providers.engines.openai.asking import Asking
+from cosd_providers.engines.openai.echo import Echo, Proof
+from cosd_providers.engines.openai.learning import Known
 
 __all__ = ["Kept", "kept", "taken_up"]
 

@@ -7,6 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cosd_providers.contract import Usage
+from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.wire import Completion, Listed, Models, steps
 from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,
@@ -16,9 +19,6 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.openai.asking import Asking, Prefix
-from cosd_providers.openai.dialects import Dialect
-from cosd_providers.openai.wire import Completion, Listed, Models, steps
 from cosd_providers.parsing import parse
 from cosd_providers.tokenization import Tokenizer, count
 

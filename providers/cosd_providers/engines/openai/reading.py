@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from cosd_providers.alternatives import keeps_spaces
 from cosd_providers.contract import Token
+from cosd_providers.engines.openai.strings import endings, readings, spells
+from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError
-from cosd_providers.openai.strings import endings, readings, spells
-from cosd_providers.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import first_character, whole
 

@@ -40,6 +40,17 @@ from cosd_providers.contract import (
     Token,
     Usage,
 )
+from cosd_providers.engines.openai.agreeing import Agreeing
+from cosd_providers.engines.openai.asking import OWNED, Asking, Prefix
+from cosd_providers.engines.openai.conversing import Conversing
+from cosd_providers.engines.openai.dialects import Dialect, dialect_of
+from cosd_providers.engines.openai.drafting import Drafting
+from cosd_providers.engines.openai.echo import Echo
+from cosd_providers.engines.openai.examining import CompletionsWire, wire_of
+from cosd_providers.engines.openai.learning import Known, check_tokenizer, learn, no_probs, unbegun
+from cosd_providers.engines.openai.proposing import Proposing, cannot_score
+from cosd_providers.engines.openai.remembering import Kept, kept, taken_up
+from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.keys import with_key
@@ -47,17 +58,6 @@ from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, Turn
 from cosd_providers.once import Once
-from cosd_providers.openai.agreeing import Agreeing
-from cosd_providers.openai.asking import OWNED, Asking, Prefix
-from cosd_providers.openai.conversing import Conversing
-from cosd_providers.openai.dialects import Dialect, dialect_of
-from cosd_providers.openai.drafting import Drafting
-from cosd_providers.openai.echo import Echo
-from cosd_providers.openai.examining import CompletionsWire, wire_of
-from cosd_providers.openai.learning import Known, check_tokenizer, learn, no_probs, unbegun
-from cosd_providers.openai.proposing import Proposing, cannot_score
-from cosd_providers.openai.remembering import Kept, kept, taken_up
-from cosd_providers.openai.wire import Conversation
 from cosd_providers.scoring import answer, within
 from cosd_providers.strategies import Chooser, checked_strategy, counted
 from cosd_providers.text import sendable

@@ -1,0 +1,1 @@
+"""One file or package for each kind of server."""
