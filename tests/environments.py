@@ -1,7 +1,7 @@
-"""Environments that hold a server for some of the tests: put into the user's cache once, and ready when stamped.
+"""Environments that hold a server for some tests: installed into the user's cache once, and ready when stamped.
 
-`vllm_cpu/install.py` and `llama_cpp_python/install.py` say what goes in. Standard library only: they are run as
-scripts, by any Python, before anything is installed.
+`vllm_cpu/install.py`, `sglang_cpu/install.py` and `llama_cpp_python/install.py` define what is installed. Standard
+library only: they run as scripts, by any Python, before anything is installed.
 """
 
 from __future__ import annotations
@@ -14,74 +14,139 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
 class InstallError(RuntimeError):
-    """A server could not be installed; the message says why and what would help."""
+    """A server could not be installed; the message says why and what to do."""
 
 
-def pinned(requirements: Path, package: str) -> str:
-    """The version of a package that the requirements pin."""
-    found = re.search(rf"^{re.escape(package)}==(\S+)", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    if found is None:
-        raise InstallError(f"{requirements.name} does not pin {package}")
-    return found[1]
+@dataclass(frozen=True)
+class Recipe:
+    """How one server gets into a virtual environment of its own.
 
-
-def folder_for(variable: str, name: str) -> Path:
-    """Where it goes: outside of the tree, so that every checkout uses the same one; or where the variable says."""
-    chosen = os.environ.get(variable)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    name = f"{name}-{sys.implementation.cache_tag}-{platform.machine()}"
-    return Path(cache).expanduser().absolute() / "cosd-api" / name
-
-
-def fingerprint_of(recipe: int, requirements: Path) -> str:
-    """Tells one installation from another: the recipe, the Python and machine it stands on, and the pins."""
-    about = f"{recipe} {sys.implementation.cache_tag} {platform.machine()}\n".encode()
-    return hashlib.sha256(about + requirements.read_bytes()).hexdigest()
-
-
-def has_stamp(folder: Path, fingerprint: str) -> bool:
-    """Whether the folder holds a whole installation of these very versions."""
-    stamp = folder / ".ready"
-    # A link to a Python that was removed since does not exist.
-    return stamp.is_file() and stamp.read_text() == fingerprint and (folder / "bin" / "python").exists()
-
-
-def start_afresh(folder: Path, mark: str, name: str, gigabytes: float, variable: str) -> None:
-    """An empty virtual environment; `mark` names the file that tells that the folder was made here.
-
-    Raises:
-        InstallError: it holds something else, or the disk is full.
+    Attributes:
+        name: the server's name, for people.
+        target: what `make` calls it: `test-vllm`.
+        package: the requirement whose version names the folder.
+        variable: the environment variable that may name another folder.
+        requirements: the file with every pinned requirement, installed with pip's `--no-deps`.
+        gigabytes: free space that an installation needs.
+        announcement: size and time, as in "3.4 GB, a few minutes".
+        check: Python code that fails unless the server can start.
+        advice: what to do when pip or the check fails.
+        prepare: changes the environment between the installation and the check.
+        revision: raised when the recipe changes beside its pins, which makes every installation outdated.
     """
-    if folder.exists():
-        if not (folder / mark).is_file() and any(folder.iterdir()):
-            raise InstallError(f"{folder} holds something else; set {variable} to a folder that may be made")
-        (folder / ".ready").unlink(missing_ok=True)  # first: what is half removed is not ready
-        shutil.rmtree(folder)
-    free = shutil.disk_usage(folder.parent).free / 1e9
-    if free < gigabytes:
-        raise InstallError(
-            f"{name} needs {gigabytes} GB in {folder.parent}, where {free:.1f} are free; "
-            f"{variable} may name another folder"
-        )
-    folder.mkdir()
-    (folder / mark).touch()
-    venv.create(folder, symlinks=True)
+
+    name: str
+    target: str
+    package: str
+    variable: str
+    requirements: Path
+    gigabytes: float
+    announcement: str
+    check: str
+    advice: str = ""
+    prepare: Callable[[Path], None] | None = None
+    revision: int = 1
+
+    @property
+    def version(self) -> str:
+        """The pinned version of the server."""
+        text = self.requirements.read_text(encoding="utf-8")
+        found = re.search(rf"^{re.escape(self.package)}==(\S+)", text, re.MULTILINE)
+        if found is None:
+            raise InstallError(f"{self.requirements.name} does not pin {self.package}")
+        return found[1]
+
+    @property
+    def fingerprint(self) -> str:
+        """Distinguishes installations: by revision, Python, machine and pins."""
+        about = f"{self.revision} {sys.implementation.cache_tag} {platform.machine()}\n".encode()
+        return hashlib.sha256(about + self.requirements.read_bytes()).hexdigest()
+
+    def folder(self) -> Path:
+        """The folder in the variable, or one in the user's cache that all checkouts share."""
+        chosen = os.environ.get(self.variable)
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        name = f"{self.name.lower()}-{self.version}-{sys.implementation.cache_tag}-{platform.machine()}"
+        return Path(cache).expanduser().absolute() / "cosd-api" / name
+
+    def is_ready(self, folder: Path) -> bool:
+        """Whether the folder holds a complete installation of these versions."""
+        stamp = folder / ".ready"
+        # A link to a Python that was removed since does not exist.
+        return stamp.is_file() and stamp.read_text() == self.fingerprint and (folder / "bin" / "python").exists()
+
+    def install(self, folder: Path) -> None:
+        """Make the folder ready, unless it is.
+
+        Raises:
+            InstallError: the disk is full, the folder holds something else, or pip or the check failed.
+        """
+        if self.is_ready(folder):
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(folder.name + ".lock"), self.name) as lock:
+            if self.is_ready(folder):  # by the run that was waited for
+                return
+            started = time.monotonic()
+            say(f"Installing {self.name} {self.version} into {folder} ({self.announcement}, only this once) ...")
+            self._start_afresh(folder)
+            python = str(folder / "bin" / "python")
+            pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check"]
+            if run([*pip, "install", "-qq", "--no-deps", "--requirement", str(self.requirements)], lock).returncode:
+                raise InstallError(f"pip could not install {self.name}: see above. {self.advice}".rstrip())
+            if self.prepare is not None:
+                self.prepare(folder)
+            check = run([python, "-c", self.check], lock, quiet=True)
+            if check.returncode:
+                said = (check.stdout or "").strip().rpartition("\n")[2] or f"code {check.returncode}"
+                raise InstallError(f"{self.name} was installed but does not start: {said}\n{self.advice}".rstrip())
+            (folder / ".ready").write_text(self.fingerprint)
+            say(f"{self.name} is ready, after {time.monotonic() - started:.0f} s. To remove it: rm -rf {folder}")
+
+    def main(self) -> None:
+        """Install, and print the folder to standard output."""
+        try:
+            place = self.folder()
+            self.install(place)
+        except (InstallError, OSError) as error:
+            sys.exit(f"make {self.target}: {error}")
+        except KeyboardInterrupt:
+            sys.exit(f"make {self.target}: interrupted; the next run starts again")
+        sys.stdout.write(f"{place}\n")
+
+    def _start_afresh(self, folder: Path) -> None:
+        mark = folder / f".cosd-{self.name.lower()}"  # folders without it are never emptied
+        if folder.exists():
+            if not mark.is_file() and any(folder.iterdir()):
+                raise InstallError(f"{folder} holds something else; set {self.variable} to an empty or missing folder")
+            (folder / ".ready").unlink(missing_ok=True)  # first: what is half removed is not ready
+            shutil.rmtree(folder)
+        free = shutil.disk_usage(folder.parent).free / 1e9
+        if free < self.gigabytes:
+            raise InstallError(
+                f"{self.name} needs {self.gigabytes} GB in {folder.parent}, where {free:.1f} are free; "
+                f"{self.variable} may name another folder"
+            )
+        folder.mkdir()
+        mark.touch()
+        venv.create(folder, symlinks=True)
 
 
 def run(command: list[str], lock: int, *, quiet: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs a command, which holds the lock too: should this process be killed, nobody begins anew while it writes.
+    """Run a command that holds the lock too: even if this process is killed, nobody starts again while it writes.
 
-    Standard output is for the folder alone. A virtual environment that is active, and modules that are on the path of
-    whoever calls, are not the server's.
+    Standard output is for the folder alone. The caller's active environment and module path are not the server's.
     """
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     return subprocess.run(
@@ -110,18 +175,6 @@ def locked(path: Path, name: str) -> Iterator[int]:
 
 
 def say(words: str) -> None:
-    """A line for people."""
+    """Write a line for people."""
     sys.stderr.write(f"{words}\n")
     sys.stderr.flush()
-
-
-def main(target: str, folder: Callable[[], Path], install: Callable[[Path], None]) -> None:
-    """Installs, and prints the folder."""
-    try:
-        place = folder()
-        install(place)
-    except (InstallError, OSError) as error:
-        sys.exit(f"make {target}: {error}")
-    except KeyboardInterrupt:
-        sys.exit(f"make {target}: interrupted; the next run starts afresh")
-    sys.stdout.write(f"{place}\n")

