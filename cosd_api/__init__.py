@@ -25,13 +25,12 @@ from cosd_api.training.tree import train_tree
 from cosd_api.training.tuning import RuleTuning, tune
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
-from cosd_providers import Card, connect, probe
+from cosd_providers import ProbeReport, connect, probe
 from cosd_providers.messages import Message
 
 __all__ = [
     "AgreementVerifier",
     "AnswerTuning",
-    "Card",
     "CustomVerifier",
     "DraftToken",
     "Endpoint",
@@ -46,6 +45,7 @@ __all__ = [
     "FusionResult",
     "FusionStream",
     "Message",
+    "ProbeReport",
     "Range",
     "Request",
     "RuleTuning",

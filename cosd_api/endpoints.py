@@ -19,8 +19,9 @@ from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
-from cosd_providers.findings import Memory, encoding
+from cosd_providers.findings import encoding
 from cosd_providers.messages import Chat, Message, OnSpecialTokens, Turn
+from cosd_providers.snapshot import Snapshot
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
@@ -277,5 +278,5 @@ def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
     if not isinstance(given, type) and missing != missing_members(None):  # somebody has written most of one
         return f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
-    more = ": connect(url, card=card) makes a provider of it" if isinstance(given, Memory) else ""
+    more = ": connect(url, report=report) makes a provider of it" if isinstance(given, Snapshot) else ""
     return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}{more}"

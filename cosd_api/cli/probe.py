@@ -18,7 +18,7 @@ from rich.text import Text
 from cosd_api.cli.guard import guarded, say
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers.errors import ProviderError
-from cosd_providers.probe import PROMPT, Card, probe, unit_of
+from cosd_providers.probe import PROMPT, ProbeReport, probe, unit_of
 
 __all__ = ["run_probe"]
 
@@ -40,11 +40,11 @@ def run_probe(
     save: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Keep the card, for connect(url, card=FILE); one for each URL.", dir_okay=False
+            metavar="FILE", help="Keep the report, for connect(url, report=FILE); one for each URL.", dir_okay=False
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the cards as one JSON document, with how each line was found.")
+        bool, typer.Option("--json", help="Print the reports as one JSON document, with how each line was found.")
     ] = False,
 ) -> None:
     """Find out what servers can really do, by questions whose answers are known.
@@ -54,73 +54,75 @@ def run_probe(
     """
     _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
-        cards = anyio.run(_probed, urls, model or [], engine or [], prompt)
-        for card, path in zip(cards, save or [], strict=False):
-            if card is not None:
-                _save(card, path)
-        found = [card for card in cards if card is not None]
+        reports = anyio.run(_probed, urls, model or [], engine or [], prompt)
+        for report, path in zip(reports, save or [], strict=False):
+            if report is not None:
+                _save(report, path)
+        found = [report for report in reports if report is not None]
         if as_json:
             unit = unit_of(found) if len(found) > 1 else None
-            document = {"cards": [card.model_dump(mode="json") for card in found], "unit": unit}
+            document = {"reports": [report.model_dump(mode="json") for report in found], "unit": unit}
             print(json.dumps(document, ensure_ascii=False), flush=True)
         else:
             _show(found)
-        if len(found) < len(urls) or not all(card.can_draft or card.can_assist for card in found):
+        if len(found) < len(urls) or not all(report.can_draft or report.can_assist for report in found):
             raise typer.Exit(1)
 
 
-def _save(card: Card, path: Path) -> None:
+def _save(report: ProbeReport, path: Path) -> None:
     try:
-        card.save(path)
+        report.save(path)
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--save") from error
 
 
-async def _probed(urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str) -> list[Card | None]:
-    """A card for each server, in order; None for one that failed, which is said."""
-    cards: list[Card | None] = []
+async def _probed(
+    urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str
+) -> list[ProbeReport | None]:
+    """A report for each server, in order; None for one that failed, which is said."""
+    reports: list[ProbeReport | None] = []
     for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
             say(f"asking {url}")
         try:
-            cards.append(await probe(url, prompt=prompt, model=model, engine=engine))
+            reports.append(await probe(url, prompt=prompt, model=model, engine=engine))
         except ProviderError as error:
             say(str(error))
-            cards.append(None)
+            reports.append(None)
         except ValueError as error:
             hint = "--engine" if str(error).startswith("there is no engine") else "URL"
             raise typer.BadParameter(str(error), param_hint=hint) from error
-    return cards
+    return reports
 
 
-def _show(cards: Sequence[Card]) -> None:
+def _show(reports: Sequence[ProbeReport]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     colour = has_colour(console)
-    for number, card in enumerate(cards):
+    for number, report in enumerate(reports):
         if number:
             console.print()
-        for line in visible(str(card)).split("\n"):
-            style = _style(line, card) if colour else ""
+        for line in visible(str(report)).split("\n"):
+            style = _style(line, report) if colour else ""
             console.print(Text(line, style))
-    if len(cards) > 1:
+    if len(reports) > 1:
         console.print()
-        console.print(textwrap.fill(_together(cards), _WIDTH))
+        console.print(textwrap.fill(_together(reports), _WIDTH))
 
 
-def _style(line: str, card: Card) -> str:
+def _style(line: str, report: ProbeReport) -> str:
     """Green or red for what follows, bold for the server."""
     if line.startswith("as a draft "):
-        return "green" if card.can_draft else "red"
+        return "green" if report.can_draft else "red"
     if line.startswith("as an assistant "):
-        return "green" if card.can_assist else "red"
-    return "bold" if line.startswith(card.endpoint) else ""
+        return "green" if report.can_assist else "red"
+    return "bold" if line.startswith(report.endpoint) else ""
 
 
-def _together(cards: Sequence[Card]) -> str:
+def _together(reports: Sequence[ProbeReport]) -> str:
     """What a fusion of them would judge by."""
-    if unit_of(cards) == "token":
+    if unit_of(reports) == "token":
         return 'Together: one tokenizer, so that a fusion judges token by token (unit="token").'
-    if all(card.encoding is not None for card in cards):
+    if all(report.encoding is not None for report in reports):
         return 'Together: different tokenizers, so that a fusion judges word by word (unit="word").'
     return 'Together: not all of them show their tokenizer: a fusion judges word by word (unit="word").'
 

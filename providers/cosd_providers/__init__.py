@@ -37,7 +37,7 @@ from cosd_providers.http.limits import Limits
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.messages import Chat, Message, Turn
 from cosd_providers.ollama import Ollama
-from cosd_providers.probe import Card, probe
+from cosd_providers.probe import ProbeReport, probe
 from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi
 from cosd_providers.tokenization import Tokenizer, load_tokenizer
@@ -48,7 +48,6 @@ __all__ = [
     "BudgetError",
     "BudgetTimeoutError",
     "Capabilities",
-    "Card",
     "Chat",
     "ConnectError",
     "ContextLengthError",
@@ -62,6 +61,7 @@ __all__ = [
     "Ollama",
     "OpenAICompatible",
     "Piece",
+    "ProbeReport",
     "Proposal",
     "Provider",
     "ProviderError",

@@ -17,7 +17,6 @@ from cosd_providers.contract import Provider
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.findings import Memory
 from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
@@ -26,6 +25,7 @@ from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
 from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
+from cosd_providers.snapshot import Snapshot
 from cosd_providers.tgi import Tgi
 from cosd_providers.tokenization import Tokenizer, load_tokenizer
 from cosd_providers.vllm import Vllm
@@ -48,7 +48,7 @@ ADAPTERS: Mapping[str, Callable[..., Provider]] = {
 """The engines that have an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
 
 _PROBED = {"api", "dialect"}
-"""Options on which what a card holds depends."""
+"""Options on which what a report holds depends."""
 
 _LONG = 60  # characters; what is longer is more likely a key
 
@@ -66,7 +66,7 @@ def connect(
     timeout: Timeout = DEFAULT_TIMEOUT,
     http_client: HttpClient | None = None,
     limits: Limits | None = None,
-    card: Memory | str | PathLike[str] | None = None,
+    report: Snapshot | str | PathLike[str] | None = None,
     **options: Any,
 ) -> Provider:
     """Makes a provider for the server at `url`; asks it nothing yet.
@@ -92,21 +92,21 @@ def connect(
             Or an `httpx.Timeout`.
         http_client: an `httpx.AsyncClient` with proxies, certificates and limits of your own; never closed.
         limits: how many requests and tokens this server is sent at most; what is beyond waits its turn.
-        card: what `probe` has found out of this server, or the file that it was saved in: nothing is found out again,
-            but whether the same model is still served.
+        report: what `probe` returned for this server, or the file it was saved in. The first use then only checks that
+            the same model is still served.
         options: what only the adapter of this engine takes, e.g. `strategy` or `api`; see its class.
 
     Raises:
         ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
-            decides, or the card is of another server, or none.
-        OSError: the card's file cannot be read.
+            decides, or the report is of another server, or invalid.
+        OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named; or
             something given is of another kind than it has to be.
     """
-    _check_given(url, engine, http_client, card)
+    _check_given(url, engine, http_client, report)
     checked_limits(limits)
-    kept = Memory.load(card) if isinstance(card, str | PathLike) else card
+    kept = Snapshot.load(report) if isinstance(report, str | PathLike) else report
     if kept is not None:
         engine, model, options = _as_kept(kept, engine, model, options)
     parts = _checked(url)
@@ -131,14 +131,14 @@ def connect(
     )
     if engine is not None:
         provider = adapter(engine)
-        if kept is not None and kept.learned is not None and isinstance(provider, Adapter):
-            provider.recall(kept.learned, kept.endpoint)
+        if kept is not None and kept.facts is not None and isinstance(provider, Adapter):
+            provider.restore(kept.facts, kept.endpoint)
         return provider
     transport = Transport(endpoint, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
     return Recognized(transport, adapter, model)
 
 
-def _check_given(url: object, engine: object, http_client: object, card: object) -> None:
+def _check_given(url: object, engine: object, http_client: object, report: object) -> None:
     """Sees at once what would fail at the first use, in words that nobody understands there."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
@@ -146,20 +146,20 @@ def _check_given(url: object, engine: object, http_client: object, card: object)
         raise TypeError(f"engine must be a name such as 'vllm', not {type(engine).__name__}")
     if not isinstance(http_client, HttpClient | None):
         raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
-    if isinstance(card, str) and card.lstrip().startswith("{"):
-        raise ValueError("card is the text of a card; give its file, or Card.model_validate_json(text)")
-    if not isinstance(card, Memory | str | PathLike | None):
-        kind = type(card).__name__
-        more = "; Card.model_validate(card) makes one of it" if isinstance(card, dict) else ""
-        raise TypeError(f"card must be what probe returned, or its file, not {kind}{more}")
+    if isinstance(report, str) and report.lstrip().startswith("{"):
+        raise ValueError("report is JSON text; give its file, or ProbeReport.model_validate_json(text)")
+    if not isinstance(report, Snapshot | str | PathLike | None):
+        kind = type(report).__name__
+        more = "; ProbeReport.model_validate(report) makes one of it" if isinstance(report, dict) else ""
+        raise TypeError(f"report must be what probe returned, or its file, not {kind}{more}")
 
 
 def _as_kept(
-    kept: Memory, engine: str | None, model: str | None, options: Mapping[str, Any]
+    kept: Snapshot, engine: str | None, model: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
-    """Engine, model and options as a card has them."""
-    if kept.engine is None or kept.learned is None:
-        raise ValueError("the card has nothing to connect with: the probe could not use this server")
+    """Engine, model and options as a report has them."""
+    if kept.engine is None or kept.facts is None:
+        raise ValueError("the report has nothing to connect with: the probe could not use this server")
     said = [
         (name, getattr(given, "engine", given), kept.options[name])
         for name, given in options.items()
@@ -167,7 +167,7 @@ def _as_kept(
     ]
     for name, given, theirs in (("engine", engine, kept.engine), ("model", model, kept.model), *said):
         if given is not None and given != theirs:
-            raise ValueError(f"the card is of the {name} {theirs!r}, not {given!r}: probe again")
+            raise ValueError(f"the report is of the {name} {theirs!r}, not {given!r}: probe again")
     own = {**kept.options, **options}
     return kept.engine, own.pop("model", model), own
 

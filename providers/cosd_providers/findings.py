@@ -1,7 +1,7 @@
 """What an adapter finds out about its server, in words that the probe understands: one way to ask any wire.
 
 An adapter asks for what a fusion needs and checks what comes. A `Wire` asks freely, without those checks, so that the
-probe can ask questions whose answers are known and see what a server makes of them. `Memory` is what is kept of it.
+probe can ask questions whose answers are known and see what a server makes of them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
-from typing import Any, Literal, Protocol, Self
-
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
+from typing import Protocol
 
 from cosd_providers.contract import Piece, Provider, ServerInfo, Usage
 from cosd_providers.errors import UnsupportedError
@@ -23,7 +18,6 @@ from cosd_providers.scoring import TIES, Position
 __all__ = [
     "REPLY_WAYS",
     "TEST_TEXT",
-    "Memory",
     "Prompt",
     "Said",
     "Scoring",
@@ -41,9 +35,6 @@ TEST_TEXT = (
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
 """What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
-
-SCHEMA = 1
-"""The version of a card's form."""
 
 # A logit of 16 bits above 16 is one of every eighth. Of two answers each may round another way: 28 % at most.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
@@ -124,53 +115,6 @@ class Wire(Protocol):
     async def reply(self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = "") -> Said:
         """The reply to a user's message; where it is `started`, asked by one of `REPLY_WAYS`, and perhaps repeated."""
         ...
-
-
-class Memory(BaseModel):
-    """What is kept of a server, so that it need not be asked again. It holds no key, no header and no prompt.
-
-    Attributes:
-        schema_version: of this form.
-        endpoint: the server's URL.
-        engine: what `connect` is told it is; None for a provider of the user's own.
-        options: what else `connect` is told.
-        model: the model's id.
-        learned: what the adapter knows; None where it could not find out.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    schema_version: Literal[1] = 1
-    endpoint: str
-    engine: str | None
-    options: dict[str, str] = {}
-    model: str
-    learned: dict[str, Any] | None = None
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """Reads what `save` has written.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it holds no card, or one of another version.
-        """
-        try:
-            data = from_json(Path(path).read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path} is no card of a probe: it is not JSON") from error
-        if isinstance(data, dict) and "cards" in data:
-            words = "it is the output of cosd probe --json; give the file that --save FILE, or card.save(FILE), writes"
-            raise ValueError(f"{path} is no card of a probe: {words}")
-        version = data.get("schema_version") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType]
-        if version not in (None, SCHEMA):
-            raise ValueError(f"{path} is a card of version {version}, and version {SCHEMA} is read: probe again")
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{path} is no card of a probe: {where}: {first['msg']}") from None
 
 
 def near(one: float, other: float) -> bool:

@@ -13,11 +13,11 @@ from typer.testing import Result
 
 from commands import cosd
 from cosd_api.demo.servers import Pair
-from cosd_providers import Card, ConnectError
+from cosd_providers import ConnectError, ProbeReport
 from cosd_providers.probe.lines import Line
 from probed import printed, shape
 
-GOOD = Card(
+GOOD = ProbeReport(
     endpoint="http://good",
     engine="vllm",
     model="m",
@@ -26,7 +26,7 @@ GOOD = Card(
     can_assist=True,
     encoding="e",
 )
-CARDS: Mapping[str, Card | Exception] = {
+REPORTS: Mapping[str, ProbeReport | Exception] = {
     "http://good": GOOD,
     "http://same": GOOD.model_copy(update={"endpoint": "http://same"}),
     "http://other": GOOD.model_copy(update={"endpoint": "http://other", "encoding": "f"}),
@@ -44,9 +44,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is probed, in order: URLs, models, engines and prompts."""
     calls: list[Any] = []
 
-    async def stand_in(url: str, *, prompt: str, model: str | None, engine: str | None) -> Card:
+    async def stand_in(url: str, *, prompt: str, model: str | None, engine: str | None) -> ProbeReport:
         calls.append((url, model, engine, prompt))
-        found = CARDS[url]
+        found = REPORTS[url]
         if isinstance(found, Exception):
             raise found
         return found
@@ -104,10 +104,10 @@ def test_a_server_that_is_away_keeps_no_other_from_being_probed() -> None:
 def test_json(names: tuple[str, ...], unit: str | None) -> None:
     result = run(*names, options=["--json"])
     document = json.loads(result.stdout)
-    cards = [card for name in names if isinstance(card := CARDS[f"http://{name}"], Card)]
-    assert [Card.model_validate(card) for card in document["cards"]] == cards
+    reports = [report for name in names if isinstance(report := REPORTS[f"http://{name}"], ProbeReport)]
+    assert [ProbeReport.model_validate(report) for report in document["reports"]] == reports
     assert document["unit"] == unit
-    assert result.exit_code == (0 if cards else 1)
+    assert result.exit_code == (0 if reports else 1)
 
 
 def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
     options = ["--model", "one", "--model", "two", "--prompt", "P", "--save", files[0], "--save", files[1]]
     assert run("good", "same", options=options).exit_code == 0
     assert asked == [("http://good", "one", None, "P"), ("http://same", "two", None, "P")]
-    assert [Card.load(path).endpoint for path in files] == ["http://good", "http://same"]
+    assert [ProbeReport.load(path).endpoint for path in files] == ["http://good", "http://same"]
 
 
 def test_engines(asked: list[Any]) -> None:
@@ -161,7 +161,7 @@ def test_on_live_servers_it_prints_what_the_readme_says(pair: Pair) -> None:
 def test_on_live_servers_of_two_models(pair: Pair) -> None:
     result = cosd("probe", pair.sums, pair.facts, "--json")
     document = json.loads(result.stdout)
-    assert [card["model"] for card in document["cards"]] == ["sums", "facts"]
+    assert [report["model"] for report in document["reports"]] == ["sums", "facts"]
     assert document["unit"] == "word"
     assert result.exit_code == 0
 

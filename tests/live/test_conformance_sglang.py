@@ -45,7 +45,7 @@ class TestByStrategy(Proposals):
 
 
 async def test_what_the_probe_says(plain: Mapping[str, Behind]) -> None:
-    card = await probe(plain["facts"].url)
-    assert (card.engine, card.version, card.can_draft, card.can_assist) == ("sglang", "0.5.6", True, True)
-    assert set(card.strategies) == {"echo", "list", "singles", "continuation"}
-    assert str(card["scoring"].value).startswith("logprob_start_len")
+    report = await probe(plain["facts"].url)
+    assert (report.engine, report.version, report.can_draft, report.can_assist) == ("sglang", "0.5.6", True, True)
+    assert set(report.strategies) == {"echo", "list", "singles", "continuation"}
+    assert str(report["scoring"].value).startswith("logprob_start_len")

@@ -1,4 +1,4 @@
-"""The probe on live llama.cpp servers: each line of a card against what plain HTTP requests say."""
+"""The probe on live llama.cpp servers: each line of a report against what plain HTTP requests say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import Pair
-from cosd_providers import Card, connect, probe
+from cosd_providers import ProbeReport, connect, probe
 from cosd_providers.probe import unit_of
 from plain import ask, get
 
@@ -26,11 +26,11 @@ def post(url: str, body: Any) -> httpx.Response:
 @pytest.mark.parametrize("name", ["sums", "facts"])
 async def test_each_line_is_what_plain_requests_say(pair: Pair, name: str) -> None:
     url = pair[name]
-    card = await probe(url)
-    found = {line.name: line.value for line in card.lines}
+    report = await probe(url)
+    found = {line.name: line.value for line in report.lines}
     props = get(f"{url}/props")
-    assert (card.endpoint, card.engine, card.model) == (url, "llama.cpp", name)
-    assert card.version == props["build_info"]
+    assert (report.endpoint, report.engine, report.model) == (url, "llama.cpp", name)
+    assert report.version == props["build_info"]
     assert found["models"] == tuple(one["id"] for one in get(f"{url}/v1/models")["data"])
     assert found["context"] == props["default_generation_settings"]["n_ctx"]
 
@@ -65,7 +65,7 @@ async def test_each_line_is_what_plain_requests_say(pair: Pair, name: str) -> No
     entries = said["completion_probabilities"]
     shown = b"".join(bytes(entry["bytes"]) for entry in entries if entry["id"] != said["tokens"][-1])
     assert found["bytes"] is (shown == text.encode())
-    assert f"{len(entries) - 1} tokens shown of {len(said['tokens'])}" in card["bytes"].seen
+    assert f"{len(entries) - 1} tokens shown of {len(said['tokens'])}" in report["bytes"].seen
     assert said["stop_type"] == "eos"
     assert found["end"] is (entries[-1]["logprob"] < 0)
 
@@ -78,9 +78,9 @@ async def test_each_line_is_what_plain_requests_say(pair: Pair, name: str) -> No
 
     # What follows.
     assert (found["draft"], found["score"], found["propose"], found["tokenizer"]) == ("ids", True, True, "endpoint")
-    assert card.can_draft and card.can_assist
-    assert card.strategies == ("list", "singles", "continuation")
-    assert card.advice == ()
+    assert report.can_draft and report.can_assist
+    assert report.strategies == ("list", "singles", "continuation")
+    assert report.advice == ()
 
 
 async def test_it_costs_little_and_says_how_much(pair: Pair) -> None:
@@ -90,26 +90,26 @@ async def test_it_costs_little_and_says_how_much(pair: Pair) -> None:
         asked.append(request.url.path)
 
     async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=60) as client:
-        card = await probe(pair.facts, http_client=client)
-    assert card.spent.requests == sum(path.endswith(("/completion", "/completions")) for path in asked) < 60
-    assert 0 < card.spent.completion_tokens < 300
-    assert 0 < card.spent.prompt_tokens < 5000
+        report = await probe(pair.facts, http_client=client)
+    assert report.spent.requests == sum(path.endswith(("/completion", "/completions")) for path in asked) < 60
+    assert 0 < report.spent.completion_tokens < 300
+    assert 0 < report.spent.prompt_tokens < 5000
 
 
 @pytest.mark.parametrize("options", [{"engine": "openai"}, {"engine": "openai", "dialect": "llama.cpp"}])
 async def test_its_compatible_route(pair: Pair, options: dict[str, Any]) -> None:
-    card = await probe(pair.facts, **options)
-    found = {line.name: line.value for line in card.lines}
+    report = await probe(pair.facts, **options)
+    found = {line.name: line.value for line in report.lines}
     expected = {"logprobs": True, "probabilities": "raw", "lists": True, "ids": True, "bytes": True, "end": True}
     assert {name: found[name] for name in expected} == expected
     assert found["scoring"] is False
-    assert "echo with logprobs is" in card["scoring"].seen
+    assert "echo with logprobs is" in report["scoring"].seen
     assert found["draft"] == "text"
-    assert card.can_draft and card.can_assist
+    assert report.can_draft and report.can_assist
 
 
-async def test_a_card_spares_the_learning(pair: Pair) -> None:
-    cards = [Card.model_validate_json((await probe(url)).model_dump_json()) for url in (pair.sums, pair.facts)]
+async def test_a_report_spares_the_discovery(pair: Pair) -> None:
+    reports = [ProbeReport.model_validate_json((await probe(url)).model_dump_json()) for url in (pair.sums, pair.facts)]
     asked: list[str] = []
 
     async def note(request: httpx.Request) -> None:
@@ -117,7 +117,7 @@ async def test_a_card_spares_the_learning(pair: Pair) -> None:
 
     texts: list[str] = []
     without: list[dict[str, Any]] = [{}, {}]
-    for given in (without, [{"card": card} for card in cards]):
+    for given in (without, [{"report": report} for report in reports]):
         asked.clear()
         async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=60) as client:
             draft, assistant = (
@@ -129,4 +129,4 @@ async def test_a_card_spares_the_learning(pair: Pair) -> None:
     assert texts[0] == texts[1]
     assert asked[:2] == ["/v1/models", "/v1/models"]
     assert not {"/props", "/slots", "/apply-template"} & {*asked}
-    assert unit_of(cards) == "word"
+    assert unit_of(reports) == "word"

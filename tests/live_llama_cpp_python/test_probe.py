@@ -13,21 +13,21 @@ from probed import printed, probed, shape
 
 @pytest.mark.parametrize(("name", "scoring"), [("sums", "echo, moved by +1"), ("facts", "echo")])
 async def test_each_line(plain: Mapping[str, PlainLlamaCppPython], name: str, scoring: str) -> None:
-    card = await probed(plain[name], engine="llama-cpp-python", tokenizer=MODELS / name)
-    assert card["scoring"].value == scoring
-    assert card["lists"].value is False
-    assert card["tokenizer"].value == "local"
-    assert card["draft"].value == "text"
-    assert "singles" in card.strategies
-    assert card["end"].value is False
+    report = await probed(plain[name], engine="llama-cpp-python", tokenizer=MODELS / name)
+    assert report["scoring"].value == scoring
+    assert report["lists"].value is False
+    assert report["tokenizer"].value == "local"
+    assert report["draft"].value == "text"
+    assert "singles" in report.strategies
+    assert report["end"].value is False
 
 
 async def test_what_the_url_alone_tells(plain: Mapping[str, PlainLlamaCppPython]) -> None:
     """Without a tokenizer all places are asked one by one, whatever the way is called; and an error has no dump."""
-    card = await probed(plain["facts"])
-    assert str(card).startswith(f"{plain['facts'].url}: llama-cpp-python, model ")
-    assert card.strategies == ("singles",)
-    assert card["ids"].seen.endswith("validation errors")
+    report = await probed(plain["facts"])
+    assert str(report).startswith(f"{plain['facts'].url}: llama-cpp-python, model ")
+    assert report.strategies == ("singles",)
+    assert report["ids"].seen.endswith("validation errors")
 
 
 async def test_the_documentation_shows_what_it_says(plain: Mapping[str, PlainLlamaCppPython]) -> None:

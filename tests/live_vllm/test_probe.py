@@ -1,4 +1,4 @@
-"""The probe on real vLLM servers: each line of a card against what plain HTTP requests say."""
+"""The probe on real vLLM servers: each line of a report against what plain HTTP requests say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api.demo.servers import Pair
-from cosd_providers import Card, connect, probe
+from cosd_providers import ProbeReport, connect, probe
 from plain import PlainVllm
 from probed import printed, probed, shape
 
@@ -18,9 +18,9 @@ OTHER = "One, two, three, four, five, six, seven,"
 
 async def test_each_line_is_what_plain_requests_say(vllm_pair: Pair, vllm_name: str) -> None:
     plain = PlainVllm(vllm_pair[vllm_name])
-    card = await probed(plain)
-    found = {line.name: line.value for line in card.lines}
-    assert (card.engine, card.version) == ("vllm", plain.get("/version")["version"])
+    report = await probed(plain)
+    found = {line.name: line.value for line in report.lines}
+    assert (report.engine, report.version) == ("vllm", plain.get("/version")["version"])
 
     def told(**fields: Any) -> Any:
         return plain.complete(OPENING, max_tokens=1, **fields)["logprobs"]["top_logprobs"][0]
@@ -49,21 +49,23 @@ async def test_each_line_is_what_plain_requests_say(vllm_pair: Pair, vllm_name: 
     assert found["end"] is True
     assert found["bytes"] is True
     assert found["prefill"] == "continue_final_message"
-    assert {*card.strategies} == {"echo", "list", "singles", "continuation"}
-    [words] = [words for words in card.advice if "--enable-prompt-tokens-details" in words]
+    assert {*report.strategies} == {"echo", "list", "singles", "continuation"}
+    [words] = [words for words in report.advice if "--enable-prompt-tokens-details" in words]
     assert "prefix cache" in words
 
 
 async def test_its_compatible_route(vllm_pair: Pair, vllm_name: str) -> None:
-    card = await probed(PlainVllm(vllm_pair[vllm_name]), engine="openai", dialect="vllm")
-    assert card["scoring"].value == "echo"
-    assert card["lists"].value is True
-    assert card["draft"].value == "text"
+    report = await probed(PlainVllm(vllm_pair[vllm_name]), engine="openai", dialect="vllm")
+    assert report["scoring"].value == "echo"
+    assert report["lists"].value is True
+    assert report["draft"].value == "text"
 
 
-async def test_a_card_can_be_given_back(vllm_pair: Pair, vllm_name: str) -> None:
-    card = await probed(PlainVllm(vllm_pair[vllm_name]))
-    async with connect(vllm_pair[vllm_name], card=Card.model_validate_json(card.model_dump_json())) as provider:
+async def test_a_report_can_be_given_back(vllm_pair: Pair, vllm_name: str) -> None:
+    report = await probed(PlainVllm(vllm_pair[vllm_name]))
+    async with connect(
+        vllm_pair[vllm_name], report=ProbeReport.model_validate_json(report.model_dump_json())
+    ) as provider:
         info = await provider.describe()
     async with connect(vllm_pair[vllm_name]) as provider:
         assert info == await provider.describe()

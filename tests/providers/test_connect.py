@@ -103,12 +103,12 @@ def test_options_of_one_engine() -> None:
     ("given", "kind", "words"),
     [
         ({"url": None}, TypeError, "url must be a text such as 'http://gpu1:8080', not NoneType"),
-        ({"card": 5}, TypeError, "card must be what probe returned, or its file, not int$"),
-        ({"card": {"model": "m"}}, TypeError, r"not dict; Card.model_validate\(card\) makes one of it"),
+        ({"report": 5}, TypeError, "report must be what probe returned, or its file, not int$"),
+        ({"report": {"model": "m"}}, TypeError, r"not dict; ProbeReport.model_validate\(report\) makes one of it"),
         (
-            {"card": '{"schema_version": 1}'},
+            {"report": '{"schema_version": 1}'},
             ValueError,
-            r"card is the text of a card; give its file, or Card\.model_va",
+            r"report is JSON text; give its file, or ProbeReport\.model_va",
         ),
         ({"limits": {"concurrency": 2}}, TypeError, "limits are cosd_providers.Limits"),
         ({"limits": httpx.Limits()}, TypeError, "those of an HTTP client go into its `http_client`"),

@@ -289,10 +289,10 @@ async def test_models() -> None:
 
 async def test_what_is_kept_and_recalled() -> None:
     server, provider = fake()
-    learned = await provider.learned()
+    learned = await provider.snapshot()
     assert learned == {"served": {"id": "toy:latest"}, "known": KNOWN["known"]}
     other = Ollama(URL, http_client=server.client())
-    other.recall(learned, URL)
+    other.restore(learned, URL)
     before = len(server.requests)
     assert [token.data for token in (await draft(other, limit=2))[:-1]] == [b" a", b" b"]
     assert [path for path, _ in server.requests[before:]] == ["/v1/models", "/api/generate"]

@@ -168,15 +168,15 @@ async def test_a_chat_model_ends_in_the_right_words(name: str) -> None:
     assert not [request for request in service.seen[asked:] if request.method == "POST"]
 
 
-async def test_the_card_of_a_chat_model_says_why() -> None:
+async def test_the_report_of_a_chat_model_says_why() -> None:
     service = ChatModel("openai")
-    card = await probe(service.connect())
-    assert card.model == "toy"
-    assert card.spent.requests == len([request for request in service.seen if request.method == "POST"]) > 0
-    assert not card.can_draft
-    shown = " ".join(str(card).split())
+    report = await probe(service.connect())
+    assert report.model == "toy"
+    assert report.spent.requests == len([request for request in service.seen if request.method == "POST"]) > 0
+    assert not report.can_draft
+    shown = " ".join(str(report).split())
     assert "https://api.openai.com: openai, model toy server refused: this model takes messages only" in shown
-    assert "\nas a draft         no\nas an assistant    no\n" in str(card)
+    assert "\nas a draft         no\nas an assistant    no\n" in str(report)
     assert "Mistral" not in shown
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from cosd_api import Fusion, SettingError
 from cosd_providers import (
-    Card,
     ConnectError,
     ModelChoiceError,
     Piece,
+    ProbeReport,
     Proposal,
     Token,
     UnsupportedError,
@@ -26,8 +26,8 @@ from cosd_providers import (
     connect,
     probe,
 )
-from cosd_providers.findings import Memory
 from cosd_providers.probe import unit_of
+from cosd_providers.snapshot import Snapshot
 from cosd_providers.testing import Model, ScriptedProvider
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI, Shown
@@ -173,13 +173,13 @@ class Beginning(Server):
         return super()._echoed([258, *ids], count)[1:]
 
 
-async def examined(fake: Any, engine: str | None = "openai", **options: Any) -> Card:
+async def examined(fake: Any, engine: str | None = "openai", **options: Any) -> ProbeReport:
     async with fake.client() as client:
         return await probe("http://gpu1:8080", engine=engine, http_client=client, **options)
 
 
-def values(card: Card) -> dict[str, Any]:
-    return {line.name: line.value for line in card.lines}
+def values(report: ProbeReport) -> dict[str, Any]:
+    return {line.name: line.value for line in report.lines}
 
 
 GOOD = {
@@ -199,16 +199,16 @@ GOOD = {
 
 
 async def test_a_server_without_faults() -> None:
-    card = await examined(Server(Talker()))
-    found = values(card)
+    report = await examined(Server(Talker()))
+    found = values(report)
     assert {name: found[name] for name in GOOD} == GOOD
     assert found["depth"] > 90
     assert found["context"] is None
     assert found["tokenizer"] is False
-    assert found["cache"] is None and "does not tell; it took" in card["cache"].seen
-    assert card.can_draft and card.can_assist
-    assert card.draft_lacks == card.assistant_lacks == ()
-    assert all(line.asked and line.seen for line in card.lines)
+    assert found["cache"] is None and "does not tell; it took" in report["cache"].seen
+    assert report.can_draft and report.can_assist
+    assert report.draft_lacks == report.assistant_lacks == ()
+    assert all(line.asked and line.seen for line in report.lines)
 
 
 @pytest.mark.parametrize("shape", ["legacy", "chat"])
@@ -266,27 +266,27 @@ async def test_a_strategy_that_is_answered_wrongly_is_not_used() -> None:
             return httpx.Response(answer.status_code, json=body)
 
     fake = Crossed(Talker(1))
-    card = await examined(Crossed(Talker(1)))  # what is not known of a server, its adapter looks into
-    assert (card["lists"].value, card["propose"].value) == (False, True)
-    card = await examined(Crossed(Talker(1)), dialect="vllm")
-    assert card["lists"].value is False
-    assert card["propose"].value is False
-    found = {way.name: (way.proved, way.wrong) for way in card.ways}
+    report = await examined(Crossed(Talker(1)))  # what is not known of a server, its adapter looks into
+    assert (report["lists"].value, report["propose"].value) == (False, True)
+    report = await examined(Crossed(Talker(1)), dialect="vllm")
+    assert report["lists"].value is False
+    assert report["propose"].value is False
+    found = {way.name: (way.proved, way.wrong) for way in report.ways}
     right, wrong, none = (True, False), (False, True), (False, False)
     # Without a tokenizer an echo leaves these places to lists, and a continuation is a request for each.
     assert found == {"list": wrong, "echo": wrong, "singles": right, "continuation": none}
-    assert card.can_assist
-    assert card.options["strategy"] == card.strategies[0] != "list"
-    assert "it says something else" in card.advice[0]
+    assert report.can_assist
+    assert report.options["strategy"] == report.strategies[0] != "list"
+    assert "it says something else" in report.advice[0]
     async with fake.client() as client:
-        again = await probe(connect("http://gpu1:8080", card=card, http_client=client))
+        again = await probe(connect("http://gpu1:8080", report=report, http_client=client))
     assert again["propose"].value is True
 
 
 async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
-    card = await examined(Server(Talker(), beginning=True))
-    assert card["scoring"].value == "echo"
-    assert card.can_assist
+    report = await examined(Server(Talker(), beginning=True))
+    assert report["scoring"].value == "echo"
+    assert report.can_assist
 
 
 @pytest.mark.parametrize(
@@ -306,25 +306,25 @@ async def test_faults_of_the_wire(faults: Any, line: str, value: Any, words: str
     server = Server(Talker())
     for name, fault in faults.items():
         setattr(server, name, fault)
-    card = await examined(server, model="toy")
-    assert card[line].value is value
-    assert words in card[line].seen
+    report = await examined(server, model="toy")
+    assert report[line].value is value
+    assert words in report[line].seen
 
 
 async def test_a_cut_prompt_makes_it_unusable() -> None:
-    card = await examined(Server(Talker(), cut=40))
-    assert not card.can_draft
-    assert not card.can_assist
-    assert "it does not read all of a prompt, and does not say so" in card.draft_lacks
+    report = await examined(Server(Talker(), cut=40))
+    assert not report.can_draft
+    assert not report.can_assist
+    assert "it does not read all of a prompt, and does not say so" in report.draft_lacks
 
 
 async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() -> None:
-    card = await examined(Server(Talker(), changes={"logprobs": None}))
-    assert not card.can_draft
-    assert card.can_assist
-    assert card.by_agreement
-    assert "as an assistant    by agreement alone" in str(card)
-    assert "no probabilities" in card.draft_lacks[0]
+    report = await examined(Server(Talker(), changes={"logprobs": None}))
+    assert not report.can_draft
+    assert report.can_assist
+    assert report.by_agreement
+    assert "as an assistant    by agreement alone" in str(report)
+    assert "no probabilities" in report.draft_lacks[0]
 
 
 @pytest.mark.parametrize(
@@ -337,15 +337,15 @@ async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() ->
 async def test_probabilities_that_are_not_the_models_own(fault: str, value: str, usable: bool, words: str) -> None:
     server = Server(Talker())
     setattr(server, fault, True)
-    card = await examined(server, dialect="vllm")  # which an adapter believes to be unsure
-    assert card["probabilities"].value == value
-    assert words in card["probabilities"].seen
-    assert card.can_draft is usable
-    assert card.can_assist is usable
-    card = await examined(server)
-    assert card.can_draft is usable
-    assert card.can_assist is usable
-    assert usable or "at temperature 0 the server tells no probabilities but 1 and 0" in card.draft_lacks[0]
+    report = await examined(server, dialect="vllm")  # which an adapter believes to be unsure
+    assert report["probabilities"].value == value
+    assert words in report["probabilities"].seen
+    assert report.can_draft is usable
+    assert report.can_assist is usable
+    report = await examined(server)
+    assert report.can_draft is usable
+    assert report.can_assist is usable
+    assert usable or "at temperature 0 the server tells no probabilities but 1 and 0" in report.draft_lacks[0]
 
 
 class TrimsPrompts(Server):
@@ -391,25 +391,25 @@ class Balanced(Server):
     ],
 )
 async def test_what_would_make_a_fusion_silently_wrong(kind: Any, line: str, words: str, seed: int) -> None:
-    card = await examined(kind(Talker(seed)), dialect="vllm")
-    assert card[line].value is False
-    assert words in card[line].seen
-    assert not card.can_draft
-    assert not card.can_assist or kind is Balanced
+    report = await examined(kind(Talker(seed)), dialect="vllm")
+    assert report[line].value is False
+    assert words in report[line].seen
+    assert not report.can_draft
+    assert not report.can_assist or kind is Balanced
 
 
 async def test_a_server_that_cannot_be_made_to_write_a_text() -> None:
     server = Server(Talker())
     server.writes = False
-    card = await examined(server)
-    assert card["bytes"].value is None
-    assert card["bytes"].seen == "no field makes the server write a given text"
+    report = await examined(server)
+    assert report["bytes"].value is None
+    assert report["bytes"].seen == "no field makes the server write a given text"
 
 
 @pytest.mark.parametrize("repeats", [False, True])
 async def test_a_reply_that_was_started_is_continued(repeats: bool) -> None:
-    card = await examined(Server(Talker(1), chat_repeats=repeats))
-    assert card["prefill"].value == "the last message alone"
+    report = await examined(Server(Talker(1), chat_repeats=repeats))
+    assert report["prefill"].value == "the last message alone"
 
 
 async def test_a_reply_that_was_started_is_taken_for_a_turn() -> None:
@@ -420,9 +420,9 @@ async def test_a_reply_that_was_started_is_taken_for_a_turn() -> None:
                 message["content"] += "<end>"
             return super().handle(httpx.Request(request.method, request.url, json=body or None))
 
-    card = await examined(Turns(Talker(1)))
-    assert card["prefill"].value is False
-    assert card["prefill"].seen.count("it goes on otherwise") == 3
+    report = await examined(Turns(Talker(1)))
+    assert report["prefill"].value is False
+    assert report["prefill"].seen.count("it goes on otherwise") == 3
 
 
 # llama.cpp's and vLLM's own routes.
@@ -448,41 +448,41 @@ class LlamaCpp(FakeLlamaCpp):
 @pytest.mark.parametrize("beginning", [False, True])
 async def test_llama_cpp(beginning: bool) -> None:
     fake = LlamaCpp(Talker(), beginning=beginning)
-    card = await examined(fake, None)
-    found = values(card)
+    report = await examined(fake, None)
+    found = values(report)
     expected = {**GOOD, "scoring": "place by place", "draft": "ids"}
     assert {name: found[name] for name in expected} == expected
     assert found["context"] == 4096
     assert found["cache"] is False
-    assert card.engine == "llama.cpp"
-    assert {*card.strategies} == {"list", "singles", "continuation"}
-    assert found["prefill"] is False and "404" in card["prefill"].seen
+    assert report.engine == "llama.cpp"
+    assert {*report.strategies} == {"list", "singles", "continuation"}
+    assert found["prefill"] is False and "404" in report["prefill"].seen
     sent = [body for path, body in fake.requests if path.endswith(("/completion", "/completions"))]
-    assert card.spent.requests == len(sent)
+    assert report.spent.requests == len(sent)
 
 
 async def test_a_server_that_its_adapter_refuses() -> None:
     fake = LlamaCpp(Talker())
     fake.slots = [{"id": 0, "speculative": True}]
-    card = await examined(fake, None)
-    assert not card.can_draft
-    assert not card.can_assist
-    assert card.learned is None
-    assert "decodes speculatively" in str(card)
-    assert "Start it without a draft model (--model-draft, --spec-type)." in card.advice
-    with pytest.raises(ValueError, match="the card has nothing to connect with"):
-        connect("http://gpu1:8080", card=card)
+    report = await examined(fake, None)
+    assert not report.can_draft
+    assert not report.can_assist
+    assert report.facts is None
+    assert "decodes speculatively" in str(report)
+    assert "Start it without a draft model (--model-draft, --spec-type)." in report.advice
+    with pytest.raises(ValueError, match="the report has nothing to connect with"):
+        connect("http://gpu1:8080", report=report)
 
 
 async def test_vllm() -> None:
-    card = await examined(FakeVllm(Talker()), "vllm")
-    found = values(card)
+    report = await examined(FakeVllm(Talker()), "vllm")
+    found = values(report)
     assert found["scoring"] == "prompt_logprobs"
     assert found["draft"] == "ids"
-    assert {*card.strategies} >= {"echo", "list", "singles"}
-    echo = next(way for way in card.ways if way.name == "echo")
+    assert {*report.strategies} >= {"echo", "list", "singles"}
+    echo = next(way for way in report.ways if way.name == "echo")
     assert echo.example == (100, 400_000)
-    assert any("--enable-prompt-tokens-details" in words for words in card.advice)
+    assert any("--enable-prompt-tokens-details" in words for words in report.advice)
 
 
 # Any provider, by the contract alone.
@@ -521,15 +521,15 @@ class Lying(ScriptedProvider):
 
 async def test_a_provider_of_ones_own() -> None:
     provider = ScriptedProvider(Talker())
-    card = await probe(provider)
-    found = values(card)
+    report = await probe(provider)
+    found = values(report)
     assert (found["draft"], found["score"], found["propose"], found["tokenizer"]) == ("ids", True, True, "endpoint")
     assert found["scoring"] == "place by place"
     assert found["lists"] is None
-    assert "shows what the contract does" in card["lists"].seen
-    assert card.can_draft
-    assert card.can_assist
-    assert card.engine is None
+    assert "shows what the contract does" in report["lists"].seen
+    assert report.can_draft
+    assert report.can_assist
+    assert report.engine is None
     assert provider.open_requests == 0
 
 
@@ -543,11 +543,11 @@ async def test_a_provider_of_ones_own() -> None:
     ],
 )
 async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> None:
-    card = await probe(Lying(Talker(), fault=fault))
-    assert card[line].value is False
-    assert words in card[line].seen
-    assert card.can_assist is (fault != "propose")
-    assert card.can_draft is (fault != "resumed")
+    report = await probe(Lying(Talker(), fault=fault))
+    assert report[line].value is False
+    assert words in report[line].seen
+    assert report.can_assist is (fault != "propose")
+    assert report.can_draft is (fault != "resumed")
     right = await probe(Lying(Talker()))
     assert right[line].value not in (False, None)
 
@@ -580,33 +580,36 @@ async def test_what_others_answer_instead_is_no_strategy() -> None:
     assert seeing["echo"].example == seeing["continuation"].example == (100, 400_000)
 
 
-# Cards.
+# Reports.
 
 
-async def test_a_card_goes_through_a_file(tmp_path: Path) -> None:
-    card = await examined(Server(Talker()))
-    card.save(tmp_path / "card.json")
-    assert Card.load(tmp_path / "card.json") == card
-    assert Memory.load(str(tmp_path / "card.json")).learned == card.learned
+async def test_a_report_goes_through_a_file(tmp_path: Path) -> None:
+    report = await examined(Server(Talker()))
+    report.save(tmp_path / "report.json")
+    assert ProbeReport.load(tmp_path / "report.json") == report
+    assert Snapshot.load(str(tmp_path / "report.json")).facts == report.facts
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no json", "is no card of a probe: it is not JSON"),
-        ("[1]", "is no card of a probe: "),
-        ('{"schema_version": 1}', "is no card of a probe: endpoint: Field required"),
-        ('{"schema_version": 2}', "is a card of version 2, and version 1 is read: probe again"),
+        ("no json", "is not a probe report: it is not JSON"),
+        ("[1]", "is not a probe report: "),
+        ('{"schema_version": 2}', "is not a probe report: endpoint: Field required"),
+        (
+            '{"schema_version": 1}',
+            "has a probe report of version 1, not 2: probe the server again, e.g. cosd probe URL --sa",
+        ),
     ],
 )
-def test_files_that_are_no_cards(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "card.json"
+def test_files_that_are_not_reports(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
     path.write_text(text)
-    for load in (Card.load, lambda path: connect("http://gpu1", card=path)):
+    for load in (ProbeReport.load, lambda path: connect("http://gpu1", report=path)):
         with pytest.raises(ValueError, match=words):
             load(path)
     with pytest.raises(OSError, match="No such file"):
-        connect("http://gpu1", card=tmp_path / "none.json")
+        connect("http://gpu1", report=tmp_path / "none.json")
 
 
 FAKES: Mapping[str, Callable[[], Any]] = {
@@ -620,23 +623,23 @@ FAKES: Mapping[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("engine", FAKES)
-async def test_each_card_has_all_lines(engine: str) -> None:
-    card = await examined(FAKES[engine](), engine)
+async def test_each_report_has_all_lines(engine: str) -> None:
+    report = await examined(FAKES[engine](), engine)
     expected = [line.name for line in (await examined(Server(Talker()))).lines]
-    assert [line.name for line in card.lines] == expected
-    assert all(line.asked and line.seen for line in card.lines)
-    assert card.can_draft and card.can_assist
-    assert card.strategies
-    assert max(map(len, str(card).splitlines())) <= 80
+    assert [line.name for line in report.lines] == expected
+    assert all(line.asked and line.seen for line in report.lines)
+    assert report.can_draft and report.can_assist
+    assert report.strategies
+    assert max(map(len, str(report).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("engine", FAKES)
-async def test_with_a_card_nothing_is_found_out_again(engine: str) -> None:
+async def test_with_a_report_nothing_is_found_out_again(engine: str) -> None:
     fake: Any = FAKES[engine]()
-    card = await examined(fake, engine)
-    card = Card.model_validate_json(card.model_dump_json())
+    report = await examined(fake, engine)
+    report = ProbeReport.model_validate_json(report.model_dump_json())
     async with fake.client() as client:
-        known = connect("http://gpu1:8080", card=card, http_client=client)
+        known = connect("http://gpu1:8080", report=report, http_client=client)
         anew = connect("http://gpu1:8080", engine=engine, http_client=client)
         fake.requests.clear()
         async with known:
@@ -656,14 +659,14 @@ async def drafted(provider: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("engine", ["openai", "llama.cpp", "vllm"])
-async def test_with_a_card_of_another_model(engine: str) -> None:
+async def test_with_a_report_of_another_model(engine: str) -> None:
     fake: Any = FAKES[engine]()
-    card = await examined(fake, engine)
+    report = await examined(fake, engine)
     serve(fake, "other")
     async with fake.client() as client:
-        provider = connect("http://gpu1:8080", card=card, http_client=client)
+        provider = connect("http://gpu1:8080", report=report, http_client=client)
         with pytest.raises(
-            ModelChoiceError, match=r"the card is of the model .toy.; the server has it no longer\. Probe"
+            ModelChoiceError, match=r"the report is of the model .toy.; the server has it no longer\. Probe"
         ):
             await provider.describe()
         serve(fake, "toy")
@@ -679,49 +682,49 @@ def serve(fake: Any, name: str) -> None:
 
 async def test_a_model_of_the_same_name_that_is_another_one() -> None:
     fake = Server(Talker(), listed=[{"id": "toy", "max_model_len": 100}])
-    card = await examined(fake)
+    report = await examined(fake)
     fake.listed = [{"id": "toy", "max_model_len": 200}]
     async with fake.client() as client:
         with pytest.raises(ModelChoiceError, match="another one of that name"):
-            await connect("http://gpu1:8080", card=card, http_client=client).describe()
+            await connect("http://gpu1:8080", report=report, http_client=client).describe()
 
 
-async def test_cards_and_what_else_is_given() -> None:
-    card = await examined(Server(Talker()), dialect="sglang", model="toy")
-    assert repr(connect("http://gpu1:8080/v1", card=card)) == (
+async def test_reports_and_what_else_is_given() -> None:
+    report = await examined(Server(Talker()), dialect="sglang", model="toy")
+    assert repr(connect("http://gpu1:8080/v1", report=report)) == (
         "OpenAICompatible('http://gpu1:8080', model='toy', dialect='sglang')"
     )
     for options, words in (
-        ({"engine": "vllm"}, "the card is of the engine 'openai', not 'vllm': probe again"),
-        ({"model": "other"}, "the card is of the model 'toy', not 'other': probe again"),
-        ({"dialect": "vllm"}, "the card is of the dialect 'sglang', not 'vllm': probe again"),
-        ({"api": "chat"}, "the card is of the api 'completions', not 'chat': probe again"),
+        ({"engine": "vllm"}, "the report is of the engine 'openai', not 'vllm': probe again"),
+        ({"model": "other"}, "the report is of the model 'toy', not 'other': probe again"),
+        ({"dialect": "vllm"}, "the report is of the dialect 'sglang', not 'vllm': probe again"),
+        ({"api": "chat"}, "the report is of the api 'completions', not 'chat': probe again"),
     ):
         with pytest.raises(ValueError, match=words):
-            connect("http://gpu1:8080", card=card, **options)  # type: ignore[arg-type]
+            connect("http://gpu1:8080", report=report, **options)  # type: ignore[arg-type]
     fake = Server(Talker())
     async with fake.client() as client:
-        connected = connect("http://gpu1:8080", card=card, http_client=client, dialect="sglang", context=50)
+        connected = connect("http://gpu1:8080", report=report, http_client=client, dialect="sglang", context=50)
         assert (await connected.describe()).context == 50
-    with pytest.raises(ValueError, match="the card is of http://gpu1:8080, not of http://gpu2:8080: probe this one"):
-        connect("http://gpu2:8080", card=card)
-    broken = card.model_copy(update={"learned": {"known": {}, "served": {}}})
+    with pytest.raises(ValueError, match="the report is of http://gpu1:8080, not of http://gpu2:8080: probe this one"):
+        connect("http://gpu2:8080", report=report)
+    broken = report.model_copy(update={"facts": {"known": {}, "served": {}}})
     with pytest.raises(UnsupportedError, match=r"does not hold what this kind of server is known by\. Probe again"):
-        await connect("http://gpu1:8080", card=broken).describe()
+        await connect("http://gpu1:8080", report=broken).describe()
 
 
-async def test_no_card_holds_a_secret() -> None:
+async def test_no_report_holds_a_secret() -> None:
     fake = Server(Talker())
     async with fake.client() as client:
         headers = {"X-Tenant": "sk-header"}
         options = {"engine": "openai", "http_client": client, "headers": headers, "extra_body": {"user": "sk-body"}}
-        card = await probe("http://gpu1", api_key="sk-key", prompt="sk-prompt", **options)
-    text = card.model_dump_json() + str(card) + repr(card)
+        report = await probe("http://gpu1", api_key="sk-key", prompt="sk-prompt", **options)
+    text = report.model_dump_json() + str(report) + repr(report)
     assert "sk-" not in text
     assert "sk-body" in json.dumps(fake.bodies)
 
 
-async def test_two_cards_tell_what_a_fusion_judges_by() -> None:
+async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
     one, other = await examined(LlamaCpp(Talker()), None), await examined(LlamaCpp(Talker(1)), None)
     third = await examined(Server(Talker()))
     assert unit_of([one, other]) == "token"
@@ -729,14 +732,17 @@ async def test_two_cards_tell_what_a_fusion_judges_by() -> None:
     assert unit_of([third, third]) == "word"
     fakes = LlamaCpp(Talker()), LlamaCpp(Talker(1))
     async with fakes[0].client() as first, fakes[1].client() as second:
-        pair = [connect("http://gpu1:8080", card=card, http_client=c) for card, c in ((one, first), (other, second))]
+        pair = [
+            connect("http://gpu1:8080", report=own, http_client=client)
+            for own, client in ((one, first), (other, second))
+        ]
         async with Fusion(draft=pair[0], assistant=pair[1]) as fusion:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
 
 
 async def test_words_fit_a_terminal() -> None:
-    for card in (await examined(LlamaCpp(Talker()), None), await examined(Server(Talker(), cut=40))):
-        assert max(map(len, str(card).splitlines())) <= 80
+    for report in (await examined(LlamaCpp(Talker()), None), await examined(Server(Talker(), cut=40))):
+        assert max(map(len, str(report).splitlines())) <= 80
 
 
 async def test_it_is_said_where_nobody_answers() -> None:
@@ -765,13 +771,13 @@ class Terse(Talker):
 async def test_a_prompt_that_is_not_answered(engine: str | None) -> None:
     fakes: Any = {"openai": Server, "llama.cpp": LlamaCpp, "vllm": FakeVllm}
     if engine is None:
-        card = await probe(ScriptedProvider(Terse()), prompt="Be terse.")
+        report = await probe(ScriptedProvider(Terse()), prompt="Be terse.")
     else:
-        card = await examined(fakes[engine](Terse()), engine, prompt="Be terse.")
-    assert card.can_draft and card.can_assist
-    assert card["draft"].value in ("text", "ids")
-    assert card["propose"].value is True
-    assert card["draft"].seen.endswith("; after a text of the probe's own, as the answer was too short")
+        report = await examined(fakes[engine](Terse()), engine, prompt="Be terse.")
+    assert report.can_draft and report.can_assist
+    assert report["draft"].value in ("text", "ids")
+    assert report["propose"].value is True
+    assert report["draft"].seen.endswith("; after a text of the probe's own, as the answer was too short")
 
 
 @pytest.mark.parametrize("prompt", ["", " \n"])
@@ -785,28 +791,28 @@ async def test_an_empty_prompt_is_none(prompt: str) -> None:
 @pytest.mark.parametrize("engine", ["openai", "llama.cpp"])
 async def test_where_every_answer_is_too_short_that_is_no_verdict(engine: str) -> None:
     fake: Any = Server(Terse(always=True)) if engine == "openai" else LlamaCpp(Terse(always=True))
-    card = await examined(fake, engine)
-    assert [card[name].value for name in ("draft", "score", "propose")] == [None] * 3
-    assert {card[name].seen for name in ("draft", "score", "propose")} == {"the answer was too short"}
-    assert "a draft, resumed   unknown: the answer was too short\n" in str(card)
-    assert card.can_draft and card.can_assist
+    report = await examined(fake, engine)
+    assert [report[name].value for name in ("draft", "score", "propose")] == [None] * 3
+    assert {report[name].seen for name in ("draft", "score", "propose")} == {"the answer was too short"}
+    assert "a draft, resumed   unknown: the answer was too short\n" in str(report)
+    assert report.can_draft and report.can_assist
 
 
 async def test_without_probabilities_short_answers_are_no_verdict_either() -> None:
     fake = Server(Terse(always=True), changes={"logprobs": None})
-    card = await examined(fake, dialect="vllm")
-    assert not card.can_draft
-    assert "without probabilities" in card.draft_lacks[0]
+    report = await examined(fake, dialect="vllm")
+    assert not report.can_draft
+    assert "without probabilities" in report.draft_lacks[0]
 
 
 async def test_an_end_that_the_adapter_does_not_rely_on_is_named() -> None:
     """Its end is told, and the row of such servers says that it is not: a fusion warns."""
-    card = await examined(Server(Terse()), prompt="Be terse.")
-    assert card["end"].value is True
-    shown = " ".join(str(card).split())
+    report = await examined(Server(Terse()), prompt="Be terse.")
+    assert report["end"].value is True
+    shown = " ".join(str(report).split())
     assert "told, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
-    card = await examined(Server(Terse()), prompt="Be terse.", dialect="vllm")
-    assert "end of sequence    told, with its probability\n" in str(card)
+    report = await examined(Server(Terse()), prompt="Be terse.", dialect="vllm")
+    assert "end of sequence    told, with its probability\n" in str(report)
 
 
 async def test_the_end_of_a_draft_counts_and_not_that_of_a_forced_text() -> None:
@@ -817,8 +823,8 @@ async def test_the_end_of_a_draft_counts_and_not_that_of_a_forced_text() -> None
             self.end = not json.loads(request.content or "{}").get("stream")
             return super().handle(request)
 
-    card = await examined(Streams(Terse()), prompt="Be terse.")
-    assert (card["end"].value, card["end"].seen) == (False, "its probability is not told")
+    report = await examined(Streams(Terse()), prompt="Be terse.")
+    assert (report["end"].value, report["end"].seen) == (False, "its probability is not told")
 
 
 async def test_a_part_of_a_character_is_not_taken_for_the_end() -> None:
@@ -853,36 +859,36 @@ async def test_a_dump_in_an_error_is_left_out() -> None:
 
 
 async def test_the_kind_of_server_is_in_the_first_line() -> None:
-    card = await examined(Server(Talker()), "llama-cpp-python")
-    assert str(card).startswith("http://gpu1:8080: llama-cpp-python, model toy\n")
+    report = await examined(Server(Talker()), "llama-cpp-python")
+    assert str(report).startswith("http://gpu1:8080: llama-cpp-python, model toy\n")
 
 
 async def test_a_name_that_no_line_has() -> None:
-    card = await examined(Server(Talker()))
+    report = await examined(Server(Talker()))
     with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, models, .*scoring, .*propose"):
-        card["scorng"]
+        report["scorng"]
 
 
-async def test_the_output_for_programs_is_no_card(tmp_path: Path) -> None:
+async def test_the_output_for_programs_is_not_a_report(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    path.write_text('{"cards": [], "unit": null}')
-    with pytest.raises(ValueError, match=r"it is the output of cosd probe --json; give the file that --save FILE"):
-        connect("http://gpu1", card=path)
+    path.write_text('{"reports": [], "unit": null}')
+    with pytest.raises(ValueError, match=r"it is the output of cosd probe --json; give the file of --save FILE"):
+        connect("http://gpu1", report=path)
 
 
 async def test_names_of_this_machine_are_one() -> None:
     async with Server(Talker()).client() as client:
-        card = await probe("http://127.0.0.1:8080", engine="openai", http_client=client)
-        assert (await connect("http://localhost:8080", card=card, http_client=client).describe()).model == "toy"
+        report = await probe("http://127.0.0.1:8080", engine="openai", http_client=client)
+        assert (await connect("http://localhost:8080", report=report, http_client=client).describe()).model == "toy"
     for other in ("http://localhost:8081", "http://localhost:8080/llm", "http://127.0.0.2:8080"):
-        with pytest.raises(ValueError, match=r"the card is of http://127\.0\.0\.1:8080, not of"):
-            connect(other, card=card)
+        with pytest.raises(ValueError, match=r"the report is of http://127\.0\.0\.1:8080, not of"):
+            connect(other, report=report)
 
 
-async def test_a_card_is_no_provider() -> None:
-    card = await examined(Server(Talker()))
-    given: Any = card
-    with pytest.raises(SettingError, match=r"not Card: connect\(url, card=card\) makes a provider of it"):
+async def test_a_report_is_not_a_provider() -> None:
+    report = await examined(Server(Talker()))
+    given: Any = report
+    with pytest.raises(SettingError, match=r"not ProbeReport: connect\(url, report=report\) makes a provider of it"):
         Fusion(draft="http://gpu1", assistant=given)
 
 
@@ -891,7 +897,11 @@ async def test_a_card_is_no_provider() -> None:
     [
         (None, "", "server must be a URL or a provider, not NoneType"),
         (["http://gpu1", "http://gpu2"], "", r"one server is probed at a time: await probe\(url\) for each"),
-        (Card(endpoint="http://gpu1", engine=None, model="m"), "", "is a card already; .* give its URL, 'http://gpu1'"),
+        (
+            ProbeReport(endpoint="http://gpu1", engine=None, model="m"),
+            "",
+            "is a probe report; .* give its URL, 'http://gpu1'",
+        ),
         ("http://gpu1", 5, "prompt must be a text, not int"),
     ],
 )

@@ -374,9 +374,9 @@ async def test_an_adapter_on_top_of_the_model() -> None:
 async def test_what_was_learned_is_enough_for_another() -> None:
     server, provider = fake({"Q": [" a", "😀", ""]})
     ours = await draft(provider)
-    learned = json.loads(json.dumps(await provider.learned()))
+    learned = json.loads(json.dumps(await provider.snapshot()))
     other = Sglang(URL, http_client=server.client())
-    other.recall(learned, URL)
+    other.restore(learned, URL)
     server.requests.clear()
     assert await draft(other) == ours
     assert {path for path, _ in server.requests} == {"/v1/models", "/v1/tokenize", "/generate"}

@@ -140,15 +140,15 @@ class Adapter:
     async def __aexit__(self, *exc: object) -> None:
         await self._transport.__aexit__(*exc)
 
-    def recall(self, learned: Mapping[str, Any], endpoint: str) -> None:
-        """Takes what another one of its kind has `learned`: at the first use only the model's name is asked for.
+    def restore(self, facts: Mapping[str, Any], endpoint: str) -> None:
+        """Takes the facts of another `snapshot`, so that the first use asks only whether the same model is served.
 
         Raises:
             ValueError: it is of another server than this `endpoint`.
         """
         if _located(endpoint) != _located(self._transport.endpoint):
-            raise ValueError(f"the card is of {endpoint}, not of {self._transport.endpoint}: probe this one")
-        self._recalled = learned
+            raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
+        self._recalled = facts
 
     async def _kept(self, known: object, model: str) -> dict[str, Any]:
         """What is known, with what the server tells of the model, as JSON can hold it."""
@@ -173,11 +173,11 @@ class Adapter:
             known = TypeAdapter(kind).validate_python(self._recalled["known"])
             served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
         except (KeyError, ValidationError):
-            words = "the card does not hold what this kind of server is known by"
+            words = "the report does not hold what this kind of server is known by"
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Probe again.") from None
         if served and (now := await self._served(served["id"])) != served:
             found = "another one of that name" if now else "it no longer"
-            words = f"the card is of the model {served['id']!r}; the server has {found}"
+            words = f"the report is of the model {served['id']!r}; the server has {found}"
             raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Probe again.")
         return known
 

@@ -222,8 +222,8 @@ class LlamaCpp(Adapter):
         """The server, to be asked freely."""
         return LlamaCppWire(self._transport, self._completions, await self._known())
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._known()
         return await self._kept(known, known.info.model)
 

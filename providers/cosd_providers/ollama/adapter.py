@@ -164,8 +164,8 @@ class Ollama(Adapter):
         await self._know()
         return OllamaWire(self._transport, self._asking)
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._know()
         return await self._kept(known, known.model)
 

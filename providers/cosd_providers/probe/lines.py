@@ -1,4 +1,4 @@
-"""What a card is made of: what was asked and seen, the strategies with their price, and what it all has cost."""
+"""What a report is made of: what was asked and seen, the strategies with their price, and what it all has cost."""
 
 from __future__ import annotations
 

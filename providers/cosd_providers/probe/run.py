@@ -1,4 +1,4 @@
-"""One probe, from a URL to its card."""
+"""One probe, from a URL to its report."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.findings import Memory, Wire, encoding
+from cosd_providers.findings import Wire, encoding
 from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
-from cosd_providers.probe.card import Card
 from cosd_providers.probe.chat import CHAT
 from cosd_providers.probe.generic import GENERIC
 from cosd_providers.probe.lines import Line, Spent
 from cosd_providers.probe.questions import WIRE
+from cosd_providers.probe.report import ProbeReport
 from cosd_providers.probe.verdict import advice, missing
 from cosd_providers.probe.ways import ways
 from cosd_providers.probe.words import UNTRUSTED
 from cosd_providers.recognition import Recognized
+from cosd_providers.snapshot import Snapshot
 
 __all__ = ["PROMPT", "probe"]
 
@@ -28,7 +29,7 @@ _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
     *("template", "prefill", "end", "bytes", "whole", "cache", "round_trip", "draft", "score", "propose"),
 )
-"""Of the lines on a card."""
+"""Of the lines on a report."""
 
 _UNASKED = {
     "end": (
@@ -43,10 +44,10 @@ _OF_DRAFT = ("score", "propose")
 _NO_WIRE = "a provider of this kind shows what the contract does, and no more"
 
 
-async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any) -> Card:
+async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any) -> ProbeReport:
     """Finds out what a server can really do, at the cost of some dozens of short requests.
 
-    Nothing is believed for what a server is called: each line of the card was found by a question whose answer is
+    Nothing is believed for what a server is called: each line of the report was found by a question whose answer is
     known, or whose answers have to fit together, and says which. What cannot be found out is unknown, with the reason.
 
     Args:
@@ -74,8 +75,8 @@ async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any)
 
 
 def _check_given(server: object, prompt: object) -> None:
-    if isinstance(server, Memory):
-        words = f"what was given is a card already; to probe the server again give its URL, {server.endpoint!r}"
+    if isinstance(server, Snapshot):
+        words = f"what was given is a probe report; to probe the server again give its URL, {server.endpoint!r}"
         raise TypeError(words)
     if isinstance(server, list | tuple):
         raise TypeError("one server is probed at a time: await probe(url) for each")
@@ -85,7 +86,7 @@ def _check_given(server: object, prompt: object) -> None:
         raise TypeError(f"prompt must be a text, not {type(prompt).__name__}")
 
 
-async def _examined(provider: Provider, prompt: str, began: float) -> Card:
+async def _examined(provider: Provider, prompt: str, began: float) -> ProbeReport:
     try:
         info = await provider.describe()
     except UnsupportedError as error:
@@ -112,10 +113,10 @@ async def _examined(provider: Provider, prompt: str, began: float) -> Card:
     if inquiry.value("end") and not inquiry.info.capabilities.end_prob:
         one = next(line for line in inquiry.lines if line.name == "end")
         inquiry.note("end", True, one.asked, f"{one.seen}{UNTRUSTED}")
-    return await _card(inquiry, began)
+    return await _report(inquiry, began)
 
 
-async def _card(inquiry: Inquiry, began: float) -> Card:
+async def _report(inquiry: Inquiry, began: float) -> ProbeReport:
     found = await ways(inquiry)
     drafts, assists = missing(inquiry, found)
     pieces = await encoding(inquiry.provider, inquiry.info)
@@ -124,14 +125,14 @@ async def _card(inquiry: Inquiry, began: float) -> Card:
     right = next((way.name for way in found if way.proved), None)
     if right is not None and any(way.wrong for way in found):
         options["strategy"] = right
-    keep: Any = getattr(inquiry.provider, "learned", None)
+    keep: Any = getattr(inquiry.provider, "snapshot", None)
     usage = inquiry.usage
-    return Card(
+    return ProbeReport(
         endpoint=inquiry.info.endpoint,
         engine=engine,
         options=options,
         model=inquiry.info.model,
-        learned=await keep() if keep is not None and engine is not None else None,
+        facts=await keep() if keep is not None and engine is not None else None,
         version=inquiry.info.build,
         lines=tuple(sorted(inquiry.lines, key=lambda line: _ORDER.index(line.name))),
         can_draft=not drafts,
@@ -151,11 +152,11 @@ async def _card(inquiry: Inquiry, began: float) -> Card:
     )
 
 
-def _refused(provider: Provider, error: UnsupportedError, began: float) -> Card:
-    """The card of a server that its adapter refuses; the requests of its proofs are all that it has cost."""
+def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
+    """The report of a server that its adapter refuses; the requests of its proofs are all that it has cost."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
-    return Card(
+    return ProbeReport(
         endpoint=error.endpoint or provider.name,
         engine=engine,
         options=options,

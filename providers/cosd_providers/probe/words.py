@@ -1,4 +1,4 @@
-"""How a card is written for people: a title and a text on each line, none wider than 80 columns."""
+"""How a report is written for people: a title and a text on each line, none wider than 80 columns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
 
 
 def line(one: Line) -> list[str]:
-    """A line of the card; nothing for what is only for programs."""
+    """A line of the report; nothing for what is only for programs."""
     if one.name not in _TITLES or (one.name == "server" and one.value is not False):  # it is in the first line
         return []
     return wrapped(_TITLES[one.name], _said(one))

@@ -236,8 +236,8 @@ class Sglang(Adapter):
         """The server, to be asked freely."""
         return SglangWire(self._transport, self._asking, await self._known())
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._known()
         return await self._kept(known, known.info.model)
 

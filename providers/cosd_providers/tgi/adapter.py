@@ -241,8 +241,8 @@ class Tgi(Adapter):
         """The server, to be asked freely."""
         return TgiWire(self._transport, self._requests, await self._known())
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._known()
         return await self._kept(known, known.info.model)
 

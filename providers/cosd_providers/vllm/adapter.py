@@ -268,8 +268,8 @@ class Vllm(Adapter):
         """The server, to be asked freely."""
         return VllmWire(self._transport, self._asking, await self._known(), self.tokenize)
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._known()
         return await self._kept(known, known.info.model)
 

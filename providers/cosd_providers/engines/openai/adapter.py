@@ -265,8 +265,8 @@ class OpenAICompatible(Adapter):
         await self._know()
         return wire_of(self._asking, self._dialect, self._transport, self._api)
 
-    async def learned(self) -> dict[str, Any]:
-        """What is known of the server, for `recall`."""
+    async def snapshot(self) -> dict[str, Any]:
+        """What is known of the server, for `restore`."""
         known = await self._know()
         scores = self._api == "completions" and self._asking.probs
         name = self._tokenizer.name if self._tokenizer else None

@@ -1,4 +1,4 @@
-"""What a probe has found: a card that goes through JSON, and can be given back to `connect`."""
+"""What a probe has found: a report that goes through JSON, and can be given back to `connect`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from cosd_providers.findings import Memory
 from cosd_providers.probe.lines import Line, Spent, Way
 from cosd_providers.probe.words import line, prices, spent, wrapped
+from cosd_providers.snapshot import Snapshot
 
-__all__ = ["Card", "unit_of"]
+__all__ = ["ProbeReport", "unit_of"]
 
 
-class Card(Memory):
-    """What a server can really do. `str(card)` is for people, `card.model_dump_json()` has how each line was found.
+class ProbeReport(Snapshot):
+    """What a server can really do. `str(report)` is for people, `report.model_dump_json()` has how each line was found.
 
     Attributes:
         version: the server's, where it tells.
@@ -57,10 +57,10 @@ class Card(Memory):
         for one in self.lines:
             if one.name == name:
                 return one
-        raise KeyError(f"the card has no line {name!r}; it has {', '.join(one.name for one in self.lines) or 'none'}")
+        raise KeyError(f"the report has no line {name!r}; it has {', '.join(one.name for one in self.lines) or 'none'}")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the card as JSON, for `load` and for `connect(url, card=path)`."""
+        """Writes the report as JSON, for `load` and for `connect(url, report=path)`."""
         Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Card(Memory):
         return [("endpoint", self.endpoint), ("engine", self.engine), ("model", self.model)]
 
 
-def unit_of(cards: Sequence[Card]) -> Literal["token", "word"]:
+def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
     """What a fusion of these models judges by: `"token"` where all of them are known to have one tokenizer."""
-    encodings = {card.encoding for card in cards}
+    encodings = {report.encoding for report in reports}
     return "token" if len(encodings) == 1 and None not in encodings else "word"
