@@ -24,7 +24,8 @@ from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Question, Ready, Token, Usage
+from cosd_providers.contract import Provider, Question, Ready, Token
+from cosd_providers.usage import Usage
 
 __all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
 

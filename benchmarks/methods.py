@@ -21,7 +21,8 @@ from anyio.abc import TaskGroup
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.records import EndpointUsage
 from cosd_providers import connect
-from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token, Usage
+from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token
+from cosd_providers.usage import Usage
 
 __all__ = ["METHODS", "Answer", "Method", "algorithm_1", "alone", "fusing", "rounds"]
 

@@ -26,7 +26,8 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Question, Usage
+from cosd_providers.contract import Provider, Question
+from cosd_providers.usage import Usage
 
 __all__ = ["PLACES", "WAYS", "Asked", "run", "skipping", "texts"]
 

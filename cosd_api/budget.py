@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from cosd_providers.contract import Usage
 from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError
+from cosd_providers.usage import Usage
 
 BYTES = 4
 """Of text in a token, where nothing better is known."""

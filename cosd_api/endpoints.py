@@ -20,7 +20,7 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.findings import encoding
-from cosd_providers.messages import Chat, Message, OnSpecialTokens, Turn
+from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.snapshot import Snapshot
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
@@ -192,7 +192,7 @@ class Endpoints:
 
     async def turns(
         self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, learned: Learned
-    ) -> tuple[list[Turn], Learned]:
+    ) -> tuple[list[RenderedPrompt], Learned]:
         """How the draft and each assistant are asked to answer `prompt`, and what is known then.
 
         An assistant that is found to be down goes to those to do without.
@@ -203,8 +203,8 @@ class Endpoints:
         """
         everybody = [self.draft, *self.assistants]
         if isinstance(prompt, str):
-            return [Turn(provider, prompt) for provider in everybody], learned
-        turns, without = [Turn(provider, "") for provider in everybody], dict(learned.without)
+            return [RenderedPrompt(provider, prompt) for provider in everybody], learned
+        turns, without = [RenderedPrompt(provider, "") for provider in everybody], dict(learned.without)
 
         async def ask(at: int) -> None:
             try:
@@ -218,7 +218,7 @@ class Endpoints:
         await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in learned.without])
         return turns, replace(learned, without=without)
 
-    async def check_length(self, turns: Sequence[Turn], without: Mapping[int, ProviderError]) -> None:
+    async def check_length(self, turns: Sequence[RenderedPrompt], without: Mapping[int, ProviderError]) -> None:
         """Sees whether every model has room for its prompt and a token behind it, as far as that can be known.
 
         Not those that the answer goes `without`.
@@ -231,12 +231,12 @@ class Endpoints:
         await concurrently([partial(_check_length, name, turn.provider, turn.prompt) for name, turn in asked])
 
 
-async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> Turn:
-    if not isinstance(provider, Chat):
+async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> RenderedPrompt:
+    if not isinstance(provider, ChatProvider):
         words = f"{type(provider).__name__} takes no messages"
-        hint = "Give text as the prompt, or the provider a method turn (cosd_providers.messages.Chat)."
+        hint = "Give text as the prompt, or the provider a method render_prompt (cosd_providers.messages.ChatProvider)."
         raise UnsupportedError(words, endpoint=provider.name, hint=hint)
-    return await provider.turn(messages, on_special_tokens=on_special_tokens)
+    return await provider.render_prompt(messages, on_special_tokens=on_special_tokens)
 
 
 async def _check_length(name: str, provider: Provider, prompt: str) -> None:

@@ -13,8 +13,9 @@ from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Placed
 from cosd_api.decoding.timeline import Kind, Outcome, Span
 from cosd_api.verification import Verifier, needs_q
-from cosd_providers.contract import ServerInfo, Usage
+from cosd_providers.contract import ServerInfo
 from cosd_providers.text import readable
+from cosd_providers.usage import Usage
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 _HEXADECIMAL = r"^([0-9a-f]{2})*$"

@@ -21,10 +21,10 @@ from cosd_api.estimate import Past, counted, guessed
 from cosd_api.records import EndpointUsage, FusedToken, Request, Timings
 from cosd_api.result import FusionResult, Settings, describe_verifier
 from cosd_api.settings import Bounds, Plan
-from cosd_providers.contract import Usage
 from cosd_providers.errors import BudgetError, ProviderError
-from cosd_providers.messages import Message, Turn
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
+from cosd_providers.usage import Usage
 
 
 class FusionStream:
@@ -41,7 +41,7 @@ class FusionStream:
         self._prompt = prompt
         self._bounds = bounds
         self._past = past
-        self._turns: list[Turn] = []
+        self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
         self._work: tuple[Learned, Driver] | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
@@ -157,7 +157,7 @@ class FusionStream:
         finally:
             self._note_absences(decoder)
 
-    async def _expect(self, budget: Budget, turn: Turn) -> None:
+    async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuses a limit that no answer can keep."""
         if self._bounds.max_billed_tokens is None:
             return

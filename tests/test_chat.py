@@ -21,8 +21,8 @@ from cosd_providers import (
     ProviderError,
     UnsupportedError,
 )
-from cosd_providers.chat.lead import Led
-from cosd_providers.messages import Turn
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
@@ -138,9 +138,9 @@ async def test_what_each_model_is_asked() -> None:
 class Leads(ScriptedProvider):
     """A model whose template writes white space before an answer."""
 
-    async def turn(self, messages: Sequence[Message], **options: Any) -> Turn:
-        found = await super().turn(messages, **options)
-        return Turn(Led(self, b"\n"), found.prompt, ("a word of warning",))
+    async def render_prompt(self, messages: Sequence[Message], **options: Any) -> RenderedPrompt:
+        found = await super().render_prompt(messages, **options)
+        return RenderedPrompt(WithoutLeadingSpace(self, b"\n"), found.prompt, ("a word of warning",))
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
@@ -275,9 +275,11 @@ def test_on_special_tokens_is_one_of_two(given: Any) -> None:
 @pytest.mark.parametrize("choice", ["warn", "refuse"])
 async def test_on_special_tokens_reaches_every_endpoint(choice: Any) -> None:
     class Told(ScriptedProvider):
-        async def turn(self, messages: Sequence[Message], *, on_special_tokens: str = "none") -> Turn:
+        async def render_prompt(
+            self, messages: Sequence[Message], *, on_special_tokens: str = "none"
+        ) -> RenderedPrompt:
             heard.append(on_special_tokens)
-            return Turn(self, "Q:", (f"{self.name} holds it",))
+            return RenderedPrompt(self, "Q:", (f"{self.name} holds it",))
 
     heard: list[str] = []
     given: dict[str, Any] = {
@@ -297,7 +299,7 @@ async def test_providers_that_take_no_messages() -> None:
             self._provider = provider
 
         def __getattr__(self, name: str) -> Any:
-            if name == "turn":
+            if name == "render_prompt":
                 raise AttributeError(name)
             return getattr(self._provider, name)
 
@@ -320,11 +322,11 @@ class Fails(ScriptedProvider):
     error: ProviderError
     times = 1
 
-    async def turn(self, messages: Sequence[Message], **options: Any) -> Turn:
+    async def render_prompt(self, messages: Sequence[Message], **options: Any) -> RenderedPrompt:
         self.times -= 1
         if self.times >= 0:
             raise self.error
-        return await super().turn(messages, **options)
+        return await super().render_prompt(messages, **options)
 
 
 def fails(error: ProviderError) -> Fails:

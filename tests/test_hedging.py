@@ -14,8 +14,9 @@ import pytest
 from cosd_api import Fusion, SettingError, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
-from cosd_providers.contract import DraftEnd, Proposal, Token, Usage
+from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from cosd_providers.usage import Usage
 
 TOKENS = (b"", b"Q", b" It", b" is", b" Rome", b" Lima", b" Oslo", b" and", b" so", b" on")
 DRAFT = (2, 3, 4, 7, 8, 9)

@@ -27,7 +27,7 @@ from cosd_api.decoding.cosd import CoSD
 from cosd_api.decoding.timeline import Kind, Timeline
 from cosd_providers.contract import DraftEnd, Provider, Ready, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
-from cosd_providers.messages import Turn
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import merge, sendable
 
 _log = logging.getLogger("cosd_api")
@@ -54,7 +54,7 @@ class Driver:
     def __init__(
         self,
         decoder: CoSD,
-        turns: Sequence[Turn],
+        turns: Sequence[RenderedPrompt],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
         timeline: Timeline,

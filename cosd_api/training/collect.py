@@ -21,9 +21,10 @@ from cosd_api.training.forcing import Forcing
 from cosd_api.training.kept import Header, Kept, line_of
 from cosd_api.training.samples import Failure, Samples
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Proposal, Provider, Usage
+from cosd_providers.contract import Proposal, Provider
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import OnSpecialTokens, Turn
+from cosd_providers.messages import OnSpecialTokens, RenderedPrompt
+from cosd_providers.usage import Usage
 
 __all__ = ["OnError", "Progress", "collect"]
 
@@ -234,5 +235,5 @@ def _silence(_done: int, _all: int) -> None:
     pass
 
 
-async def _proposals(turn: Turn, text: bytes, ledger: Usage) -> list[Proposal | None]:
+async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage) -> list[Proposal | None]:
     return await turn.provider.propose(turn.prompt, text, None, usage=ledger)

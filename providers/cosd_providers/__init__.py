@@ -5,17 +5,7 @@ from __future__ import annotations
 import logging
 
 from cosd_providers.connect import connect
-from cosd_providers.contract import (
-    Capabilities,
-    DraftEnd,
-    Piece,
-    Proposal,
-    Provider,
-    Question,
-    ServerInfo,
-    Token,
-    Usage,
-)
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.errors import (
     AuthenticationError,
@@ -35,12 +25,13 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.limits import Limits
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.messages import Chat, Message, Turn
+from cosd_providers.messages import ChatProvider, Message, RenderedPrompt
 from cosd_providers.ollama import Ollama
 from cosd_providers.probe import ProbeReport, probe
 from cosd_providers.sglang import Sglang
 from cosd_providers.tgi import Tgi
-from cosd_providers.tokenization import Tokenizer, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.usage import Usage
 from cosd_providers.vllm import Vllm
 
 __all__ = [
@@ -48,7 +39,7 @@ __all__ = [
     "BudgetError",
     "BudgetTimeoutError",
     "Capabilities",
-    "Chat",
+    "ChatProvider",
     "ConnectError",
     "ContextLengthError",
     "Dialect",
@@ -68,6 +59,7 @@ __all__ = [
     "ProviderTimeoutError",
     "Question",
     "RateLimitError",
+    "RenderedPrompt",
     "ResponseError",
     "ServerError",
     "ServerInfo",
@@ -76,7 +68,6 @@ __all__ = [
     "Tgi",
     "Token",
     "Tokenizer",
-    "Turn",
     "UnsupportedError",
     "Usage",
     "Vllm",

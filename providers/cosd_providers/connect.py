@@ -27,7 +27,7 @@ from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.tgi import Tgi
-from cosd_providers.tokenization import Tokenizer, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.vllm import Vllm
 
 __all__ = ["ADAPTERS", "connect"]
@@ -82,7 +82,7 @@ def connect(
             `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` hold one. An empty one means no key.
         headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
         tokenizer: for servers that encode no text for us: a Hugging Face folder or `tokenizer.json`,
-            `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenization`). Nothing
+            `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenizers`). Nothing
             is ever downloaded.
         chat_template: renders conversations for this model, in place of the server's own template: a `.jinja` file, a
             `tokenizer_config.json`, a folder that holds one of them, a template's text, or a function of messages

@@ -10,9 +10,11 @@ token, as sure as the least sure of them, in every adapter alike (`text.Merger`)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+from cosd_providers.usage import Usage
 
 __all__ = [
     "Capabilities",
@@ -24,7 +26,6 @@ __all__ = [
     "Ready",
     "ServerInfo",
     "Token",
-    "Usage",
 ]
 
 
@@ -100,79 +101,6 @@ class Piece:
 
     id: int
     data: bytes
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Usage:
-    """What was sent to one endpoint and billed by it; adapters add to it as they go.
-
-    Attributes:
-        requests: generation requests that were sent.
-        retries: requests that were sent again.
-        prompt_tokens: tokens read by the model, cached ones included.
-        completion_tokens: tokens written by the model.
-        cached_tokens: prompt tokens that the server took from its cache.
-        first_token_seconds: from the first request to its first token, or answer; None before it.
-        busy_seconds: while at least one request was under way.
-        strategies: how many places were answered in which way, e.g. `{"list": 12}`; empty for a draft.
-        guard: called before each request is sent, also again; what it raises keeps it from being sent.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    first_token_seconds: float | None = None
-    busy_seconds: float = 0.0
-    strategies: dict[str, int] = field(default_factory=dict[str, int])
-    guard: Callable[[], None] | None = field(default=None, repr=False)
-    _under_way: int = field(default=0, repr=False)
-    _since: float = field(default=0.0, repr=False)
-    _first_sent: float | None = field(default=None, repr=False)
-
-    def sent(self, now: float) -> None:
-        """A request goes out at `now` (seconds of a monotonic clock).
-
-        Raises:
-            BudgetError: it may not (see `guard`).
-        """
-        if self.guard is not None:
-            self.guard()
-        self.requests += 1
-        if self._first_sent is None:
-            self._first_sent = now
-        if not self._under_way:
-            self._since = now
-        self._under_way += 1
-
-    def sent_again(self) -> None:
-        """The request that went out goes out once more. Raises as `sent`."""
-        if self.guard is not None:
-            self.guard()
-        self.retries += 1
-
-    def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
-        """What the server has read, written, and taken from its cache, in tokens."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-        self.cached_tokens += cached_tokens
-
-    def answered_by(self, strategy: str, places: int) -> None:
-        """Some places were answered in one of the ways."""
-        if places:
-            self.strategies[strategy] = self.strategies.get(strategy, 0) + places
-
-    def answered(self, now: float) -> None:
-        """The first token or answer of a request is here."""
-        if self.first_token_seconds is None and self._first_sent is not None:
-            self.first_token_seconds = now - self._first_sent
-
-    def closed(self, now: float) -> None:
-        """A request is over, for whatever reason."""
-        self._under_way -= 1
-        if not self._under_way:
-            self.busy_seconds += now - self._since
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosd_providers.contract import Piece, Provider, ServerInfo, Usage
+from cosd_providers.contract import Piece, Provider, ServerInfo
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.scoring import TIES, Position
+from cosd_providers.usage import Usage
 
 __all__ = [
     "REPLY_WAYS",

@@ -1,7 +1,6 @@
-"""Conversations: messages, and how an endpoint is asked to answer them.
+"""Conversations: their messages, and the protocol of providers that take them.
 
-Each model reads a conversation through its own chat template, and only the answer is shared between models. `Chat` is
-what a provider offers beside the contract: it turns messages into a text that its model goes on from.
+Each model reads a conversation through its own chat template; models share the answer only.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Literal, Protocol, cast, get_args, runtime_checkable
 
 from cosd_providers.contract import Provider
 
-__all__ = ["Chat", "Message", "OnSpecialTokens", "Role", "Turn", "checked_messages"]
+__all__ = ["ChatProvider", "Message", "OnSpecialTokens", "RenderedPrompt", "Role", "checked_messages"]
 
 Role = Literal["system", "user", "assistant"]
 
@@ -39,12 +38,12 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """How one endpoint is asked to answer a conversation.
+class RenderedPrompt:
+    """A conversation as one endpoint reads it.
 
     Attributes:
-        provider: the endpoint, as it answers this conversation: itself, or a view of it that shares its connections.
-        prompt: the text that its model goes on from, for `generate`, `propose` and `score` of this provider.
+        provider: the provider to ask: the endpoint itself, or a view of it that shares its connections.
+        prompt: the text that the model continues, for `generate`, `propose` and `score` of this provider.
         warnings: what a reader of the answer should know.
     """
 
@@ -54,14 +53,16 @@ class Turn:
 
 
 @runtime_checkable
-class Chat(Protocol):
-    """A provider whose model answers conversations."""
+class ChatProvider(Protocol):
+    """A provider whose model answers conversations; offered beside `contract.Provider`."""
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How it is asked to answer `messages`. Of a last message of the assistant it is the rest that is written.
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """Render `messages` up to where the answer begins, or continues if the last message is the assistant's.
 
         Raises:
-            UnsupportedError: it cannot be asked so; the hint says what would help.
+            UnsupportedError: the endpoint cannot answer this conversation; the hint says what would help.
         """
         ...
 

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 from anyio.lowlevel import current_token
 
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token, Usage
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
 from cosd_providers.errors import (
     InvalidRequestError,
     ProviderTimeoutError,
@@ -22,8 +22,9 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.transport import Transport
-from cosd_providers.messages import Chat, Message, OnSpecialTokens, Turn
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
+from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.usage import Usage
 
 __all__ = ["Recognized", "recognize"]
 
@@ -104,7 +105,7 @@ class Recognized(Adapter):
         self._transport = transport
         self._make = adapter
         self._model = model
-        self._adapter: Once[Provider] = Once()
+        self._adapter: Lazy[Provider] = Lazy()
         self._users: dict[object, int] = {}  # in each event loop
         self._entered: dict[object, int] = {}  # how often the adapter was entered there
 
@@ -160,11 +161,13 @@ class Recognized(Adapter):
         """What the server is; see `contract.Provider`."""
         return await (await self.adapter()).describe()
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation; see `messages.Chat`."""
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """How the model is asked to answer a conversation; see `messages.ChatProvider`."""
         adapter = await self.adapter()
-        assert isinstance(adapter, Chat)  # all of ours are
-        return await adapter.turn(messages, on_special_tokens=on_special_tokens)
+        assert isinstance(adapter, ChatProvider)  # all of ours are
+        return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
 
     async def generate(
         self,

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from cosd_providers.contract import Proposal, Question, Usage
+from cosd_providers.contract import Proposal, Question
 from cosd_providers.costs import KEPT, TICK, Costs, Work
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -30,6 +30,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.scoring import Chain
+from cosd_providers.usage import Usage
 
 __all__ = ["TOKEN_SECONDS", "Chooser", "Strategy", "Task", "Ways", "checked_strategy", "counted", "marked"]
 

@@ -20,21 +20,13 @@ from typing import Any, Literal, Self, cast
 import anyio
 
 from cosd_providers.alternatives import with_alternatives
-from cosd_providers.contract import (
-    Capabilities,
-    DraftEnd,
-    Piece,
-    Proposal,
-    Question,
-    ServerInfo,
-    Token,
-    Usage,
-)
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.scoring import TIES, Chain, Choice, Draft, Position, answer, boundaries, within
 from cosd_providers.scripted_models import Model, ScriptToken, TableModel, TextModel
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
 
@@ -138,12 +130,17 @@ class ScriptedProvider:
         capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True, probs=self.probs)
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:  # noqa: ARG002
-        """The conversation by its template; see `messages.Chat`."""
+    async def render_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        on_special_tokens: OnSpecialTokens = "warn",  # noqa: ARG002
+    ) -> RenderedPrompt:
+        """The conversation by its template; see `messages.ChatProvider`."""
         if self.template is not None:
-            return Turn(self, self.template(messages))
+            return RenderedPrompt(self, self.template(messages))
         lines = [f"{message.role}: {message.content}" for message in messages]
-        return Turn(self, "\n".join(lines if messages[-1].role == "assistant" else [*lines, "assistant: "]))
+        return RenderedPrompt(self, "\n".join(lines if messages[-1].role == "assistant" else [*lines, "assistant: "]))
 
     async def generate(
         self,

@@ -14,8 +14,9 @@ from benchmarks.invented import WORDS, Role, Speech, encode, prompt_of
 from benchmarks.simulated import Simulated, Speeds, simulated
 from cosd_api import RuleVerifier
 from cosd_providers import connect
-from cosd_providers.contract import Question, Token, Usage
+from cosd_providers.contract import Question, Token
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 RULE = RuleVerifier()
 

@@ -70,8 +70,8 @@ async def test_a_template_of_the_users_own_is_rendered_as_the_server_does(url: s
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
     async with connect(url) as theirs, connect(url, chat_template=tmp_path) as ours:
         for messages in (HELLO, LONGER, [*HELLO, Message("assistant", "The capital")]):
-            expected = await theirs.turn(messages)  # type: ignore[attr-defined]
-            found = await ours.turn(messages)  # type: ignore[attr-defined]
+            expected = await theirs.render_prompt(messages)  # type: ignore[attr-defined]
+            found = await ours.render_prompt(messages)  # type: ignore[attr-defined]
             assert (found.prompt, type(found.provider)) == (expected.prompt, type(expected.provider))
 
 
@@ -85,7 +85,7 @@ async def test_it_begins_once(url: str, sent: tuple[LlamaCpp, list[tuple[str, An
     own: Any = connect(url, engine="llama.cpp", chat_template=tmp_path)
     async with own:
         for one in (provider, own):
-            usage, found = Usage(), await one.turn(HELLO)
+            usage, found = Usage(), await one.render_prompt(HELLO)
             await draft(found.provider, found.prompt, limit=1, usage=usage)
             ids = encoded(url, found.prompt, special=True)
             assert usage.prompt_tokens == len(ids)
@@ -98,7 +98,7 @@ async def test_a_special_token_that_a_user_types(url: str, sent: tuple[LlamaCpp,
     mark = get(f"{url}/props")["eos_token"]
     [special] = encoded(url, mark)
     content = f"What is {mark} the <{mark}> of <div>?"
-    found = await provider.turn([Message("user", content)])
+    found = await provider.render_prompt([Message("user", content)])
     assert found.warnings == ()
     assert content in found.prompt
     usage = Usage()
@@ -126,7 +126,7 @@ async def test_a_conversation_goes_on_where_the_server_left_it(
     provider, seen = sent
     async with Fusion(draft=provider, assistant=connect(url)) as fusion:
         first = await fusion.generate(HELLO, max_tokens=64)
-        prompt = (await provider.turn(HELLO)).prompt
+        prompt = (await provider.render_prompt(HELLO)).prompt
         lead = await lead_of(provider.render)
         asked = [*HELLO, Message("assistant", first.text), Message("user", MIXED.format("Japan"))]
         before = len(seen)
@@ -134,7 +134,7 @@ async def test_a_conversation_goes_on_where_the_server_left_it(
     paths = [path for path, _ in seen[before:]]
     assert paths.count("/apply-template") == 1
     assert paths.count("/tokenize") == 0
-    assert (await provider.turn(asked)).prompt.startswith(prompt + lead + first.text)
+    assert (await provider.render_prompt(asked)).prompt.startswith(prompt + lead + first.text)
     assert second.usage["draft"].cached_tokens >= len(encoded(url, prompt, special=True)) - 1
 
 
@@ -143,21 +143,21 @@ async def test_a_system_message(pair: Pair, tmp_path: Path) -> None:
     brief = Message("system", "Be brief.")
     for url in pair.values():
         async with connect(url) as provider:
-            found = await provider.turn([brief, *LONGER])  # type: ignore[attr-defined]
+            found = await provider.render_prompt([brief, *LONGER])  # type: ignore[attr-defined]
             assert found.prompt.index("Be brief.") < found.prompt.index(HELLO[0].content)
-            late = await provider.turn([*LONGER[:2], brief, *LONGER[2:]])  # type: ignore[attr-defined]
+            late = await provider.render_prompt([*LONGER[:2], brief, *LONGER[2:]])  # type: ignore[attr-defined]
             assert "Be brief." in late.prompt
     props = get(f"{pair.facts}/props")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(props), encoding="utf-8")
     async with connect(pair.facts, chat_template=tmp_path) as provider:
-        found = await provider.turn([brief, *HELLO])  # type: ignore[attr-defined]
+        found = await provider.render_prompt([brief, *HELLO])  # type: ignore[attr-defined]
     assert found.prompt == f"[INST] Be brief.\n\n{HELLO[0].content}[/INST]"
 
 
 async def test_an_answer_ends_where_a_turn_does(pair: Pair) -> None:
     """The token that ends a turn is not the one that ends a text, and is the end all the same."""
     async with connect(pair.sums) as provider:
-        found = await provider.turn([Message("user", "What is 17 plus 25?")])  # type: ignore[attr-defined]
+        found = await provider.render_prompt([Message("user", "What is 17 plus 25?")])  # type: ignore[attr-defined]
         *tokens, end = await draft(found.provider, found.prompt, limit=40)
     assert b"".join(token.data for token in tokens) == b"The sum is 42."
     assert tokens[-1].end
@@ -173,7 +173,7 @@ async def test_white_space_before_an_answer_is_no_part_of_it(pair: Pair) -> None
     for name, url in pair.items():
         async with LlamaCpp(url) as provider:
             leads[name] = await lead_of(provider.render)
-            found = await provider.turn([Message("user", "Hello!")])
+            found = await provider.render_prompt([Message("user", "Hello!")])
             *tokens, _ = await draft(found.provider, found.prompt, limit=40)
             answers[name] = b"".join(token.data for token in tokens).decode()
             assert ask(url, found.prompt, n_predict=40)["content"] == leads[name] + answers[name]

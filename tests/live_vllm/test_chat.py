@@ -16,7 +16,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import Question, UnsupportedError, Usage, connect
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.messages import Message, Turn
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.vllm import Vllm
 from vllm_cpu import servers
 
@@ -58,7 +58,7 @@ def rest(text: str, name: str) -> str:
     return text.removeprefix(" ") if name == "facts" else text
 
 
-async def answered(turn: Turn, text: bytes = b"") -> list[Any]:
+async def answered(turn: RenderedPrompt, text: bytes = b"") -> list[Any]:
     return await draft(turn.provider, turn.prompt, text, 48)
 
 
@@ -68,7 +68,7 @@ async def test_the_model_reads_and_answers_as_over_the_chat_route(
 ) -> None:
     plain = plainly(url, messages)
     async with Vllm(url) as provider:
-        turn = await provider.turn(messages)
+        turn = await provider.render_prompt(messages)
         *tokens, end = await answered(turn)
     assert turn.warnings == ()
     assert encoded(url, turn.prompt) == plain["prompt_token_ids"]  # what is sent, and nothing put before it
@@ -90,7 +90,7 @@ async def test_a_system_message(url: str, vllm_name: str) -> None:
     folded = (Message("user", f"Be brief.\n\n{ASKED}"),)
     plain = plainly(url, RULED if vllm_name == "sums" else folded)
     async with Vllm(url) as provider:
-        turn = await provider.turn(RULED)
+        turn = await provider.render_prompt(RULED)
         *tokens, _ = await answered(turn)
     assert encoded(url, turn.prompt) == plain["prompt_token_ids"]
     assert b"".join(token.data for token in tokens).decode() == rest(plain["message"]["content"], vllm_name)
@@ -98,10 +98,10 @@ async def test_a_system_message(url: str, vllm_name: str) -> None:
 
 async def test_later_turns_begin_with_the_earlier_ones(url: str, vllm_name: str) -> None:
     async with Vllm(url) as provider:
-        turn = await provider.turn(FIRST)
+        turn = await provider.render_prompt(FIRST)
         *tokens, _ = await answered(turn)
         text = b"".join(token.data for token in tokens).decode()
-        later = await provider.turn((*FIRST, Message("assistant", text), *FIRST))
+        later = await provider.render_prompt((*FIRST, Message("assistant", text), *FIRST))
     assert later.prompt.startswith(turn.prompt)
     assert later.prompt.removeprefix(turn.prompt).startswith(f" {text}" if vllm_name == "facts" else text)
 
@@ -109,7 +109,7 @@ async def test_later_turns_begin_with_the_earlier_ones(url: str, vllm_name: str)
 @pytest.mark.parametrize("strategy", ["echo", "list", "singles", "continuation"])
 async def test_proposals_are_what_the_model_goes_on_with(url: str, vllm_name: str, strategy: Any) -> None:
     async with Vllm(url, strategy=strategy) as provider:
-        turn = await provider.turn(FIRST)
+        turn = await provider.render_prompt(FIRST)
         *tokens, _ = await answered(turn)
         text = b"".join(token.data for token in tokens)
         starts = [sum(len(token.data) for token in tokens[:at]) for at in range(len(tokens))]
@@ -131,7 +131,7 @@ async def test_special_tokens_that_a_user_types_stay_text(url: str, vllm_name: s
             sent.append(json.loads(request.content)["prompt"])
 
     async with httpx.AsyncClient(event_hooks={"request": [note]}) as client, Vllm(url, http_client=client) as provider:
-        turn = await provider.turn(typed, on_special_tokens="refuse")
+        turn = await provider.render_prompt(typed, on_special_tokens="refuse")
         sent.clear()
         *tokens, _ = await answered(turn)
         text = b"".join(token.data for token in tokens)
@@ -154,10 +154,10 @@ async def test_special_tokens_that_a_user_types_stay_text(url: str, vllm_name: s
 
 async def test_a_started_answer_is_gone_on_with(url: str) -> None:
     async with Vllm(url) as provider:
-        *tokens, _ = await answered(await provider.turn(FIRST))
+        *tokens, _ = await answered(await provider.render_prompt(FIRST))
         text = b"".join(token.data for token in tokens).decode()
         cut = text.index(" ", len(text) // 2)
-        turn = await provider.turn((*FIRST, Message("assistant", text[:cut])))
+        turn = await provider.render_prompt((*FIRST, Message("assistant", text[:cut])))
         *more, _ = await answered(turn)
     assert b"".join(token.data for token in more).decode() == text[cut:]
 
@@ -165,7 +165,7 @@ async def test_a_started_answer_is_gone_on_with(url: str) -> None:
 async def test_a_users_own_template(url: str, vllm_name: str) -> None:
     provider: Any = connect(url, engine="vllm", chat_template=servers.MODELS / vllm_name)
     async with provider, Vllm(url) as other:
-        assert (await provider.turn(LONGER)).prompt == (await other.turn(LONGER)).prompt
+        assert (await provider.render_prompt(LONGER)).prompt == (await other.render_prompt(LONGER)).prompt
 
 
 async def test_messages_that_are_sent(url: str, vllm_name: str) -> None:
@@ -176,10 +176,10 @@ async def test_messages_that_are_sent(url: str, vllm_name: str) -> None:
     async with Vllm(url) as ours, OpenAICompatible(url, dialect="vllm", api="chat") as theirs:
         if vllm_name == "facts":
             with pytest.raises(UnsupportedError, match="takes white space off the end of an answer"):
-                await theirs.turn(FIRST)
+                await theirs.render_prompt(FIRST)
             return
         for provider in (ours, theirs):
-            turn = await provider.turn(RULED)
+            turn = await provider.render_prompt(RULED)
             proposals = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
             said = [*await answered(turn), *(token for one in proposals if one for token in one.tokens)]
             found.append([(one.data, one.end, one.prob) for one in said if hasattr(one, "data")])

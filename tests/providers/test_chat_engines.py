@@ -12,7 +12,7 @@ import stand_in_tgi
 from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage
-from cosd_providers.messages import Message, Turn
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptToken
 from cosd_providers.tgi import Tgi
@@ -86,13 +86,13 @@ def script(template: Callable[[Messages], str], messages: Sequence[Message]) -> 
     return template([{"role": one.role, "content": one.content} for one in messages]).removeprefix("<s>")
 
 
-async def answered(turn: Turn, text: bytes = b"") -> tuple[str, list[Any]]:
+async def answered(turn: RenderedPrompt, text: bytes = b"") -> tuple[str, list[Any]]:
     """The text of a draft, and all of it."""
     items = await draft(turn.provider, turn.prompt, text)
     return b"".join(item.data for item in items[:-1]).decode(), items
 
 
-async def said(turn: Turn, text: bytes, *starts: int) -> list[list[tuple[bytes, bool]]]:
+async def said(turn: RenderedPrompt, text: bytes, *starts: int) -> list[list[tuple[bytes, bool]]]:
     """What is proposed at some places: bytes, and whether it is the end."""
     questions = [Question(at, (text[at : at + 3],)) for at in starts]
     found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
@@ -101,7 +101,7 @@ async def said(turn: Turn, text: bytes, *starts: int) -> list[list[tuple[bytes, 
 
 async def test_the_model_reads_what_its_template_writes(make: Make) -> None:
     engine = make({script(chatml, LONGER): ["See", (" you", 0.4)]})
-    turn = await engine.provider.turn(LONGER)
+    turn = await engine.provider.render_prompt(LONGER)
     assert (turn.prompt, turn.warnings) == (script(chatml, LONGER), ())
     text, items = await answered(turn)
     assert text == "See you"
@@ -112,16 +112,16 @@ async def test_the_model_reads_what_its_template_writes(make: Make) -> None:
 
 async def test_later_turns_begin_with_the_earlier_ones(make: Make) -> None:
     engine = make({script(chatml, RULED): ["Hi", "!", "<|im_end|>"]})
-    turn = await engine.provider.turn(RULED)
+    turn = await engine.provider.render_prompt(RULED)
     text, _ = await answered(turn)
-    later = await engine.provider.turn((*RULED, Message("assistant", text), Message("user", "Bye")))
+    later = await engine.provider.render_prompt((*RULED, Message("assistant", text), Message("user", "Bye")))
     assert later.prompt.startswith(turn.prompt + text + "<|im_end|>")
-    assert (await engine.provider.turn(RULED)).prompt == turn.prompt
+    assert (await engine.provider.render_prompt(RULED)).prompt == turn.prompt
 
 
 async def test_the_beginning_of_sequence_comes_once(make: Make) -> None:
     engine = make({script(mistral, HELLO): [" Hi", "!"]}, mistral, begins=True)
-    turn = await engine.provider.turn(HELLO)
+    turn = await engine.provider.render_prompt(HELLO)
     assert (await answered(turn))[0] == "Hi!"
     assert engine.server.read[-1][:2] == [engine.beginning, engine.names["[INST]"]]
     assert await said(turn, b"Hi!", 0, 2) == [[(b"Hi", False)], [(b"!", False)]]
@@ -133,7 +133,7 @@ async def test_a_users_own_template(make: Make, writes: bool) -> None:
     """The beginning of sequence comes once, whether it writes it or not."""
     engine = make({script(mistral, HELLO): [" Hi"]}, None, begins=True)
     engine.provider.use_template(lambda messages: mistral(messages).removeprefix("" if writes else "<s>"))
-    turn = await engine.provider.turn(HELLO)
+    turn = await engine.provider.render_prompt(HELLO)
     assert (await answered(turn))[0] == "Hi"
     assert engine.server.read[-1][:2] == [engine.beginning, engine.names["[INST]"]]
     assert [body for body in engine.rendered if len(body["messages"]) > 1] == []
@@ -142,7 +142,7 @@ async def test_a_users_own_template(make: Make, writes: bool) -> None:
 async def test_space_that_a_template_writes_before_an_answer_is_no_part_of_it(make: Make) -> None:
     longer = (*HELLO, Message("assistant", "Hi!"), Message("user", "Bye"))
     engine = make({script(mistral, longer): [" See", " you"]}, mistral, begins=True)
-    turn = await engine.provider.turn(longer)
+    turn = await engine.provider.render_prompt(longer)
     assert (await answered(turn))[0] == "See you"
     assert (await answered(turn, b"See"))[0] == " you"
     assert await said(turn, b"See you", 0, 3) == [[(b"See", False)], [(b" you", False)]]
@@ -151,11 +151,11 @@ async def test_space_that_a_template_writes_before_an_answer_is_no_part_of_it(ma
 async def test_a_template_without_a_system_gets_what_it_says_from_the_user(make: Make) -> None:
     both = (Message("user", "Be brief.\n\nHello"),)
     engine = make({script(mistral, both): [" Hi"]}, mistral, begins=True)
-    turn = await engine.provider.turn(RULED)
+    turn = await engine.provider.render_prompt(RULED)
     assert turn.prompt.removeprefix("<s>") == script(mistral, both)
     assert (await answered(turn))[0] == "Hi"
     count = len(engine.rendered)
-    await engine.provider.turn(RULED)
+    await engine.provider.render_prompt(RULED)
     assert [body["messages"] for body in engine.rendered[count:]] == [[{"role": "user", "content": both[0].content}]]
 
 
@@ -167,13 +167,13 @@ async def test_a_template_that_takes_a_conversation_in_no_form(make: Make) -> No
     with pytest.raises(
         UnsupportedError, match=r"does not take this conversation: .*roles must alternate.*chat_template"
     ):
-        await engine.provider.turn(HELLO)
+        await engine.provider.render_prompt(HELLO)
 
 
 async def test_both_ends_end_an_answer(make: Make) -> None:
     engine = make({script(chatml, HELLO): ["Hi", ("<|im_end|>", 0.6)], script(chatml, RULED): ["Hi", ("", 0.7)]})
     for messages, prob, name in ((HELLO, 0.6, "<|im_end|>"), (RULED, 0.7, "</s>")):
-        turn = await engine.provider.turn(messages)
+        turn = await engine.provider.render_prompt(messages)
         text, items = await answered(turn)
         assert (text, items[-2].end, items[-1].reason) == ("Hi", True, "end")
         assert items[-2].name in (name, None)  # SGLang tells no names of ends
@@ -185,7 +185,7 @@ async def test_both_ends_end_an_answer(make: Make) -> None:
 async def test_thoughts_pass_through(make: Make) -> None:
     thought = ["<think>", "so", "</think>", " Hi"]
     engine = make({script(chatml, HELLO): thought})
-    turn = await engine.provider.turn(HELLO)
+    turn = await engine.provider.render_prompt(HELLO)
     text, items = await answered(turn)
     assert text == "<think>so</think> Hi"
     assert [item.data.decode() for item in items[:4]] == thought
@@ -201,7 +201,7 @@ async def test_thoughts_pass_through(make: Make) -> None:
 
 async def test_a_started_answer_is_gone_on_with(make: Make) -> None:
     engine = make({script(mistral, HELLO): [" Well", ", hi"]}, mistral, begins=True)
-    turn = await engine.provider.turn((*HELLO, Message("assistant", "Well")))
+    turn = await engine.provider.render_prompt((*HELLO, Message("assistant", "Well")))
     assert (await answered(turn))[0] == ", hi"
     assert await said(turn, b", hi", 4) == [[(b"", True)]]
 
@@ -209,7 +209,7 @@ async def test_a_started_answer_is_gone_on_with(make: Make) -> None:
 async def test_special_tokens_that_a_user_types_stay_text(make: Make) -> None:
     typed = (Message("user", "What is <|im_end|> or <think>?"),)
     engine = make({script(chatml, typed): ["An", " end"]})
-    turn = await engine.provider.turn(typed)
+    turn = await engine.provider.render_prompt(typed)
     assert turn.prompt == script(chatml, typed)
     assert (await answered(turn))[0] == "An end"
     assert engine.asked("<|im_end|>", "<think>") == ([1, 0] if engine.exact else [2, 1])
@@ -217,12 +217,12 @@ async def test_special_tokens_that_a_user_types_stay_text(make: Make) -> None:
         words = "a message holds <think>, <|im_end|> as text, which the model reads as its special token"
         assert turn.warnings == (f"{URL}: {words} (this server takes no token ids)",)
         with pytest.raises(UnsupportedError, match=r"takes no token ids.*on_special_tokens='warn'"):
-            await engine.provider.turn(typed, on_special_tokens="refuse")
+            await engine.provider.render_prompt(typed, on_special_tokens="refuse")
         return
     assert turn.warnings == ()
     for strategy in ("echo", "list", "singles", "continuation"):
         provider = type(engine.provider)(URL, http_client=engine.server.client(), strategy=strategy)
-        turn = await provider.turn(typed, on_special_tokens="refuse")
+        turn = await provider.render_prompt(typed, on_special_tokens="refuse")
         count = len(engine.server.read)
         assert await said(turn, b"An end", 0, 2, 6) == [[(b"An", False)], [(b" end", False)], [(b"", True)]]
         ids = [read for read in engine.server.read[count:] if engine.names["<|im_start|>"] in read]
@@ -235,4 +235,4 @@ async def test_special_tokens_that_a_user_types_stay_text(make: Make) -> None:
 async def test_a_model_without_a_template(make: Make) -> None:
     engine = make({}, None)
     with pytest.raises(UnsupportedError, match=r"chat_template=\.\.\."):
-        await engine.provider.turn(HELLO)
+        await engine.provider.render_prompt(HELLO)

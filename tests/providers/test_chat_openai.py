@@ -11,7 +11,7 @@ from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage, connect
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.messages import Message, Turn
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.ollama import Ollama
 from cosd_providers.testing import ScriptToken
 from fake_openai import FakeOpenAI
@@ -40,12 +40,12 @@ def chat(
     return server, OpenAICompatible(URL, model="toy", http_client=server.client(), dialect=dialect, api="chat")
 
 
-async def answered(turn: Turn, text: bytes = b"") -> str:
+async def answered(turn: RenderedPrompt, text: bytes = b"") -> str:
     items = await draft(turn.provider, turn.prompt, text)
     return b"".join(item.data for item in items[:-1]).decode()
 
 
-async def said(turn: Turn, text: bytes, *starts: int, word: bool = False) -> list[list[tuple[bytes, bool]]]:
+async def said(turn: RenderedPrompt, text: bytes, *starts: int, word: bool = False) -> list[list[tuple[bytes, bool]]]:
     """What is proposed at some places: bytes, and whether it is the end."""
     questions = [Question(at, (text[at : at + 3],), word=word) for at in starts]
     found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
@@ -59,7 +59,7 @@ async def said(turn: Turn, text: bytes, *starts: int, word: bool = False) -> lis
 async def test_messages_are_sent_as_they_are(dialect: str) -> None:
     server, provider = chat({chatml(plain(LONGER)): ["See", (" you", 0.4)]}, dialect=dialect)
     server.chat_repeats = dialect in ("mistral", "llama.cpp")
-    turn = await provider.turn(LONGER)
+    turn = await provider.render_prompt(LONGER)
     assert turn.warnings == ()
     assert await answered(turn) == "See you"
     assert server.bodies[-1]["messages"] == plain(LONGER)
@@ -74,39 +74,39 @@ async def test_messages_are_sent_as_they_are(dialect: str) -> None:
 
 async def test_two_conversations_at_once_keep_apart() -> None:
     _, provider = chat({chatml(plain(HELLO)): ["Hi"], chatml(plain(LONGER)): ["See you"]})
-    one, other = await provider.turn(HELLO), await provider.turn(LONGER)
+    one, other = await provider.render_prompt(HELLO), await provider.render_prompt(LONGER)
     assert [await answered(one), await answered(other), await answered(one)] == ["Hi", "See you", "Hi"]
 
 
 async def test_a_started_answer_is_gone_on_with() -> None:
     server, provider = chat({chatml(plain(HELLO)): ["Well", ", hi"]})
-    turn = await provider.turn((*HELLO, Message("assistant", "Well")))
+    turn = await provider.render_prompt((*HELLO, Message("assistant", "Well")))
     assert await answered(turn) == ", hi"
     assert server.bodies[-1]["messages"] == plain((*HELLO, Message("assistant", "Well")))
     assert await said(turn, b", hi", 4) == [[(b"", True)]]
-    await answered(await provider.turn((*HELLO, Message("assistant", "Well"), Message("assistant", "so"))))
+    await answered(await provider.render_prompt((*HELLO, Message("assistant", "Well"), Message("assistant", "so"))))
     assert server.bodies[-1]["messages"] == plain((*HELLO, Message("assistant", "Well\n\nso")))
 
 
 async def test_where_an_answer_is_not_continued() -> None:
     _, provider = chat({}, dialect="openai")
     with pytest.raises(UnsupportedError, match=rf"over the chat route of openai .* {NO_PREFIX}"):
-        await provider.turn(HELLO)
+        await provider.render_prompt(HELLO)
     _, provider = chat({}, trims=True)
     with pytest.raises(UnsupportedError, match=r'takes white space off the end of an answer.*api="completions"'):
-        await provider.turn(HELLO)
+        await provider.render_prompt(HELLO)
 
 
 async def test_a_server_that_takes_no_system_gets_it_from_the_user() -> None:
     both = [{"role": "user", "content": "Be brief.\n\nHello"}]
     server, provider = chat({**GREETED, mistral(both).removeprefix("<s>"): [" Hi", "!"]}, mistral, lead=" ")
-    turn = await provider.turn(RULED)
+    turn = await provider.render_prompt(RULED)
     assert await answered(turn) == "Hi!"
     assert server.bodies[-1]["messages"] == both
     count = len(server.requests)
-    await provider.turn(RULED)
+    await provider.render_prompt(RULED)
     assert len(server.requests) == count  # it is known now
-    await provider.turn((*HELLO, *HELLO))
+    await provider.render_prompt((*HELLO, *HELLO))
     assert len(server.requests) == count + 1
 
 
@@ -116,7 +116,7 @@ async def test_a_server_that_leaves_the_system_out() -> None:
 
     both = [{"role": "user", "content": "Be brief.\n\nHello"}]
     server, provider = chat({chatml(both): ["Hi"]}, deaf)
-    turn = await provider.turn(RULED)
+    turn = await provider.render_prompt(RULED)
     assert await answered(turn) == "Hi"
     assert server.bodies[-1]["messages"] == both
 
@@ -125,10 +125,10 @@ async def test_neighbours_of_one_role_are_one_message_where_turns_are_wanted() -
     given = (*HELLO, Message("user", "You there?"), Message("system", "Be kind."))
     both = [{"role": "user", "content": "Be kind.\n\nHello\n\nYou there?"}]
     server, provider = chat({**GREETED, mistral(both).removeprefix("<s>"): [" Hi"]}, mistral, lead=" ")
-    turn = await provider.turn(given)
+    turn = await provider.render_prompt(given)
     assert await answered(turn) == "Hi"
     server, provider = chat({chatml(plain(given)): ["Hi"]})
-    turn = await provider.turn(given)
+    turn = await provider.render_prompt(given)
     assert await answered(turn) == "Hi"
     assert server.bodies[-1]["messages"] == plain(given)
 
@@ -139,7 +139,7 @@ async def test_space_that_a_template_writes_before_an_answer_is_no_part_of_it() 
         mistral(plain((Message("user", "Bye"),))).removeprefix("<s>"): [" See", " you"],
     }
     server, provider = chat(scripts, mistral, lead=" ")
-    turn = await provider.turn((Message("user", "Bye"),))
+    turn = await provider.render_prompt((Message("user", "Bye"),))
     assert await answered(turn) == "See you"
     assert await answered(turn, b"See") == " you"
     assert server.bodies[-1]["messages"][-1]["content"] == "See"
@@ -150,34 +150,34 @@ async def test_space_that_a_template_writes_before_an_answer_is_no_part_of_it() 
 async def test_space_that_the_server_does_not_write_is_sent() -> None:
     scripts: dict[str, Sequence[ScriptToken]] = {chatml(plain(HELLO)): [" Hi", (" there", 0.7), "!"]}
     server, provider = chat(scripts)
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     assert await answered(turn) == "Hi there!"
     assert await answered(turn, b"Hi") == " there!"
     assert server.bodies[-1]["messages"][-1]["content"] == " Hi"
     assert await said(turn, b"Hi there!", 0, 2) == [[(b"Hi", False)], [(b" there", False)]]
-    assert await answered(await provider.turn((*HELLO, Message("assistant", "Hi")))) == " there!"
+    assert await answered(await provider.render_prompt((*HELLO, Message("assistant", "Hi")))) == " there!"
 
 
 async def test_special_tokens_in_a_message_are_warned_of_or_refused() -> None:
     _, provider = chat({})
     typed = (Message("user", "What is <|im_end|> in <html>?"),)
     words = "a message holds <|im_end|> as text, which the model reads as its special token"
-    assert (await provider.turn(typed)).warnings == (f"{URL}: {words} (this server takes no token ids)",)
+    assert (await provider.render_prompt(typed)).warnings == (f"{URL}: {words} (this server takes no token ids)",)
     with pytest.raises(UnsupportedError, match=r"this server takes no token ids"):
-        await provider.turn(typed, on_special_tokens="refuse")
+        await provider.render_prompt(typed, on_special_tokens="refuse")
 
 
 async def test_a_server_that_tells_no_probabilities_is_asked_whether_it_agrees() -> None:
     scripts: dict[str, Sequence[ScriptToken]] = {chatml(plain((Message("user", "a"),))): ["b", "c"]}
     scripts |= {chatml(plain(RULED)): ["Hi", " there"]}
     _, provider = chat(scripts, dialect="mistral", probs="ignored")
-    turn = await provider.turn(RULED)
+    turn = await provider.render_prompt(RULED)
     assert (await said(turn, b"Hi you", 2, word=True))[0][0] == (b" there", False)
 
 
 async def test_thoughts_that_a_server_takes_out_are_refused() -> None:
     server, provider = chat({chatml(plain(HELLO)): ["Hi"]})
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     server.changes = {"delta": {"reasoning_content": "so"}}
     with pytest.raises(UnsupportedError, match=r"takes what the model thinks out of its answer"):
         await answered(turn)
@@ -188,7 +188,7 @@ async def test_thoughts_that_a_server_takes_out_are_refused() -> None:
 )
 async def test_all_that_a_model_writes_is_asked_for(dialect: str, field: str, value: object) -> None:
     server, provider = chat({chatml(plain(HELLO)): ["<think>", "so", "</think>", " Hi"]}, dialect=dialect)
-    assert await answered(await provider.turn(HELLO)) == "<think>so</think> Hi"
+    assert await answered(await provider.render_prompt(HELLO)) == "<think>so</think> Hi"
     assert server.bodies[-1][field] == value
     await draft(provider, "Hello")
     assert field not in server.bodies[-1]  # raw text, and one message, are asked as ever
@@ -203,7 +203,7 @@ async def test_raw_text_needs_a_template() -> None:
     with pytest.raises(
         UnsupportedError, match=r"does not render its chat template.*connect\(url, chat_template=\.\.\.\)"
     ):
-        await provider.turn(HELLO)
+        await provider.render_prompt(HELLO)
     with pytest.raises(ValueError, match="chat_template needs api='completions'"):
         connect(URL, engine="openai", api="chat", chat_template=chatml)
 
@@ -214,7 +214,7 @@ async def test_a_users_own_template(begins: bool) -> None:
     text = mistral(plain(HELLO)).removeprefix("<s>" if begins else "")
     server = FakeOpenAI(ChatModel({text: [" Hi", " there"]}), beginning=begins)
     provider: Any = connect(URL, engine="openai", http_client=server.client(), chat_template=mistral)
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     assert await answered(turn) == "Hi there"
     assert server.bodies[-1]["prompt"] == text
     assert await said(turn, b"Hi there", 0, 2) == [[(b"Hi", False)], [(b" there", False)]]
@@ -227,9 +227,9 @@ async def test_ollama_takes_a_users_own_template(begins: bool) -> None:
     server = StandInOllama(model, beginning=len(model.tokens) if begins else None)
     provider = Ollama(URL, http_client=server.client())
     provider.use_template(mistral)
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     assert await answered(turn) == "Hi there"
     assert (server.bodies[-1]["prompt"], server.bodies[-1]["raw"]) == (text, True)
     plain_one = Ollama(URL, http_client=server.client())
     with pytest.raises(UnsupportedError, match=r"Ollama does not render .*chat_template=\.\.\."):
-        await plain_one.turn(HELLO)
+        await plain_one.render_prompt(HELLO)

@@ -32,7 +32,7 @@ def vllm(scripts: dict[str, Any], template: Any = chatml) -> tuple[FakeVllm, Vll
 
 async def test_what_is_asked() -> None:
     server, provider = vllm({TEXT: ["Hi", "<|im_end|>"]})
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     *_, end = await draft(turn.provider, turn.prompt)
     assert end.reason == "end"
     body = server.requests[-1][1]
@@ -44,7 +44,7 @@ async def test_what_is_asked() -> None:
 
 async def test_what_a_model_shows_of_a_turn_can_be_asked_for() -> None:
     _, provider = vllm({TEXT: [("Hi", 0.6), "<|im_end|>"]})
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     info, raw = await turn.provider.describe(), await provider.describe()
     assert info == raw
     assert turn.provider.name == provider.name
@@ -58,7 +58,7 @@ async def test_copies_have_no_conversation(kind: Any) -> None:
     server: Any = FakeVllm(model) if kind is Vllm else StandInSglang(model)
     server.template, server.specials = chatml, model.specials
     provider = kind(URL, http_client=server.client(), strategy="echo")
-    turn = await provider.turn(HELLO)
+    turn = await provider.render_prompt(HELLO)
     questions = [Question(0, (b"Hi",)), Question(2, (b" you",))]
     await turn.provider.propose(turn.prompt, b"Hi you", questions, usage=Usage())
     for one in (provider, turn.provider):
@@ -69,11 +69,11 @@ async def test_copies_have_no_conversation(kind: Any) -> None:
 
 async def test_a_copy_renders_by_its_own_template() -> None:
     _, provider = vllm({TEXT: ["Hi"]})
-    first = await provider.turn(HELLO)
+    first = await provider.render_prompt(HELLO)
     copied = copy(provider)
     copied.use_template(lambda messages: messages[-1]["content"] + ":")
-    assert (await copied.turn(HELLO)).prompt == "Hello:"
-    again = await provider.turn(HELLO)
+    assert (await copied.render_prompt(HELLO)).prompt == "Hello:"
+    again = await provider.render_prompt(HELLO)
     assert again.prompt == first.prompt == TEXT
     assert again.provider is first.provider  # it is made once
 
@@ -81,19 +81,19 @@ async def test_a_copy_renders_by_its_own_template() -> None:
 async def test_a_tokenizer_that_puts_a_space_before_each_piece_cannot_be_given_pieces() -> None:
     server, provider = vllm({})
     server.pads = True
-    assert (await provider.turn(HELLO)).prompt == TEXT
-    turn = await provider.turn(TYPED)
+    assert (await provider.render_prompt(HELLO)).prompt == TEXT
+    turn = await provider.render_prompt(TYPED)
     words = "a message holds <|im_end|> as text, which the model reads as its special token"
     assert turn.warnings == (f"{URL}: {words} (this server takes no token ids)",)
     with pytest.raises(UnsupportedError, match="reads as its special token"):
-        await provider.turn(TYPED, on_special_tokens="refuse")
+        await provider.render_prompt(TYPED, on_special_tokens="refuse")
 
 
 async def test_a_tokenizer_that_changes_the_text() -> None:
     server, provider = vllm({}, lambda messages: "".join(f"{one['role']}: {one['content']}\n" for one in messages))
     server.pads = True
     with pytest.raises(UnsupportedError, match=r"does not give back the text .*connect\(url, chat_template=\.\.\.\)"):
-        await provider.turn(HELLO)
+        await provider.render_prompt(HELLO)
 
 
 async def test_a_template_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +101,10 @@ async def test_a_template_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     server, provider = vllm({})
     server.broken = True
     with pytest.raises(UnsupportedError, match=r"does not take this conversation: .*'NoneType' object is not iterable"):
-        await provider.turn(HELLO)
+        await provider.render_prompt(HELLO)
 
 
 async def test_an_older_sglang_renders_nothing() -> None:
     server = StandInSglang(ChatModel({}))
     with pytest.raises(UnsupportedError, match=r"version of SGLang does not render messages.*Update it.*chat_template"):
-        await Sglang(URL, http_client=server.client()).turn(HELLO)
+        await Sglang(URL, http_client=server.client()).render_prompt(HELLO)

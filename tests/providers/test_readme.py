@@ -12,8 +12,9 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_providers import Provider, ResponseError, UnsupportedError
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from cosd_providers.usage import Usage
 
 README = Path(__file__).resolve().parents[2] / "providers/README.md"
 

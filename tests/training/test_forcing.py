@@ -14,8 +14,9 @@ import toys
 from cosd_api.alignment import Unit
 from cosd_api.training.forcing import Forcing
 from cosd_api.training.samples import Label, Sample
-from cosd_providers.contract import Proposal, Question, Token, Usage
+from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.testing import ScriptedProvider
+from cosd_providers.usage import Usage
 from reference import Tok, generate, least, split, symbols, text_of, whole
 
 Row = tuple[float, float, Label | None, bool, int]

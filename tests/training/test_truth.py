@@ -14,8 +14,8 @@ import toys
 from cosd_api import FusionResult, RuleVerifier, fuse
 from cosd_api.alignment import Unit
 from cosd_api.training.forcing import Forcing
-from cosd_providers.contract import Usage
 from cosd_providers.testing import ScriptedProvider
+from cosd_providers.usage import Usage
 from reference import generate, text_of, whole
 
 Said = tuple[float, float, bool, int, str, str]

@@ -17,7 +17,7 @@ from cosd_api.records import FusedToken
 from cosd_api.result import FusionResult
 from cosd_api.sync import iterated, synchronous
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import Chat, Message
+from cosd_providers.messages import ChatProvider, Message
 
 __all__ = ["Fused"]
 
@@ -89,9 +89,9 @@ class Fused(Fields):
     async def _count(self, messages: Sequence[Message]) -> int:
         draft = (await self._opened())._endpoints.draft
         try:
-            if not isinstance(draft, Chat):
+            if not isinstance(draft, ChatProvider):
                 raise UnsupportedError("the draft's provider takes no messages", endpoint=draft.name)
-            return len(await self._token_ids((await draft.turn(messages)).prompt))
+            return len(await self._token_ids((await draft.render_prompt(messages)).prompt))
         except ProviderError as error:
             raise on_their_tree(error) from error
 

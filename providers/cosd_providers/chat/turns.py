@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from cosd_providers.chat.lead import Led
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.rendering import candidates, cut, joined, lead_of, pieces, rendered
 from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
-__all__ = ["Renders", "Talk"]
+__all__ = ["ChatRenderer", "Renders"]
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
@@ -50,7 +50,7 @@ class Renders(Protocol):
         ...
 
 
-class Talk:
+class ChatRenderer:
     """What was learned of a model's chat template.
 
     Args:
@@ -62,8 +62,10 @@ class Talk:
         self._folds: set[_Shape] = set()  # conversations of these shapes are refused
         self._lead: str | None = None
 
-    async def turn(self, adapter: Renders, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> Turn:
-        """How the model behind `adapter` is asked to answer `messages`; see `messages.Chat`."""
+    async def render_prompt(
+        self, adapter: Renders, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
+    ) -> RenderedPrompt:
+        """How the model behind `adapter` is asked to answer `messages`; see `messages.ChatProvider`."""
         assert isinstance(adapter, Provider)
         if self._lead is None:
             self._lead = await lead_of(adapter.render)
@@ -79,7 +81,9 @@ class Talk:
         provider = adapter if literal is None else literal
         prompt = "".join(found)
         leads = self._lead and not started
-        return Turn(Led(provider, self._lead.encode(), prompt) if leads else provider, prompt, warnings)
+        return RenderedPrompt(
+            WithoutLeadingSpace(provider, self._lead.encode(), prompt) if leads else provider, prompt, warnings
+        )
 
     async def _rendered(self, adapter: Renders, messages: Sequence[Message]) -> str:
         shape = _shape(messages)

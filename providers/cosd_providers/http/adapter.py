@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from cosd_providers.chat.templates import Template, TemplateRefusal
-from cosd_providers.chat.turns import Talk
+from cosd_providers.chat.turns import ChatRenderer
 from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
 __all__ = ["NO_TEMPLATE", "Adapter", "checked_extra"]
 
@@ -44,7 +44,7 @@ class Adapter:
     _recalled: Mapping[str, Any] | None = None
     _chats: Adapter | None = None
     _is_chat = False
-    _talk: Talk | None = None
+    _talk: ChatRenderer | None = None
     _template: Template | None = None
 
     def __repr__(self) -> str:
@@ -82,15 +82,17 @@ class Adapter:
         """Renders conversations with this template, and not with the server's."""
         self._template = template
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation; see `messages.Chat`."""
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """How the model is asked to answer a conversation; see `messages.ChatProvider`."""
         view = self._chats
         if view is None:
             made = await self._for_chat()
             view = self._chats = self._chats or made  # another one may have been faster
         if view._talk is None:
-            view._talk = Talk(self._transport.endpoint)
-        return await view._talk.turn(view, messages, on_special_tokens)
+            view._talk = ChatRenderer(self._transport.endpoint)
+        return await view._talk.render_prompt(view, messages, on_special_tokens)
 
     async def _for_chat(self) -> Self:
         """This server, asked to go on with texts that a chat template has begun: where that differs, another view."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cosd_providers.contract import Usage
 from cosd_providers.http.limits import Limiter, Slot
+from cosd_providers.usage import Usage
 
 __all__ = ["Call", "under_way"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from cosd_providers.contract import Usage
 from cosd_providers.errors import ProviderError, ResponseError
 from cosd_providers.http.bodies import Measured, TooLongError
 from cosd_providers.http.failures import too_long
 from cosd_providers.http.limits import Slot
 from cosd_providers.http.refusals import Errors, Response, event_status
+from cosd_providers.usage import Usage
 
 __all__ = ["parsed"]
 

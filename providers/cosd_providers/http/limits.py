@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from aiolimiter import AsyncLimiter
 
-from cosd_providers.contract import Usage
+from cosd_providers.usage import Usage
 
 __all__ = ["Limiter", "Limits", "Slot", "checked_limits"]
 

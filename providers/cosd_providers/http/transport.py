@@ -19,7 +19,6 @@ import anyio
 import httpx
 from httpx_sse import EventSource
 
-from cosd_providers.contract import Usage
 from cosd_providers.errors import InvalidRequestError, ProviderError
 from cosd_providers.http.bodies import LINES, LONGEST, LONGEST_ERROR, Measured, beginning, lines
 from cosd_providers.http.calls import Call, under_way
@@ -30,6 +29,7 @@ from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.refusals import Errors
 from cosd_providers.http.retries import until_answered
+from cosd_providers.usage import Usage
 
 __all__ = ["DEFAULT_TIMEOUT", "HttpClient", "Timeout", "Transport"]
 

@@ -26,32 +26,23 @@ from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.continuation import Continuation
-from cosd_providers.contract import (
-    Capabilities,
-    DraftEnd,
-    Piece,
-    Proposal,
-    Provider,
-    Question,
-    ServerInfo,
-    Token,
-    Usage,
-)
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.lazy import Lazy
 from cosd_providers.learning import ask_only, no_model
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.drafting import Drafting
 from cosd_providers.llama_cpp.examining import LlamaCppWire
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import OWNED, Head, Ids, Models, Pieces, Prefix, Props, Rendered, Slots
-from cosd_providers.once import Once
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = ["LlamaCpp"]
 
@@ -101,8 +92,8 @@ class LlamaCpp(Adapter):
             url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
         )
         self._completions = Completions(self._transport, model, extra)
-        self._server: Once[Server] = Once()
-        self._beginning: Once[str] = Once()
+        self._server: Lazy[Server] = Lazy()
+        self._beginning: Lazy[str] = Lazy()
 
     async def describe(self) -> ServerInfo:
         """Asks for models, context and special tokens, once."""

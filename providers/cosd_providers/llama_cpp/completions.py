@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Usage
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, sent
 from cosd_providers.parsing import parse, prob
 from cosd_providers.scoring import TIES, Chain, Position
+from cosd_providers.usage import Usage
 
 __all__ = ["Completions"]
 

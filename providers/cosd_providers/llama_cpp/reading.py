@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cosd_providers.alternatives import with_alternatives
-from cosd_providers.contract import ServerInfo, Token, Usage
+from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.llama_cpp.wire import Answer, Entry, bill
 from cosd_providers.parsing import check_own, parse, prob
 from cosd_providers.scoring import Choice, Draft, Position
 from cosd_providers.text import whole
+from cosd_providers.usage import Usage
 
 __all__ = ["Reader", "Server"]
 

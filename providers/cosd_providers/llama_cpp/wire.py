@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, model_validator
 
-from cosd_providers.contract import Piece, Usage
+from cosd_providers.contract import Piece
 from cosd_providers.parsing import unless_none
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = [
     "FIELDS",

@@ -27,7 +27,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.learning import unbegun
@@ -35,14 +35,15 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.lazy import Lazy
 from cosd_providers.ollama.asking import Generating, checked
 from cosd_providers.ollama.examining import OllamaWire
 from cosd_providers.ollama.learning import Known, learn
-from cosd_providers.once import Once
 from cosd_providers.scoring import answer, boundaries
 from cosd_providers.strategies import counted
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Ollama"]
 
@@ -55,7 +56,7 @@ class Ollama(Adapter):
         model: its name, e.g. `"llama3.2"`; needed where the server has several.
         api_key: sent as a bearer token, for a proxy that wants one.
         headers: sent with every request.
-        tokenizer: the model's own, as in `tokenization.load_tokenizer`: for `tokenize`, and for every boundary.
+        tokenizer: the model's own, as in `tokenizers.load_tokenizer`: for `tokenize`, and for every boundary.
         extra_body: merged into every generation request, e.g. `{"keep_alive": -1, "options": {"num_gpu": 0}}`.
         timeout: as in `Transport`; loading a model counts, too.
         http_client: as in `Transport`.
@@ -92,7 +93,7 @@ class Ollama(Adapter):
             base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
         )
         self._asking = Generating(self._transport, self._tokenizer, extra, context)
-        self._known: Once[Known] = Once()
+        self._known: Lazy[Known] = Lazy()
 
     async def describe(self) -> ServerInfo:
         """Loads the model, and finds out what fits and that the server does as it is told.

@@ -14,7 +14,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.wire import Event
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
-from cosd_providers.tokenization import Tokenizer
+from cosd_providers.tokenizers import Tokenizer
 
 __all__ = ["DIALECT", "Generating", "checked"]
 

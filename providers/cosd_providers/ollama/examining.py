@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Prefix
 from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Answer, bill
@@ -13,6 +12,7 @@ from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.asking import DIALECT, Generating
 from cosd_providers.scoring import TIES
+from cosd_providers.usage import Usage
 
 __all__ = ["OllamaWire"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Prefix
 from cosd_providers.engines.openai.learning import check_tokenizer, choose
 from cosd_providers.engines.openai.wire import Answer, steps
@@ -13,7 +12,8 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.asking import DIALECT, Generating
 from cosd_providers.ollama.wire import Running, Version
 from cosd_providers.parsing import parse
-from cosd_providers.tokenization import Tokenizer
+from cosd_providers.tokenizers import Tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Known", "learn"]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cosd_providers.contract import Provider, ServerInfo, Token, Usage
+from cosd_providers.contract import Provider, ServerInfo, Token
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -19,6 +19,7 @@ from cosd_providers.errors import (
 from cosd_providers.findings import Prompt, Said, Scoring, Wire
 from cosd_providers.probe.lines import Line, Value
 from cosd_providers.scoring import TIES
+from cosd_providers.usage import Usage
 
 __all__ = ["DRAFTED", "PROMPT", "SENTENCE", "TOO_SHORT", "Inquiry", "reason"]
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
-from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token, Usage
+from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.findings import TEST_TEXT, near
 from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
+from cosd_providers.usage import Usage
 
 __all__ = ["GENERIC", "differs", "drafted", "judged", "places", "same_prob"]
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from cosd_providers.contract import Proposal, Provider, Token, Usage
+from cosd_providers.contract import Proposal, Provider, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.probe.asking import Inquiry, reason
 from cosd_providers.probe.generic import judged, places, same_prob
 from cosd_providers.probe.lines import Way
 from cosd_providers.probe.words import EXAMPLE
 from cosd_providers.strategies import Chooser, Strategy
+from cosd_providers.usage import Usage
 
 __all__ = ["offered", "ways"]
 

@@ -32,12 +32,12 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from cosd_providers.continuation import Continuation
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
 from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.drafting import Drafting
@@ -49,7 +49,8 @@ from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import OWNED, Server
 from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Sglang"]
 
@@ -103,7 +104,7 @@ class Sglang(Adapter):
         )
         local = None if tokenizer is None else load_tokenizer(tokenizer)
         self._asking = Asking(self._transport, extra, local, add_special_tokens)
-        self._server = Once[Server]()
+        self._server = Lazy[Server]()
 
     async def describe(self) -> ServerInfo:
         """Asks for version, models, encoding and template, and has one token written, once."""

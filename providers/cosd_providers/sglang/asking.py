@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.strings import unspaced
 from cosd_providers.errors import (
     ContextLengthError,
@@ -26,7 +25,8 @@ from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.sglang.reading import checked
 from cosd_providers.sglang.wire import GREEDY, Answer, Decoded, Encoded, Rendered, Server
-from cosd_providers.tokenization import Tokenizer
+from cosd_providers.tokenizers import Tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Asking"]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cosd_providers.alternatives import keeps_spaces, with_alternatives
-from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.errors import ContextLengthError, ResponseError
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
@@ -16,6 +16,7 @@ from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import Events, Step
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import Answer, Run, Server
+from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cosd_providers.contract import Usage
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import scored, steps
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import Server, Triple
+from cosd_providers.usage import Usage
 
 __all__ = ["Echo"]
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
@@ -17,6 +16,7 @@ from cosd_providers.scoring import TIES, Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import Answer, Server, Triple
+from cosd_providers.usage import Usage
 
 __all__ = ["SglangWire"]
 

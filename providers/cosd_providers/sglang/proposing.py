@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from cosd_providers.contract import Usage
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.rounds import Rounds
 from cosd_providers.scoring import Chain, Position
@@ -15,6 +14,7 @@ from cosd_providers.sglang.reading import Step, steps
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import Answer, Run, Server
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = ["Proposing"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosd_providers.contract import Usage
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -16,6 +15,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.parsing import check_own, prob
 from cosd_providers.sglang.wire import Answer, Meta, Triple
+from cosd_providers.usage import Usage
 
 __all__ = ["Events", "Step", "checked", "scored", "steps"]
 

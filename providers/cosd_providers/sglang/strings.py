@@ -12,10 +12,11 @@ from functools import partial
 
 from cosd_providers.alternatives import is_plain
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.scoring import Choice
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.wire import Run, Server
+from cosd_providers.usage import Usage
 
 __all__ = ["Strings"]
 

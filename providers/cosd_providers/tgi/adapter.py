@@ -28,14 +28,14 @@ from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.continuation import Continuation
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import ModelChoiceError
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.lazy import Lazy
 from cosd_providers.learning import ask_only
-from cosd_providers.once import Once
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
 from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
@@ -44,7 +44,8 @@ from cosd_providers.tgi.examining import TgiWire
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import OWNED, Info
-from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Tgi"]
 
@@ -102,7 +103,7 @@ class Tgi(Adapter):
         )
         local = load_tokenizer(tokenizer) if tokenizer is not None else None
         self._requests = Requests(self._transport, extra, local)
-        self._server = Once[Server]()
+        self._server = Lazy[Server]()
 
     async def describe(self) -> ServerInfo:
         """Asks what the server has and what it was started with, once; for the latter it generates one token."""

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cosd_providers.alternatives import is_plain, keeps_spaces, with_alternatives
-from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.http.retries import resumed
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import readable, sendable
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import Event
+from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
@@ -15,6 +15,7 @@ from cosd_providers.scoring import TIES, Choice, Position
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import Event, Generated, Info, parameters, prob_of
+from cosd_providers.usage import Usage
 
 __all__ = ["TgiWire"]
 

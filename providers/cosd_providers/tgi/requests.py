@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Piece, Usage
-from cosd_providers.counting import Counts
+from cosd_providers.contract import Piece
 from cosd_providers.errors import InvalidRequestError, ProviderError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
@@ -21,7 +20,9 @@ from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded
 from cosd_providers.tgi.wire import Encoding, Event, Generated, Rendered, allowed_top, parameters, prob_of
-from cosd_providers.tokenization import Tokenizer, count
+from cosd_providers.token_counts import Counts
+from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.usage import Usage
 
 __all__ = ["Requests"]
 

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from cosd_providers.continuation import Continuation
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token, Usage
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -38,13 +38,13 @@ from cosd_providers.errors import (
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, answer, boundaries, within
-from cosd_providers.spelling import spell
 from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.drafting import Drafting
 from cosd_providers.vllm.examining import VllmWire
@@ -52,6 +52,7 @@ from cosd_providers.vllm.learning import learn
 from cosd_providers.vllm.proposing import Proposing
 from cosd_providers.vllm.reading import Scored, scored_positions
 from cosd_providers.vllm.wire import OWNED, Head, Prompt, Server
+from cosd_providers.vocabulary import spell
 
 __all__ = ["Vllm"]
 
@@ -104,7 +105,7 @@ class Vllm(Adapter):
             url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
         )
         self._asking = Asking(self._transport, extra, add_special_tokens)
-        self._server = Once[Server]()
+        self._server = Lazy[Server]()
 
     async def describe(self) -> ServerInfo:
         """Asks for version, models, special tokens and template, and has one token written, once."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Usage
-from cosd_providers.counting import Counts
 from cosd_providers.engines.openai.strings import unspaced
 from cosd_providers.engines.openai.wire import Answer, Completion, bill
 from cosd_providers.errors import (
@@ -25,6 +23,8 @@ from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
+from cosd_providers.token_counts import Counts
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Head, Prompt, Server, checked, special
 
 __all__ = ["FORCE", "MOST", "Asking"]

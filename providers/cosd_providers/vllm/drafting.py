@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cosd_providers.alternatives import with_alternatives
-from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engines.openai.reading import Spelling
 from cosd_providers.engines.openai.wire import Answer, Billed, bill, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
@@ -15,6 +15,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import check_own, parse
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Prompt, Server, checked, special
 

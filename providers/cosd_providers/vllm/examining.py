@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from cosd_providers.contract import Piece, Token, Usage
+from cosd_providers.contract import Piece, Token
 from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Ranked
 from cosd_providers.errors import InvalidRequestError
@@ -12,6 +12,7 @@ from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, Choice, Position
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Server
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from cosd_providers.contract import Capabilities, ServerInfo, Usage
+from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.errors import ResponseError, StatusError
 from cosd_providers.http.transport import Transport
 from cosd_providers.learning import Served, answer_cue, ask_only, choose
-from cosd_providers.spelling import kind_of
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import FORCE, Asking
 from cosd_providers.vllm.wire import Server, Version
+from cosd_providers.vocabulary import kind_of
 
 __all__ = ["learn"]
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.reading import Spelling
 from cosd_providers.engines.openai.wire import Completion, steps
 from cosd_providers.errors import ContextLengthError
@@ -16,6 +16,7 @@ from cosd_providers.parsing import check_own
 from cosd_providers.rounds import Rounds
 from cosd_providers.scoring import TIES, Chain, Choice, Position
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import MOST, Asking
 from cosd_providers.vllm.reading import Scored, closed, doubtful, equals
 from cosd_providers.vllm.wire import Prompt, Server

@@ -28,18 +28,9 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
 
-from cosd_providers.chat.lead import Led
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
-from cosd_providers.contract import (
-    Capabilities,
-    DraftEnd,
-    Piece,
-    Proposal,
-    Question,
-    ServerInfo,
-    Token,
-    Usage,
-)
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engines.openai.agreeing import Agreeing
 from cosd_providers.engines.openai.asking import OWNED, Asking, Prefix
 from cosd_providers.engines.openai.conversing import Conversing
@@ -56,12 +47,13 @@ from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.messages import Message, OnSpecialTokens, Turn
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.scoring import answer, within
 from cosd_providers.strategies import Chooser, checked_strategy, counted
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["OpenAICompatible"]
 
@@ -74,7 +66,7 @@ class OpenAICompatible(Adapter):
         model: its id; needed where the server has several, or does not list them.
         api_key: sent as a bearer token.
         headers: sent with every request.
-        tokenizer: the model's own, as in `tokenization.load_tokenizer`: for `tokenize`, counting and `strategy="echo"`.
+        tokenizer: the model's own, as in `tokenizers.load_tokenizer`: for `tokenize`, counting and `strategy="echo"`.
         extra_body: merged into every generation request.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
@@ -130,8 +122,8 @@ class OpenAICompatible(Adapter):
         self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra)
         self._echo = Echo(self._asking, self._dialect)
         self._listing = self._dialect.models
-        self._known: Once[Known] = Once()
-        self._info: Once[ServerInfo] = Once()
+        self._known: Lazy[Known] = Lazy()
+        self._info: Lazy[ServerInfo] = Lazy()
         self._conversing = Conversing(self._transport.endpoint, self._asking)
 
     def __repr__(self) -> str:
@@ -227,14 +219,16 @@ class OpenAICompatible(Adapter):
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
 
-    async def turn(self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn") -> Turn:
-        """How the model is asked to answer a conversation; see `messages.Chat`."""
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """How the model is asked to answer a conversation; see `messages.ChatProvider`."""
         await self._know()
         if self._api == "completions":
-            return await super().turn(messages, on_special_tokens=on_special_tokens)
+            return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
         around, prompt, lead, warnings = await self._conversing.begin(self, messages, on_special_tokens)
         view = await self._for_chat(around)
-        return Turn(Led(view, lead.encode(), prompt) if lead else view, prompt, warnings)
+        return RenderedPrompt(WithoutLeadingSpace(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
         """This server, asked to answer a conversation: by its messages, or else as text."""

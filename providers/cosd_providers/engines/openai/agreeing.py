@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.scoring import Chain, Choice, Position
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = ["Agreeing", "words"]
 

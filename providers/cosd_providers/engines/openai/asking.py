@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.dialects import ENDS, Dialect
 from cosd_providers.engines.openai.hidden import whole_characters
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill
@@ -26,7 +25,8 @@ from cosd_providers.errors import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
-from cosd_providers.tokenization import Tokenizer, count
+from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.usage import Usage
 
 __all__ = ["OWNED", "Asking", "Prefix", "is_too_long"]
 

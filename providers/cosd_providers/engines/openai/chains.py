@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Scored
 from cosd_providers.engines.openai.streams import read
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
 from cosd_providers.scoring import Chain, Position, along
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import Tokenizer
+from cosd_providers.tokenizers import Tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Chains", "no_beginning"]
 

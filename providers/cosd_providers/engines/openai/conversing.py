@@ -16,14 +16,15 @@ from itertools import pairwise
 from typing import Literal
 
 from cosd_providers.chat.rendering import folded, joined
-from cosd_providers.chat.turns import Renders, Talk
-from cosd_providers.contract import Token, Usage
+from cosd_providers.chat.turns import ChatRenderer, Renders
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.streams import read
 from cosd_providers.engines.openai.wire import Answer, Conversation
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.scoring import Position
+from cosd_providers.usage import Usage
 
 __all__ = ["Conversing"]
 
@@ -45,7 +46,7 @@ _FEW = 4  # tokens of an answer, enough to see one behind its first word
 _SAME = 1e-3  # of a probability: less is rounding
 
 
-class Conversing(Talk):
+class Conversing(ChatRenderer):
     """What was learned of how a server takes conversations.
 
     Args:

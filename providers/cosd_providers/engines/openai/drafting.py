@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import ceil
 
-from cosd_providers.contract import DraftEnd, Token, Usage
+from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.engines.openai.chains import no_beginning
 from cosd_providers.engines.openai.streams import Run
@@ -14,6 +14,7 @@ from cosd_providers.errors import ContextLengthError, InvalidRequestError, Respo
 from cosd_providers.http.retries import resumed
 from cosd_providers.scoring import Draft
 from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.reading import Spelling
@@ -19,9 +19,10 @@ from cosd_providers.engines.openai.streams import read
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.findings import agree, powered
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
 from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import join, whole
+from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Proof", "Scored", "hidden_tokens", "spelt"]
 
@@ -95,7 +96,7 @@ class Echo:
     def __init__(self, asking: Asking, dialect: Dialect) -> None:
         self._asking = asking
         self._dialect = dialect
-        self._proof: Once[Proof] = Once()
+        self._proof: Lazy[Proof] = Lazy()
         self._sound = len(dialect.known_text)  # bytes of the longest text whose echo was seen to be right
 
     async def proved(self, usage: Usage) -> bool:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
@@ -18,6 +17,7 @@ from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES, Position
+from cosd_providers.usage import Usage
 
 __all__ = ["CompletionsWire", "grammar", "reply", "wire_of"]
 

@@ -6,7 +6,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.wire import Completion, Listed, Models, steps
@@ -20,7 +19,8 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.tokenization import Tokenizer, count
+from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.usage import Usage
 
 __all__ = ["Known", "check_tokenizer", "choose", "learn", "no_probs", "unbegun"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from cosd_providers.continuation import Continuation
-from cosd_providers.contract import Proposal, Question, Usage
+from cosd_providers.contract import Proposal, Question
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.echo import Echo, Scored
@@ -13,7 +13,8 @@ from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.scoring import Choice, answer, boundaries
 from cosd_providers.strategies import Chooser, Strategy, Task, Ways, marked
 from cosd_providers.text import sendable
-from cosd_providers.tokenization import Tokenizer
+from cosd_providers.tokenizers import Tokenizer
+from cosd_providers.usage import Usage
 
 __all__ = ["Proposing", "cannot_score"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cosd_providers.contract import Usage
 from cosd_providers.engines.openai.asking import Asking
 from cosd_providers.engines.openai.echo import Echo, Proof
 from cosd_providers.engines.openai.learning import Known
+from cosd_providers.usage import Usage
 
 __all__ = ["Kept", "kept", "taken_up"]
 

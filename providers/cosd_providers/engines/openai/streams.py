@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from cosd_providers.alternatives import is_plain, with_alternatives
-from cosd_providers.contract import Token, Usage
+from cosd_providers.contract import Token
 from cosd_providers.engines.openai.reading import Spelling
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, bill, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.parsing import check_own
 from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import readable
+from cosd_providers.usage import Usage
 
 __all__ = ["Run", "read"]
 

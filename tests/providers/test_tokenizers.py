@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from cosd_api.demo.servers import Pair
-from cosd_providers import Piece, UnsupportedError, tokenization
+from cosd_providers import Piece, UnsupportedError
+from cosd_providers import tokenizers as ours
 from cosd_providers.findings import TEST_TEXT
-from cosd_providers.tokenization import Tokenizer, count, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXTS = st.lists(
@@ -328,15 +329,15 @@ def test_nothing_is_downloaded(name: str, where: str, cache: Path, monkeypatch: 
     if where == "old":
         monkeypatch.setenv("DATA_GYM_CACHE_DIR", str(cache))
     if where == "broken":
-        for address in {address for files in tokenization._FILES.values() for address, _ in files}:
-            key = hashlib.sha1((tokenization._STORE + address).encode()).hexdigest()
+        for address in {address for files in ours._FILES.values() for address, _ in files}:
+            key = hashlib.sha1((ours._STORE + address).encode()).hexdigest()
             (cache / key).write_bytes(b"cut of")
     kept = sorted(cache.iterdir())
     with pytest.raises(
         UnsupportedError, match="is not in its cache on this machine, and nothing is downloaded"
     ) as caught:
         load_tokenizer(f"tiktoken:{name}")
-    encoding_name = name if name in tokenization._FILES else tiktoken.encoding_name_for_model(name)
+    encoding_name = name if name in ours._FILES else tiktoken.encoding_name_for_model(name)
     fetch = f"python -c \"import tiktoken; tiktoken.get_encoding('{encoding_name}')\""
     assert f"This fetches it once: {fetch}; TIKTOKEN_CACHE_DIR says where" in str(caught.value)
     assert sorted(cache.iterdir()) == kept
@@ -362,12 +363,9 @@ def test_tiktoken_s_files_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EnoughError):
             constructor()
         found[name] = list(asked)
-    known = {
-        name: [(tokenization._STORE + path, digest) for path, digest in files]
-        for name, files in tokenization._FILES.items()
-    }
+    known = {name: [(ours._STORE + path, digest) for path, digest in files] for name, files in ours._FILES.items()}
     assert known == found
-    assert set(tiktoken.list_encoding_names()) == set(tokenization._FILES)
+    assert set(tiktoken.list_encoding_names()) == set(ours._FILES)
 
 
 @pytest.mark.parametrize("where", ["TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR", "default", "off"])
@@ -377,7 +375,7 @@ def test_what_is_in_the_cache_is_used(
     """A file in the cache, as tiktoken itself puts it there."""
     made = b"".join(line_of(bytes([byte]), byte) for byte in range(256))
     digest = hashlib.sha256(made).hexdigest()
-    url = tokenization._STORE + "encodings/tiny.tiktoken"
+    url = ours._STORE + "encodings/tiny.tiktoken"
 
     def tiny() -> dict[str, Any]:
         ranks = tiktoken.load.load_tiktoken_bpe(url, expected_hash=digest)
@@ -393,7 +391,7 @@ def test_what_is_in_the_cache_is_used(
         UnsupportedError, match=r"cannot be seen beforehand. Give tiktoken.get_encoding\('tiny'\) itself"
     ):
         load_tokenizer("tiktoken:tiny")
-    monkeypatch.setitem(tokenization._FILES, "tiny", (("encodings/tiny.tiktoken", digest),))
+    monkeypatch.setitem(ours._FILES, "tiny", (("encodings/tiny.tiktoken", digest),))
     if where == "off":
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
         monkeypatch.chdir(cache)

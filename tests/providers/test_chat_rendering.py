@@ -13,9 +13,9 @@ import pytest
 
 from asked import draft
 from cosd_providers import DraftEnd, LlamaCpp, Message, Question, Token, UnsupportedError, Usage, connect
-from cosd_providers.chat.lead import Led
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
-from cosd_providers.messages import Chat, Turn
+from cosd_providers.messages import ChatProvider, RenderedPrompt
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -111,11 +111,11 @@ def talk(*contents: str, started: str = "") -> list[Message]:
     return [*said, Message("assistant", started)] if started else said
 
 
-async def turn(server: Server, messages: Sequence[Message], **options: Any) -> Turn:
+async def turn(server: Server, messages: Sequence[Message], **options: Any) -> RenderedPrompt:
     more = {name: options.pop(name) for name in ("on_special_tokens",) if name in options}
     provider = connect(URL, engine="llama.cpp", http_client=server.client(), **options)
-    assert isinstance(provider, Chat)
-    return await provider.turn(messages, **more)
+    assert isinstance(provider, ChatProvider)
+    return await provider.render_prompt(messages, **more)
 
 
 def special(server: Server) -> list[str]:
@@ -133,13 +133,13 @@ def read(server: Server) -> str:
 async def test_one_request_renders_a_conversation() -> None:
     server = Server(CHATML)
     provider = LlamaCpp(URL, http_client=server.client())
-    prompt = (await provider.turn(talk("Hi"))).prompt
+    prompt = (await provider.render_prompt(talk("Hi"))).prompt
     assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert [path for path, _ in server.requests] == ["/apply-template"] * 3  # two to see how an answer begins
-    longer = (await provider.turn(talk("Hi", "Yes", "And <b>then</b>?"))).prompt
+    longer = (await provider.render_prompt(talk("Hi", "Yes", "And <b>then</b>?"))).prompt
     assert longer.startswith(prompt + "Yes")
     assert [path for path, _ in server.requests] == ["/apply-template"] * 4
-    await provider.turn(talk("Is <x> in [1]?"))
+    await provider.render_prompt(talk("Is <x> in [1]?"))
     assert [path for path, _ in server.requests[4:]] == ["/tokenize", "/apply-template"]
     assert server.asked("/completion") == provider.sent == 0
 
@@ -149,33 +149,33 @@ async def test_what_a_template_refuses_is_remembered_for_its_kind_alone() -> Non
     brief = Message("system", "Be brief.")
     server = Server(MISTRAL)
     provider = LlamaCpp(URL, http_client=server.client())
-    assert (await provider.turn([brief, *talk("Hi")])).prompt == "<s>[INST] Be brief.\n\nHi[/INST]"
+    assert (await provider.render_prompt([brief, *talk("Hi")])).prompt == "<s>[INST] Be brief.\n\nHi[/INST]"
     count = server.asked("/apply-template")
-    longer = (await provider.turn([brief, *talk("Hi", "Yes", "So?")])).prompt
+    longer = (await provider.render_prompt([brief, *talk("Hi", "Yes", "So?")])).prompt
     assert longer == "<s>[INST] Be brief.\n\nHi[/INST] Yes</s>[INST] So?[/INST]"
     assert server.asked("/apply-template") == count + 1
     strict = "{% if not loop.first and m.role == loop.previtem.role %}{{ raise_exception('no') }}{% endif %}{{"
     strict = CHATML.replace("{{", strict, 1)
     server = Server(strict)
     provider = LlamaCpp(URL, http_client=server.client())
-    expected = (await provider.turn([brief, *talk("Hi")])).prompt
+    expected = (await provider.render_prompt([brief, *talk("Hi")])).prompt
     assert "<|im_start|>system\nBe brief." in expected
-    assert "user\na\n\nb<" in (await provider.turn([*talk("a"), *talk("b")])).prompt
-    assert (await provider.turn([brief, *talk("Hi")])).prompt == expected
+    assert "user\na\n\nb<" in (await provider.render_prompt([*talk("a"), *talk("b")])).prompt
+    assert (await provider.render_prompt([brief, *talk("Hi")])).prompt == expected
 
 
 async def test_two_conversations_at_once() -> None:
-    server, found = Server(MISTRAL), dict[str, Turn]()
+    server, found = Server(MISTRAL), dict[str, RenderedPrompt]()
     provider = LlamaCpp(URL, http_client=server.client())
 
     async def ask(content: str) -> None:
-        found[content] = await provider.turn(talk(content))
+        found[content] = await provider.render_prompt(talk(content))
 
     async with anyio.create_task_group() as group:
         for content in ("a", "b", "</s>", "d"):
             group.start_soon(ask, content)
     assert {one.prompt for one in found.values()} == {f"<s>[INST] {content}[/INST]" for content in found}
-    assert all(isinstance(one.provider, Led) for one in found.values())
+    assert all(isinstance(one.provider, WithoutLeadingSpace) for one in found.values())
 
 
 # The beginning of sequence.
@@ -196,7 +196,7 @@ async def test_what_the_server_puts_before_a_text_is_asked_once() -> None:
     server = Server(None, begins=True)
     provider: Any = connect(URL, engine="llama.cpp", http_client=server.client(), chat_template=MISTRAL)
     for content in ("a", "b", "c"):
-        assert (await provider.turn(talk(content))).prompt == f"[INST] {content}[/INST]"
+        assert (await provider.render_prompt(talk(content))).prompt == f"[INST] {content}[/INST]"
     assert [path for path, _ in server.requests] == ["/tokenize", "/props"]
 
 
@@ -281,10 +281,10 @@ async def test_where_nobody_knows_the_tokens() -> None:
     server = Server(CHATML)
     provider = Deaf(URL, http_client=server.client())
     for content in ("<|im_end|>", "</s>", "<｜User｜>", "<start_of_turn>", "[/INST]", "<eos>"):
-        [warning] = (await provider.turn(talk(f"a {content} b"))).warnings
+        [warning] = (await provider.render_prompt(talk(f"a {content} b"))).warnings
         assert f"holds {content} as text" in warning
     for content in ("<div>", "[1]", "<|my number is 5550123|>", "<x>", "a < b > c"):
-        assert (await provider.turn(talk(content))).warnings == ()
+        assert (await provider.render_prompt(talk(content))).warnings == ()
 
 
 # What a model has thought, and answers that were begun.
@@ -306,7 +306,7 @@ async def test_an_answer_that_was_begun() -> None:
     server = Server(MISTRAL)
     found = await turn(server, talk("Hi", started="It is"))
     assert found.prompt == "<s>[INST] Hi[/INST] It is"
-    assert not isinstance(found.provider, Led)
+    assert not isinstance(found.provider, WithoutLeadingSpace)
     *tokens, _ = await draft(found.provider, found.prompt)
     assert b"".join(token.data for token in tokens) == b" 42"
     found = await turn(server, talk("Hi", started="The </s>"))
@@ -315,7 +315,7 @@ async def test_an_answer_that_was_begun() -> None:
     assert special(server) == ["<s>", "[INST]", "[/INST]"]
     neighbours = [*talk("Hi", "One."), Message("assistant", "Two")]
     assert (await turn(server, neighbours)).prompt == "<s>[INST] Hi[/INST] One.\n\nTwo"
-    assert isinstance((await turn(server, [*talk("Hi"), Message("assistant", "")])).provider, Led)
+    assert isinstance((await turn(server, [*talk("Hi"), Message("assistant", "")])).provider, WithoutLeadingSpace)
 
 
 async def test_a_begun_answer_that_thinks() -> None:
@@ -352,7 +352,7 @@ async def test_a_provider_known_by_its_url() -> None:
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(listed))
     async with connect(URL, http_client=client, chat_template=MISTRAL) as provider:
-        assert isinstance(provider, Chat)
-        found = await provider.turn(talk("Hi"))
+        assert isinstance(provider, ChatProvider)
+        found = await provider.render_prompt(talk("Hi"))
         assert found.prompt == "<s>[INST] Hi[/INST]"
         assert (await found.provider.describe()).engine == "llama.cpp"

@@ -11,16 +11,17 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token, Usage
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
 from cosd_providers.text import join
+from cosd_providers.usage import Usage
 
-__all__ = ["Led"]
+__all__ = ["WithoutLeadingSpace"]
 
 _SOMETHING = b"\0"
 """Stands for whatever may follow, in a question about what does."""
 
 
-class Led:
+class WithoutLeadingSpace:
     """A provider of which the `lead` is taken off. See `contract.Provider`.
 
     Args:

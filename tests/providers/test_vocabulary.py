@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosd_providers.contract import Piece
-from cosd_providers.spelling import Kind, decode_token, kind_of, spell
+from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<｜end▁of▁sentence｜>", "<|ü|>", "[INST]"]
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(" aĠÃ¼▁éü😀東\u0301\0\n<>")))

@@ -1,4 +1,4 @@
-"""Something that is found out once, however many ask for it at the same time."""
+"""A value found by an async function at its first use, however many tasks ask for it at the same time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["Once"]
+__all__ = ["Lazy"]
 
 _T = TypeVar("_T")
 
 
-class Once(Generic[_T]):
-    """Keeps what was found. A failure is not kept: who asks next tries again. Copies have nothing and find out anew.
+class Lazy(Generic[_T]):
+    """An async value that is found once. A failure is not kept: the next caller tries again. Copies start empty.
 
     Attributes:
-        found: what was found; None before.
+        found: the value; None before it was found.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Once(Generic[_T]):
         self._locks: dict[object, anyio.Lock] = {}  # a lock belongs to one event loop
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:
-        """What `find` gives the first time that it succeeds; the others in this event loop wait for it."""
+        """Return the value, calling `find` if there is none yet. Other tasks of this event loop wait meanwhile."""
         if self.found is None:
             async with self._locks.setdefault(current_token(), anyio.Lock()):
                 if self.found is None:
@@ -35,5 +35,5 @@ class Once(Generic[_T]):
         return self.found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: a lock cannot be copied, and what was found may not hold elsewhere."""
+        """Nothing: locks cannot be copied, and the value may not hold elsewhere."""
         return {"found": None, "_locks": {}}

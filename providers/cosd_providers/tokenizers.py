@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from cosd_providers.contract import Piece
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.spelling import Kind, decode_token, kind_of, spell
+from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 
 if TYPE_CHECKING:
     import tiktoken

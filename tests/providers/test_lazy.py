@@ -11,11 +11,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from cosd_providers.once import Once
+from cosd_providers.lazy import Lazy
 
 
 async def test_many_who_ask_at_once() -> None:
-    once, asked = Once[int](), list[int]()
+    once, asked = Lazy[int](), list[int]()
 
     async def find() -> int:
         asked.append(1)
@@ -30,7 +30,7 @@ async def test_many_who_ask_at_once() -> None:
 
 
 async def test_a_failure_is_not_kept_and_whoever_leaves_holds_up_nobody() -> None:
-    once = Once[int]()
+    once = Lazy[int]()
     answers: list[OSError | int] = [OSError("not now"), 7]
 
     async def find() -> int:
@@ -49,7 +49,7 @@ async def test_a_failure_is_not_kept_and_whoever_leaves_holds_up_nobody() -> Non
 
 
 async def test_a_copy_finds_out_anew() -> None:
-    once = Once[int]()
+    once = Lazy[int]()
 
     async def find() -> int:
         return 7
@@ -59,7 +59,7 @@ async def test_a_copy_finds_out_anew() -> None:
 
 
 def test_who_asks_in_several_event_loops_waits_for_no_other_loop() -> None:
-    once, begun, may_end = Once[int](), threading.Event(), threading.Event()
+    once, begun, may_end = Lazy[int](), threading.Event(), threading.Event()
 
     async def slowly() -> int:
         begun.set()

@@ -16,7 +16,7 @@ import reference
 import toys
 from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
-from cosd_providers.chat.lead import Led
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import Piece, Ready
 from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
@@ -83,8 +83,8 @@ def own(model: Leading, text: bytes = b"", wishes: Sequence[Tok] = ()) -> list[T
     return bare(list(islice(reference.generate(model, model.prompt, wishes), MOST)), model.lead)
 
 
-def led(model: Leading, **options: Any) -> Led:
-    return Led(ScriptedProvider(model, **options), model.lead)
+def led(model: Leading, **options: Any) -> WithoutLeadingSpace:
+    return WithoutLeadingSpace(ScriptedProvider(model, **options), model.lead)
 
 
 def same(ours: Sequence[Token], theirs: Sequence[Tok]) -> None:
@@ -235,9 +235,11 @@ async def test_scores_are_those_behind_the_lead(model: Leading, text: str) -> No
 SCRIPT: Mapping[str, Sequence[Any]] = {"Q": [("\n", 0.4), ("The", 0.9), (" end", 0.8)], "Q\nA": [("n", 0.7)]}
 
 
-def scripted(script: Mapping[str, Sequence[Any]] = SCRIPT, **options: Any) -> tuple[ScriptedProvider, Led]:
+def scripted(
+    script: Mapping[str, Sequence[Any]] = SCRIPT, **options: Any
+) -> tuple[ScriptedProvider, WithoutLeadingSpace]:
     provider = ScriptedProvider.from_texts(script, **options)
-    return provider, Led(provider, b"\n")
+    return provider, WithoutLeadingSpace(provider, b"\n")
 
 
 async def test_a_token_that_is_the_lead_alone_belongs_to_the_next_one() -> None:
@@ -259,7 +261,7 @@ async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
         async def propose(self, *asked: Any, usage: Usage) -> list[Proposal | None]:
             return counted(await super().propose(*asked, usage=usage), "list", usage)
 
-    one = Led(Listing.from_texts(SCRIPT), b"\n")
+    one = WithoutLeadingSpace(Listing.from_texts(SCRIPT), b"\n")
     found = await one.propose("Q", b"The", [Question(0, (b"The",)), Question(3, (b" end",))], usage=Usage())
     assert [one and one.strategy for one in found] == ["list", "list"]
 
@@ -284,7 +286,7 @@ async def test_alternatives_to_a_beginning_without_the_lead() -> None:
     def following(ids: Sequence[int]) -> Sequence[float]:
         return probs if len(ids) == 1 else [1.0] + [0.0] * 6
 
-    one = Led(ScriptedProvider(TableModel(texts, following, end_ids=(0,))), b"\n")
+    one = WithoutLeadingSpace(ScriptedProvider(TableModel(texts, following, end_ids=(0,))), b"\n")
     first, *_ = await draft(one, alternatives=6)
     assert [(token.data, token.prob) for token in first.alternatives] == [(b"A", 0.15), (b"", 0.1)]
 
@@ -359,5 +361,5 @@ class Words(ScriptedProvider):
 )
 async def test_an_answer_is_encoded_as_the_model_reads_it(lead: bytes, text: str, expected: list[bytes]) -> None:
     """A model that takes text only would else be seen to read its own text as other tokens than it wrote."""
-    pieces = await Led(Words.from_texts({"Q": ["a"]}), lead, "[Q]").tokenize(text)
+    pieces = await WithoutLeadingSpace(Words.from_texts({"Q": ["a"]}), lead, "[Q]").tokenize(text)
     assert [piece.data for piece in pieces] == expected
