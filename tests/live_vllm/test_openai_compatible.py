@@ -142,5 +142,5 @@ async def test_context(url: str) -> None:
 
 async def test_what_it_cannot_do(url: str) -> None:
     async with OpenAICompatible(url, dialect=replace(DIALECTS["vllm"], continues=None), api="chat") as provider:
-        with pytest.raises(UnsupportedError, match="an answer that was started is not continued"):
+        with pytest.raises(UnsupportedError, match="does not continue a partial answer"):
             await provider.score(MIXED, b" The", usage=Usage())

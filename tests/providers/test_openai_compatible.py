@@ -372,7 +372,7 @@ async def test_an_answer_that_repeats_what_it_started_with() -> None:
 
 async def test_messages_that_cannot_be_continued() -> None:
     server, provider = fake({"Q": [" a", " b"]}, {"api": "chat"})
-    words = r"the chat route of toy an answer that was started is not continued, .* Use a model with /v1/completions"
+    words = r"the chat route of toy does not continue a partial answer, .* Use a model with /v1/completions"
     with pytest.raises(UnsupportedError, match=words):
         await provider.describe()
     with pytest.raises(UnsupportedError, match=words):
@@ -418,6 +418,12 @@ async def test_every_dialect_drafts_and_proposes(name: str) -> None:
     assert all(body["max_tokens"] > 0 for body in server.bodies)
     warm = [body for body in server.bodies if body["temperature"]]  # is a model that seems certain so by itself?
     assert len(warm) == (DIALECTS[name].probs is None and warm[:1] == warm)
+
+
+async def test_top_k_is_switched_off_as_every_version_of_vllm_takes_it() -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": "vllm", "model": "toy"})
+    await draft(provider)
+    assert {body["top_k"] for body in server.bodies} == {-1}  # up to 0.8.5, 0 is refused
 
 
 # How questions are asked.

@@ -133,8 +133,8 @@ def check_continued(asking: Asking, dialect: Dialect) -> None:
     """
     if dialect.continues is None:
         words = (
-            f"over the chat route of {dialect.engine} an answer that was started is not continued,"
-            " and a fusion goes on after each word that it replaces"
+            f"the chat route of {dialect.engine} does not continue a partial answer,"
+            " and a fusion continues after each word that it replaces"
         )
         raise UnsupportedError(words, endpoint=asking.endpoint, hint=dialect.no_reply)
 
