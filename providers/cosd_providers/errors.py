@@ -43,19 +43,25 @@ __all__ = [
 
 
 class ProviderError(Exception):
-    """Something went wrong with an endpoint.
+    """A request to an endpoint failed.
 
     Attributes:
         endpoint: the server's URL, without credentials.
-        status: the HTTP status, where there was one.
-        request_id: the server's id of the request, where it told one.
+        status: the HTTP status, if there was one.
+        request_id: the server's id of the request, if it sent one.
         retryable: whether the same request may succeed later.
+        retry_after: seconds to wait before the next attempt, if the server asked for that.
+        lasting: whether the cause most likely persists; such an error is retried once at most.
+        stale: whether an idle connection turned out to be closed; the first retry is immediate.
         hint: what would help, in words.
-        partial: where the error ended a fusion: its `cosd_api.FusionResult` so far; else None.
+        partial: the `cosd_api.FusionResult` so far, if the error ended a fusion.
     """
 
     retryable: bool = False
-    partial: Any = None  # this package does not know what a fusion is
+    retry_after: float | None = None
+    lasting: bool = False
+    stale: bool = False
+    partial: Any = None  # this package knows no fusion
 
     def __init__(
         self,

@@ -100,15 +100,15 @@ def test_the_limits_of_something_else() -> None:
 def test_every_adapter_takes_them_and_copies_keep_them(engine: str) -> None:
     limits = Limits(concurrency=2, requests_per_minute=0.5)
     provider: Any = connect(URL, engine=engine, model="m", limits=limits)
-    assert provider._transport._limiter.limits == limits
-    assert pickle.loads(pickle.dumps(provider))._transport._limiter.limits == limits
+    assert provider._transport.limits == limits
+    assert pickle.loads(pickle.dumps(provider))._transport.limits == limits
 
 
 def test_who_only_asks_what_it_is_leaves_them_to_the_adapter() -> None:
     limits = Limits(concurrency=2)
     recognized: Any = connect(URL, limits=limits)
-    assert recognized._transport._limiter.limits == Limits()
-    assert recognized._make("vllm")._transport._limiter.limits == limits
+    assert recognized._transport.limits == Limits()
+    assert recognized._make("vllm")._transport.limits == limits
 
 
 # Requests under way.

@@ -97,7 +97,7 @@ async def test_it_counts_anew_with_each_item(pauses: list[float]) -> None:
 
 async def test_a_time_out_is_tried_once_more(pauses: list[float]) -> None:
     error = ProviderTimeoutError("nothing more")
-    error.__dict__["lasting"] = True
+    error.lasting = True
     answer = Answer(3, [1, 0, 0], error)
     with pytest.raises(ProviderTimeoutError, match=r"nothing more \(tried 2 times\)"):
         [number async for number in resumed(answer.begin)]

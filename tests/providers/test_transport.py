@@ -387,7 +387,7 @@ async def test_waits_for_a_server_that_loads(slept: list[float]) -> None:
 
 async def test_loading_is_what_the_server_says_not_what_it_is_called(slept: list[float]) -> None:
     busy = [httpx.Response(503, json=error("busy", 503))] * 4
-    client = transport(*busy, httpx.Response(200, json=1))[0]._user_client
+    client = transport(*busy, httpx.Response(200, json=1))[0].http_client
     with pytest.raises(ServerError):
         await Transport("http://loading-dock:8080", http_client=client).get("/props")
     assert len(slept) == 3
@@ -514,8 +514,8 @@ async def test_what_needs_no_generating_waits_no_longer_than_a_minute() -> None:
 
 async def test_a_client_that_is_closed() -> None:
     found, _ = transport(httpx.Response(200, json=1))
-    assert found._user_client is not None
-    await found._user_client.aclose()
+    assert found.http_client is not None
+    await found.http_client.aclose()
     with pytest.raises(ConnectError, match=r"has been closed. Give an `http_client` that is open") as caught:
         await found.get("/props")
     assert not caught.value.retryable
@@ -764,7 +764,7 @@ async def test_a_users_client_is_used_as_it_is_and_never_closed() -> None:
     found, requests = transport(httpx.Response(200, json=1))
     async with found:
         await found.get("/props")
-    client = found._user_client
+    client = found.http_client
     assert client is not None
     assert not client.is_closed
     assert requests[0].extensions["timeout"] == client.timeout.as_dict()

@@ -63,7 +63,7 @@ class Adapter:
     @property
     def sent(self) -> int:
         """Generation requests that were sent: those by which it gets to know its server, too."""
-        return self._transport._limiter.sent
+        return self._transport.sent
 
     async def keep_ready(self) -> None:
         """Leaves a connection for the next request, by asking a route that answers at once; see `contract.Ready`.
@@ -71,7 +71,7 @@ class Adapter:
         A stream that is left takes its connection with it, and a new one costs a round trip, with TLS two or three.
         Nothing is done for a server that is so near that this is no time, nor with a client of the user's own.
         """
-        if self._ready_route is None or self._near or self._transport._user_client is not None:
+        if self._ready_route is None or self._near or self._transport.http_client is not None:
             return
         began = time.monotonic()
         with suppress(ProviderError):

@@ -29,14 +29,14 @@ def no_connection(errors: Errors, error: Exception, *, lasting: bool = False) ->
     reason, hint = default if system is None else _words(system)
     failure = errors.make(ConnectError, f"no connection: {reason}", hint=hint)
     failure.retryable = not (lasting or isinstance(system, (ssl.SSLError, FileNotFoundError)))
-    failure.__dict__["lasting"] = isinstance(system, socket.gaierror)
+    failure.lasting = isinstance(system, socket.gaierror)
     return failure
 
 
 def hung_up(errors: Errors) -> ConnectError:
     """The connection was lost before an answer."""
     failure = errors.make(ConnectError, "the server closed the connection without an answer")
-    failure.__dict__["stale"] = True
+    failure.stale = True
     return failure
 
 
@@ -62,7 +62,7 @@ def timed_out(errors: Errors, what: str, limit: float | None, *, answered: bool,
     elif what == "write":
         words = f"the server took nothing more of the request {within}"
     failure = errors.make(kind, words, hint=hint)
-    failure.__dict__["lasting"] = True
+    failure.lasting = True
     return failure
 
 

@@ -95,9 +95,7 @@ class Errors:
             hint = "The key was refused." if self._with_key else _NO_KEY
         error = self.make(kind, words, response, hint)
         error.status = status
-        wait = asked_wait(response.headers, time.time())
-        if wait is not None:
-            error.__dict__["retry_after"] = wait
+        error.retry_after = asked_wait(response.headers, time.time())
         if response.headers.get("x-should-retry") == "false":
             error.retryable = False
         return error

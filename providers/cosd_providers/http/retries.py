@@ -60,11 +60,10 @@ async def until_answered(
     def pause(state: tenacity.RetryCallState) -> float:
         """Seconds before the next attempt: what the server asks for, else growing, with jitter."""
         error = _error(state)
-        if state.attempt_number == 1 and getattr(error, "stale", False):
+        if state.attempt_number == 1 and isinstance(error, ProviderError) and error.stale:
             return 0.0
-        asked = getattr(error, "retry_after", None)
-        if asked is not None:
-            return min(float(asked), _LONGEST_WAIT)
+        if isinstance(error, ProviderError) and error.retry_after is not None:
+            return min(error.retry_after, _LONGEST_WAIT)
         return min(_BACKOFF(state), 2.0) if _loading(error) else _BACKOFF(state)
 
     def enough(state: tenacity.RetryCallState) -> bool:
@@ -73,7 +72,7 @@ async def until_answered(
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
         failures += 1  # those while it was loading do not count
-        return failures >= (few if getattr(error, "lasting", False) else _ATTEMPTS)
+        return failures >= (few if isinstance(error, ProviderError) and error.lasting else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),

@@ -69,6 +69,10 @@ class Transport:
         http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed.
         limits: what the server may be sent at most, see `limits.Limits`; by default there is no limit.
 
+    Attributes:
+        endpoint: the server's URL.
+        http_client: the user's own client; None where a client is made here.
+
     Raises:
         ValueError: the URL, the key or a header cannot be used.
     """
@@ -97,7 +101,7 @@ class Transport:
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._timeout = timeout
-        self._user_client = http_client
+        self.http_client = http_client
         self._clients: Clients[HttpClient] = Clients()
         self._limiter = Limiter(limits)
         self._urls: dict[str, httpx.URL] = {}  # by route: to read one takes as long as to send a request
@@ -110,11 +114,21 @@ class Transport:
         gone: dict[str, Any] = {
             "_headers": {},
             "_errors": Errors(self.endpoint),
-            "_user_client": None,
+            "http_client": None,
             "_own_timeout": False,
         }
         fresh = {"_clients": Clients[HttpClient](), "_limiter": Limiter(self._limiter.limits)}
         return {**self.__dict__, **gone, **fresh}
+
+    @property
+    def sent(self) -> int:
+        """Number of generation requests sent so far."""
+        return self._limiter.sent
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of this server."""
+        return self._limiter.limits
 
     async def __aenter__(self) -> Self:
         self._clients.enter()
@@ -156,7 +170,7 @@ class Transport:
         tries again (`retries.resumed`). What is no `draft` is read without waiting for other requests (`limits`).
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        if not keep_alive and self._user_client is None:
+        if not keep_alive and self.http_client is None:
             headers["Connection"] = "close"
         tries = {"once": attempt > 0, "again": attempt > 1}
         call = Call("POST", path, body, usage, headers, stream=True, draft=draft, **tries)
@@ -255,8 +269,8 @@ class Transport:
 
     def _client(self) -> HttpClient:
         """The user's client, or this loop's own, made when first needed."""
-        if self._user_client is not None:
-            return self._user_client
+        if self.http_client is not None:
+            return self.http_client
         return self._clients.of_this_loop(lambda: httpx.AsyncClient(timeout=self._timeout, limits=_LIMITS))
 
     async def _read(self, response: httpx.Response) -> str:
