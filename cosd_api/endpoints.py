@@ -19,9 +19,9 @@ from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
-from cosd_providers.findings import encoding
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.snapshot import Snapshot
+from cosd_providers.tokenizers import fingerprint
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
@@ -257,7 +257,7 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
     """`"token"` if all models encode the test text alike and tell probabilities; else, or if in doubt, `"word"`."""
     if not all(info.capabilities.tokenize and info.capabilities.probs for info in infos):
         return "word"
-    first, *others = [await encoding(provider, info) for provider, info in zip(providers, infos, strict=True)]
+    first, *others = [await fingerprint(provider, info) for provider, info in zip(providers, infos, strict=True)]
     return "token" if first is not None and all(other == first for other in others) else "word"
 
 

@@ -11,31 +11,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosd_providers.contract import Piece, Provider, ServerInfo
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.scoring import TIES, Position
 from cosd_providers.usage import Usage
 
 __all__ = [
     "REPLY_WAYS",
-    "TEST_TEXT",
     "Prompt",
     "Said",
     "Scoring",
     "Wire",
     "agree",
-    "encoding",
     "listed",
     "near",
     "powered",
     "unseen",
 ]
-
-TEST_TEXT = (
-    "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
-    "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
-)
-"""What two tokenizers must encode alike to be taken for the same one: words, numbers, code, scripts, spaces."""
 
 # A logit of 16 bits above 16 is one of every eighth. Of two answers each may round another way: 28 % at most.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
@@ -176,16 +167,6 @@ def listed(position: Position) -> dict[tuple[bytes, bool], float]:
         for choice in (position.pick, *position.top)
         if choice.token.prob is not None and not choice.open
     }
-
-
-async def encoding(provider: Provider, info: ServerInfo) -> list[Piece] | None:
-    """The test text as the model encodes it; None where that cannot be known."""
-    if not info.capabilities.tokenize:
-        return None
-    try:
-        return await provider.tokenize(TEST_TEXT)
-    except UnsupportedError:
-        return None
 
 
 def unseen(endpoint: str, words: str) -> UnsupportedError:

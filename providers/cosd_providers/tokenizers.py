@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Piece, Provider, ServerInfo
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = ["Tokenizer", "count", "load_tokenizer"]
+__all__ = ["TEST_TEXT", "Tokenizer", "count", "fingerprint", "load_tokenizer"]
+
+TEST_TEXT = (
+    "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
+    "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
+)
+"""Words, numbers, code, scripts, spaces: two models that encode it to the same ids share a tokenizer."""
 
 _INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
@@ -273,3 +279,16 @@ def _cached(url: str, digest: str) -> bool:
 
 def _missing(library: str) -> UnsupportedError:
     return UnsupportedError(f"a local tokenizer needs the library {library}, which is not installed", hint=_INSTALL)
+
+
+async def fingerprint(provider: Provider, info: ServerInfo) -> list[int] | None:
+    """Return the ids of `TEST_TEXT`, equal for models that share a tokenizer; None where the model shows no encoding.
+
+    Ids, not bytes: servers differ in which of several tokens they show the bytes of one character at.
+    """
+    if not info.capabilities.tokenize:
+        return None
+    try:
+        return [piece.id for piece in await provider.tokenize(TEST_TEXT)]
+    except UnsupportedError:
+        return None

@@ -913,3 +913,18 @@ async def test_what_cannot_be_probed(server: Any, prompt: Any, words: str) -> No
 async def test_options_are_for_a_url() -> None:
     with pytest.raises(TypeError, match="'model' is for a URL; a provider has it already"):
         await probe(ScriptedProvider(Talker()), model="toy")
+
+
+@pytest.mark.parametrize(("draft", "assistant"), [("llama.cpp", "tgi"), ("llama.cpp", "sglang"), ("tgi", "sglang")])
+async def test_one_tokenizer_on_two_kinds_of_server_is_judged_by_tokens(draft: str, assistant: str) -> None:
+    """Each kind shows the bytes of tokens that share a character in its own way; the ids are the same."""
+    reports = [await examined(FAKES[engine](), engine) for engine in (draft, assistant)]
+    assert unit_of(reports) == "token"
+    fakes: Any = [FAKES[engine]() for engine in (draft, assistant)]
+    async with fakes[0].client() as first, fakes[1].client() as second:
+        models = [
+            connect("http://gpu1:8080", engine=engine, http_client=client)
+            for engine, client in ((draft, first), (assistant, second))
+        ]
+        async with Fusion(draft=models[0], assistant=models[1]) as fusion:
+            assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"

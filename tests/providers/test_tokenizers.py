@@ -23,8 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from cosd_api.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
-from cosd_providers.findings import TEST_TEXT
-from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
+from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, load_tokenizer
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXTS = st.lists(

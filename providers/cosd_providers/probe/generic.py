@@ -9,8 +9,9 @@ from typing import Any
 
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.findings import TEST_TEXT, near
+from cosd_providers.findings import near
 from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
+from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
 
 __all__ = ["GENERIC", "differs", "drafted", "judged", "places", "same_prob"]

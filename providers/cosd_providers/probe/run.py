@@ -10,7 +10,7 @@ from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.findings import Wire, encoding
+from cosd_providers.findings import Wire
 from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.chat import CHAT
 from cosd_providers.probe.generic import GENERIC
@@ -22,6 +22,7 @@ from cosd_providers.probe.ways import ways
 from cosd_providers.probe.words import UNTRUSTED
 from cosd_providers.recognition import Recognized
 from cosd_providers.snapshot import Snapshot
+from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["PROMPT", "probe"]
 
@@ -119,8 +120,8 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
 async def _report(inquiry: Inquiry, began: float) -> ProbeReport:
     found = await ways(inquiry)
     drafts, assists = missing(inquiry, found)
-    pieces = await encoding(inquiry.provider, inquiry.info)
-    digest = sha256(repr([(piece.id, piece.data) for piece in pieces]).encode()).hexdigest() if pieces else None
+    ids = await fingerprint(inquiry.provider, inquiry.info)
+    digest = sha256(repr(ids).encode()).hexdigest() if ids else None
     engine, options = _connected(inquiry.provider)
     right = next((way.name for way in found if way.proved), None)
     if right is not None and any(way.wrong for way in found):
