@@ -1,8 +1,8 @@
 """What is asked of an assistant, and how: which questions can be left out, and the ways to ask the others.
 
 On real servers behind a proxy. Left out is what no answer could change: the text is the same, and what it saves is
-measured on the bundled models, with words as the unit, their default. The ways to ask about several places of one text
-all give the same answers; measured is what each costs, and which of them the library takes by itself.
+measured on the bundled models, with words as the unit, their default. The strategies for asking about several places
+of one text all give the same answers; measured is what each costs. Each engine's fixed rule rests on these figures.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ ROUND_TRIP = 0.02
 PLACES = (1, 4, 12)
 CONTEXTS = ("short", "long")
 WAYS = {
-    "llama.cpp": ("list", "singles", "continuation"),
-    "vllm": ("echo", "list", "singles", "continuation"),
+    "llama.cpp": ("list", "singles"),
+    "vllm": ("echo", "list", "singles"),
 }
-BY_ITSELF = "by itself"
-LESSONS = 24
-"""Questions at several places from which the library learns before it is measured."""
 
 
 async def run(options: Options) -> list[Table]:
@@ -116,7 +113,7 @@ class Asked:
 
 async def asking(engine: str, urls: Mapping[str, str], times: int, options: Options) -> Table:
     """Each way, in turns, on texts that no other has asked about."""
-    names, lessons = [*WAYS[engine], BY_ITSELF], LESSONS // 4 if options.quick else LESSONS
+    names: Sequence[Any] = WAYS[engine]
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
@@ -125,13 +122,7 @@ async def asking(engine: str, urls: Mapping[str, str], times: int, options: Opti
         for context in CONTEXTS:
             options.say(f"strategies: {engine}, {context} prompts")
             found = texts(counters, long=context == "long")
-            strategies: list[Any] = [*WAYS[engine], None]
-            providers = [
-                await stack.enter_async_context(connect(near, engine=engine, strategy=strategy))
-                for strategy in strategies
-            ]
-            for lesson in range(lessons):
-                await _ask(providers[-1], *await anext(found), PLACES[-1 - lesson % 2], Asked())
+            providers = [await stack.enter_async_context(connect(near, engine=engine, strategy=name)) for name in names]
             for places in PLACES:
                 cells = {name: Asked() for name in names}
                 for turn in range(times):
@@ -142,12 +133,11 @@ async def asking(engine: str, urls: Mapping[str, str], times: int, options: Opti
                 figures[f"{context}, {places}"] = {
                     name: {"seconds": one.seconds, "read": one.read, "ways": one.ways} for name, one in cells.items()
                 }
-    columns = ["prompt, places", *(f"ms: {name}" for name in names), "which it takes"]
-    columns += [f"read: {name}" for name in names]
+    columns = ["prompt, places", *(f"ms: {name}" for name in names), *(f"read: {name}" for name in names)]
     about = (
         f"Medians of {times} questions each, {1000 * ROUND_TRIP:g} ms away; read are the tokens of all prompts, cached "
         "ones included. Each text is asked about once; its prompt was read just before. Short prompts have about 35 "
-        f"tokens, long ones 450. {BY_ITSELF.capitalize()}: `strategy=None`, after {lessons} questions to learn from."
+        "tokens, long ones 450."
     )
     title = "llama.cpp" if engine == "llama.cpp" else "vLLM on the CPU"
     notes = [about, ECHOED] if engine == "vllm" else [about]
@@ -156,8 +146,6 @@ async def asking(engine: str, urls: Mapping[str, str], times: int, options: Opti
 
 def _cells(cells: Mapping[str, Asked]) -> Iterator[Cell]:
     yield from (1000 * statistics.median(one.seconds) for one in cells.values())
-    taken = cells[BY_ITSELF].ways
-    yield ", ".join(f"{way} {count / taken.total():.0%}" for way, count in taken.most_common())
     yield from (round(statistics.median(one.read)) for one in cells.values())
 
 

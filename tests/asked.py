@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_providers import Question, Token, Usage
-from cosd_providers.strategies import Chooser, Strategy, Task
 from cosd_providers.testing import Model
 from cosd_providers.text import Merger, merge, whole
 
@@ -136,26 +134,6 @@ def inquired(draw: st.DrawFn, models: st.SearchStrategy[toys.ToyModel]) -> tuple
     """A model, and what is asked of it."""
     model = draw(models)
     return model, draw(inquiries() | along(model))
-
-
-@st.composite
-def inquired_thrice(
-    draw: st.DrawFn, models: st.SearchStrategy[toys.ToyModel]
-) -> tuple[toys.ToyModel, list[Inquiry], int]:
-    """A model, three inquiries along what it writes, and a seed for `Drawn`."""
-    model = draw(models)
-    return model, [draw(along(model)) for _ in range(3)], draw(st.integers(0, 2**16))
-
-
-class Drawn(Chooser):
-    """Chooses by a drawn seed."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._random = random.Random(seed)
-
-    def choose(self, task: Task, able: Sequence[Strategy], *, dues: Mapping[Strategy, float] | None = None) -> Strategy:
-        return self._random.choice(able)
 
 
 async def check_what_an_echo_leaves_open(provider: Any) -> None:

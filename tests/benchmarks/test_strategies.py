@@ -31,11 +31,10 @@ async def test_each_way_is_taken_that_was_named(pair: Pair, monkeypatch: pytest.
     table = await strategies.asking("llama.cpp", pair, 2, Options(quick=True))
     assert [row[0] for row in table.rows] == ["short, 1", "short, 4"]
     for (cell, ways), places in zip(table.figures.items(), (1, 4), strict=True):
-        assert {*ways} == {*strategies.WAYS["llama.cpp"], strategies.BY_ITSELF}
+        assert {*ways} == {*strategies.WAYS["llama.cpp"]}
         for way in strategies.WAYS["llama.cpp"]:
             assert ways[way]["ways"] == {way: 2 * places}, cell
             assert len(ways[way]["seconds"]) == len(ways[way]["read"]) == 2
-        assert sum(ways[strategies.BY_ITSELF]["ways"].values()) == 2 * places
 
 
 @pytest.mark.live

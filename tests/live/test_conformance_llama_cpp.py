@@ -21,6 +21,6 @@ class TestLlamaCpp(Conformance):
 
 
 class TestByStrategy(Proposals):
-    @pytest.fixture(params=["singles", "continuation"])
+    @pytest.fixture(params=["singles"])
     def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return lambda name: Subject(partial(LlamaCpp, plainly[name].url, strategy=request.param), plainly[name])

@@ -34,6 +34,6 @@ class TestOpenAICompatible(Conformance):
 
 
 class TestByStrategy(Proposals):
-    @pytest.fixture(params=["singles", "continuation"])
+    @pytest.fixture(params=["singles"])
     def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return subject(plainly, request.param)

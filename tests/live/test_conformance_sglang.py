@@ -39,7 +39,7 @@ class TestSglang(Conformance):
 
 
 class TestByStrategy(Proposals):
-    @pytest.fixture(params=["echo", "list", "singles", "continuation"])
+    @pytest.fixture(params=["echo", "list", "singles"])
     def given(self, plain: Mapping[str, Behind], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return lambda name: Subject(partial(Sglang, plain[name].url, strategy=request.param), plain[name])
 
@@ -47,5 +47,5 @@ class TestByStrategy(Proposals):
 async def test_what_the_probe_says(plain: Mapping[str, Behind]) -> None:
     report = await probe(plain["facts"].url)
     assert (report.engine, report.version, report.can_draft, report.can_assist) == ("sglang", "0.5.6", True, True)
-    assert set(report.strategies) == {"echo", "list", "singles", "continuation"}
+    assert set(report.strategies) == {"echo", "list", "singles"}
     assert str(report["scoring"].value).startswith("logprob_start_len")

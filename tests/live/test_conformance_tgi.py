@@ -58,6 +58,6 @@ class TestTgi(Conformance):
 
 
 class TestByStrategy(Proposals):
-    @pytest.fixture(params=["singles", "continuation"])
+    @pytest.fixture(params=["singles"])
     def given(self, plain: Mapping[str, Behind], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return lambda name: subject(plain[name], request.param)

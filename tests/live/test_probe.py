@@ -79,7 +79,7 @@ async def test_each_line_is_what_plain_requests_say(pair: Pair, name: str) -> No
     # What follows.
     assert (found["draft"], found["score"], found["propose"], found["tokenizer"]) == ("ids", True, True, "endpoint")
     assert report.can_draft and report.can_assist
-    assert report.strategies == ("list", "singles", "continuation")
+    assert report.strategies == ("list", "singles")
     assert report.advice == ()
 
 

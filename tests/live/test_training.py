@@ -13,7 +13,6 @@ from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.ollama import Ollama
-from cosd_providers.strategies import Chooser
 from plain import MODELS, PlainLlamaCpp
 from stand_in_ollama import StandInOllama
 from stand_in_tgi import LlamaModel
@@ -54,9 +53,7 @@ class TestCollect:
         labels = found.decisive().label
         assert 0 in labels and 1 in labels  # the fact is the assistant's, the total the draft's
 
-    async def test_two_requests_an_example(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Whatever has turned out to be the fastest way to ask at a few places.
-        monkeypatch.setattr(Chooser, "choose", lambda *_, **__: "singles")
+    async def test_two_requests_an_example(self, pair: Pair) -> None:
         found = await collect(examples("mixed", 3), draft=pair.sums, assistant=pair.sums)
         assert {name: usage.requests for name, usage in found.usage.items()} == {"draft": 3, "assistant": 3}
         assert (found.unit, found.positions, found.skipped) == ("token", found.agreeing, 0)

@@ -18,7 +18,7 @@ from plain import MODELS, PlainLlamaCppPython, Raw
 class TestOpenAICompatible(Conformance):
     tolerance = 1e-2  # it is compiled for the machine that it runs on, and so computes in another order
 
-    @pytest.fixture(params=["singles", "echo", "continuation"])
+    @pytest.fixture(params=["singles", "echo"])
     def given(
         self,
         plain: Mapping[str, PlainLlamaCppPython],

@@ -106,7 +106,7 @@ async def test_later_turns_begin_with_the_earlier_ones(url: str, vllm_name: str)
     assert later.prompt.removeprefix(turn.prompt).startswith(f" {text}" if vllm_name == "facts" else text)
 
 
-@pytest.mark.parametrize("strategy", ["echo", "list", "singles", "continuation"])
+@pytest.mark.parametrize("strategy", ["echo", "list", "singles"])
 async def test_proposals_are_what_the_model_goes_on_with(url: str, vllm_name: str, strategy: Any) -> None:
     async with Vllm(url, strategy=strategy) as provider:
         turn = await provider.render_prompt(FIRST)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
+from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
 from cosd_providers import OpenAICompatible
 from plain import MODELS, PlainVllm
@@ -32,9 +32,3 @@ class TestOpenAICompatible(Conformance):
     @pytest.fixture(params=["list", "echo"])
     def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return subject(plain, request.param)
-
-
-class TestByContinuation(Proposals):
-    @pytest.fixture
-    def given(self, plain: Mapping[str, PlainVllm]) -> Callable[[str], Subject]:
-        return subject(plain, "continuation")

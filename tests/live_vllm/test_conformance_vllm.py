@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
+from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
 from cosd_providers.vllm import Vllm
 from plain import PlainVllm
@@ -23,9 +23,3 @@ class TestVllm(Conformance):
     @pytest.fixture(params=["list", "singles", "echo"])
     def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return lambda name: Subject(partial(Vllm, plain[name].url, strategy=request.param), plain[name])
-
-
-class TestByContinuation(Proposals):
-    @pytest.fixture
-    def given(self, plain: Mapping[str, PlainVllm]) -> Callable[[str], Subject]:
-        return lambda name: Subject(partial(Vllm, plain[name].url, strategy="continuation"), plain[name])

@@ -49,7 +49,7 @@ async def test_each_line_is_what_plain_requests_say(vllm_pair: Pair, vllm_name: 
     assert found["end"] is True
     assert found["bytes"] is True
     assert found["prefill"] == "continue_final_message"
-    assert {*report.strategies} == {"echo", "list", "singles", "continuation"}
+    assert {*report.strategies} == {"echo", "list", "singles"}
     [words] = [words for words in report.advice if "--enable-prompt-tokens-details" in words]
     assert "prefix cache" in words
 

@@ -43,6 +43,6 @@ async def test_a_tree_decides_and_its_trace_says_how_it_was_asked(vllm_pair: Pai
     question = sample("mixed", 1, 21)[0]
     result = await fuse(question.prompt, draft=vllm_pair.sums, assistant=vllm_pair.facts, verifier=tree, ask="all")
     asked = [decision for token in result.tokens for decision in token.decisions]
-    assert asked and {decision.strategy for decision in asked} <= {"echo", "list", "singles", "continuation"}
+    assert asked and {decision.strategy for decision in asked} <= {"echo", "list", "singles"}
     assert {decision.request for decision in asked} <= {one.number for one in result.requests if one.kind == "question"}
     assert Trace(result).replay() == result.text

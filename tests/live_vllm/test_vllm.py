@@ -18,8 +18,8 @@ from hedged import hedged
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
-Strategy = Literal["echo", "list", "singles", "continuation"]
-STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
+Strategy = Literal["echo", "list", "singles"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
 CUES = {"sums": "<|im_end|>\n<|im_start|>assistant\n", "facts": "[/INST]"}
 

@@ -220,7 +220,7 @@ async def test_special_tokens_that_a_user_types_stay_text(make: Make) -> None:
             await engine.provider.render_prompt(typed, on_special_tokens="refuse")
         return
     assert turn.warnings == ()
-    for strategy in ("echo", "list", "singles", "continuation"):
+    for strategy in ("echo", "list", "singles"):
         provider = type(engine.provider)(URL, http_client=engine.server.client(), strategy=strategy)
         turn = await provider.render_prompt(typed, on_special_tokens="refuse")
         count = len(engine.server.read)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import Drawn, Inquiry, check_alternatives, close, draft, inquired, inquired_thrice, near
+from asked import Inquiry, check_alternatives, close, draft, inquired, near
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     ContextLengthError,
@@ -28,7 +28,6 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.strategies import Chooser
 from cosd_providers.testing import ScriptedProvider, ScriptToken, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -65,7 +64,7 @@ async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: byt
     assert {body["n_probs"] for _, body in server.requests if body and body.get("stream")} <= {count + 1}
 
 
-@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+@pytest.mark.parametrize("strategy", ["list", "singles"])
 @given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)))
 async def test_proposals_are_the_models_own(strategy: Any, case: tuple[toys.ToyModel, Inquiry]) -> None:
     model, (prompt, text, questions) = case
@@ -79,19 +78,6 @@ async def test_proposals_are_the_models_own(strategy: Any, case: tuple[toys.ToyM
         if one is not None and other is not None:
             assert one.start == other.start
             close(one.tokens, other.tokens)
-
-
-@given(inquired_thrice(toys.models(may_hide_end=False, longest_merge=6)))
-async def test_choosing_changes_no_answer(case: tuple[toys.ToyModel, list[Inquiry], int]) -> None:
-    model, inquiries, seed = case
-    server, expected = FakeLlamaCpp(toys.Plain(model), beginning=True), ScriptedProvider(toys.Plain(model))
-    provider: Any = LlamaCpp(URL, http_client=server.client())
-    provider._chooser = Drawn(seed)
-    for prompt, text, questions in inquiries:
-        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-        theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-        for one, other in zip(ours, theirs, strict=True):
-            close(one.tokens if one else (), other.tokens if other else ())
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
@@ -151,7 +137,7 @@ async def test_all_questions_in_one_request() -> None:
     assert (usage.requests, usage.prompt_tokens) == (1, 6)
 
 
-@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+@pytest.mark.parametrize("strategy", ["list", "singles"])
 async def test_how_questions_are_asked(strategy: Any) -> None:
     server = FakeLlamaCpp(TextModel({"Q": [" a", " b"], "Q a x": [" d"]}))
     provider = LlamaCpp(URL, http_client=server.client(), strategy=strategy)
@@ -165,43 +151,23 @@ async def test_how_questions_are_asked(strategy: Any) -> None:
     expected = {
         "list": [["Q", "Q a", "Q a x"]],
         "singles": [["Q"], ["Q a"], ["Q a x"]],
-        "continuation": [["Q"], ["Q a x"]],
     }
     assert sorted(asked) == expected[strategy]
     assert usage.strategies == {strategy: 3}
 
 
-@pytest.mark.parametrize(("read", "best"), [(0.01, "continuation"), (0.00001, "list")])
-async def test_by_default_it_is_asked_as_costs_least(read: float, best: str) -> None:
-    """Reading is dear, or writing is."""
-    words = [f" w{n}" for n in range(6)]
-    text, now = "".join(words).encode(), 0.0
-    server = FakeLlamaCpp(TextModel({"Q" * 400: words}))
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        nonlocal now
-        response = server.handle(request)
-        if request.url.path == "/completion":
-            found = response.json()
-            answers = found if isinstance(found, list) else [found]
-            now += 0.001 + read * sum(one["tokens_evaluated"] for one in answers)
-            now += 0.02 * max(one["tokens_predicted"] for one in answers)
-        return response
-
-    provider: Any = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
-    provider._chooser = Chooser(clock=lambda: now)
-    questions = [Question(len("".join(words[:at])), (word.encode(),)) for at, word in enumerate(words)]
-    usages = [Usage() for _ in range(12)]
-    for usage in usages:
-        await provider.propose("Q" * 400, text, questions, usage=usage)
-    assert [usage.strategies for usage in usages[:3]] == [{"list": 6}] * 3
-    assert usages[-1].strategies == {best: 6}
-    await provider.propose("Q" * 400, text, questions[:1], usage=usages[-1])
-    assert usages[-1].strategies == {best: 6, "singles": 1}
+@pytest.mark.parametrize(("prompt", "several"), [("Q", "list"), ("Q" * 2000, "singles")])
+async def test_a_short_prompt_is_asked_by_a_list_and_a_long_one_by_singles(prompt: str, several: str) -> None:
+    _, provider = fake({prompt: [" a", " b", " c"]})
+    questions = [Question(at, (b" a",)) for at in (0, 2, 4)]
+    for asked, way in ((questions, several), (questions[:1], "singles"), (None, "list")):
+        usage = Usage()
+        await provider.propose(prompt, b" a b c", asked, usage=usage)
+        assert {*usage.strategies} == {way}
 
 
 async def test_a_strategy_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'continuation'"):
+    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list' and 'singles'"):
         LlamaCpp(URL, strategy="echo")  # type: ignore[arg-type]  # what a user may do
 
 
@@ -410,7 +376,7 @@ async def test_what_an_assistant_says_of_a_text_that_its_server_has_shifted_is_n
     assert [token.data for token in proposal.tokens] == [b" a"] * 3
 
 
-@pytest.mark.parametrize("strategy", ["list", "singles", "continuation"])
+@pytest.mark.parametrize("strategy", ["list", "singles"])
 @given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)), context=st.integers(6, 30))
 async def test_near_the_end_of_the_context_all_strategies_answer_as_one_question(
     strategy: Any, case: tuple[toys.ToyModel, Inquiry], context: int

@@ -272,9 +272,9 @@ async def test_a_strategy_that_is_answered_wrongly_is_not_used() -> None:
     assert report["lists"].value is False
     assert report["propose"].value is False
     found = {way.name: (way.proved, way.wrong) for way in report.ways}
-    right, wrong, none = (True, False), (False, True), (False, False)
-    # Without a tokenizer an echo leaves these places to lists, and a continuation is a request for each.
-    assert found == {"list": wrong, "echo": wrong, "singles": right, "continuation": none}
+    right, wrong = (True, False), (False, True)
+    # Without a tokenizer an echo leaves these places to lists.
+    assert found == {"list": wrong, "echo": wrong, "singles": right}
     assert report.can_assist
     assert report.options["strategy"] == report.strategies[0] != "list"
     assert "it says something else" in report.advice[0]
@@ -455,7 +455,7 @@ async def test_llama_cpp(beginning: bool) -> None:
     assert found["context"] == 4096
     assert found["cache"] is False
     assert report.engine == "llama.cpp"
-    assert {*report.strategies} == {"list", "singles", "continuation"}
+    assert {*report.strategies} == {"list", "singles"}
     assert found["prefill"] is False and "404" in report["prefill"].seen
     sent = [body for path, body in fake.requests if path.endswith(("/completion", "/completions"))]
     assert report.spent.requests == len(sent)
@@ -553,7 +553,7 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
 
 
 async def test_what_others_answer_instead_is_no_strategy() -> None:
-    """Without a tokenizer nobody knows which places an echo, or a continuation, answers."""
+    """Without a tokenizer nobody knows which places an echo answers."""
 
     class Local:
         name, beginning = "local", 0
@@ -569,15 +569,13 @@ async def test_what_others_answer_instead_is_no_strategy() -> None:
         "echo": False,
         "list": True,
         "singles": True,
-        "continuation": False,
     }
     assert blind["echo"].seen == "all places were answered by list instead"
-    assert blind["continuation"].seen == "it goes on at no place: a request for each, as singles"
     no_lists = {way.name: way for way in (await examined(Server(Talker(3)), dialect="llama-cpp-python")).ways}
     assert [way.name for way in no_lists.values() if way.proved] == ["singles"]
     assert no_lists["list"].seen == "all places were answered by singles instead"
     seeing = {way.name: way for way in (await examined(Server(Talker(3)), tokenizer=Local())).ways}
-    assert seeing["echo"].example == seeing["continuation"].example == (100, 400_000)
+    assert seeing["echo"].example == (100, 400_000)
 
 
 # Reports.

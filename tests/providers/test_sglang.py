@@ -39,8 +39,8 @@ from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextMode
 from stand_in_sglang import StandInSglang
 
 URL = "http://gpu:30000"
-Strategy = Literal["echo", "list", "singles", "continuation"]
-STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
+Strategy = Literal["echo", "list", "singles"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 
 
 class Local:
@@ -300,13 +300,12 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
         "echo": [[q, a, b, c]],
         "list": [[[q], [q, a], [q, a, b]]],
         "singles": [[q], [q, a], [q, a, b]],
-        "continuation": [[q]],
     }
     sent = asked(server)
     assert [body["input_ids"] for body in sent] == expected[strategy]
     assert [body["logprob_start_len"] for body in sent] == ([0] if strategy == "echo" else [-1] * len(sent))
     assert {body["top_logprobs_num"] for body in sent} == {5}
-    assert (usage.requests, usage.prompt_tokens) == (len(sent), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert (usage.requests, usage.prompt_tokens) == (len(sent), {"echo": 4}.get(strategy, 6))
     assert {one and one.strategy for one in proposals} == {strategy}
     assert usage.strategies == {strategy: 3}
     assert [path for path, _ in server.requests].count("/v1/tokenize") <= 2
@@ -333,7 +332,7 @@ async def test_extra_body() -> None:
     assert server.requests[-1][1]["priority"] == 3
     with pytest.raises(ValueError, match=r"extra_body cannot set sampling_params, stream: decoding is greedy"):
         Sglang(URL, extra_body={"sampling_params": {"temperature": 1}, "stream": False})
-    with pytest.raises(ValueError, match=r"no strategy 'filter'; there are 'echo', 'list', 'singles' and 'continuat"):
+    with pytest.raises(ValueError, match=r"no strategy 'filter'; there are 'echo', 'list' and 'singles'"):
         Sglang(URL, strategy="filter")  # type: ignore[arg-type]  # what a user may do
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import stand_in_tgi
 import toys
-from asked import Drawn, Inquiry, check_alternatives
+from asked import check_alternatives
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     Capabilities,
@@ -219,7 +219,7 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
     return draw(some), b"".join(tokens), places
 
 
-@given(tidy, inquiries(), st.sampled_from(("filter", "singles", "continuation", None)))
+@given(tidy, inquiries(), st.sampled_from(("filter", "singles", None)))
 async def test_proposals_are_the_models_own(
     model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], way: Any
 ) -> None:
@@ -229,16 +229,7 @@ async def test_proposals_are_the_models_own(
     close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
 
 
-@given(st.lists(inquiries(), min_size=3, max_size=3), st.integers(0, 2**16), tidy, some)
-async def test_choosing_changes_no_answer(asked: list[Inquiry], seed: int, model: Tidy, prompt: bytes) -> None:
-    provider: Any = over(model, prefill=True)
-    provider._chooser = Drawn(seed)
-    for _, text, questions in asked:
-        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-        close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
-
-
-@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles", "continuation")))
+@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles")))
 async def test_proposals_along_the_models_own_text(model: Tidy, prompt: bytes, limit: int, way: Any) -> None:
     """Where the text is what the model says, the filter has most to tell."""
     *tokens, _ = await draft(scripted(model), prompt.decode(), limit=limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,14 +17,12 @@ from hypothesis import strategies as st
 
 import toys
 from asked import (
-    Drawn,
     Inquiry,
     check_alternatives,
     check_what_an_echo_leaves_open,
     close,
     draft,
     inquired,
-    inquired_thrice,
     near,
     valid,
 )
@@ -48,8 +45,8 @@ from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 
 URL = "http://gpu:8000"
-Strategy = Literal["echo", "list", "singles", "continuation"]
-STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles", "continuation")
+Strategy = Literal["echo", "list", "singles"]
+STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 
 
 @st.composite
@@ -121,22 +118,6 @@ async def test_proposals_are_the_models_own(strategy: Strategy, case: tuple[toys
             assert one is not None
             assert one.start == other.start
             close(one.tokens, other.tokens)
-
-
-@given(inquired_thrice(models()))
-async def test_choosing_changes_no_answer(case: tuple[toys.ToyModel, list[Inquiry], int]) -> None:
-    model, inquiries, seed = case
-    server, expected = FakeVllm(toys.Heard(model), beginning=True), ScriptedProvider(toys.Heard(model))
-    provider: Any = Vllm(URL, http_client=server.client())
-    provider._chooser = Drawn(seed)
-    for prompt, text, questions in inquiries:
-        usage = Usage()
-        ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
-        theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-        for one, other in zip(ours, theirs, strict=True):
-            if other is not None and valid(other.tokens):
-                close(one.tokens, other.tokens)
-        assert Counter(one.strategy for one in ours if one is not None) == usage.strategies
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
@@ -284,26 +265,13 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
         "echo": [[ids]],
         "list": [["Q", "Q a", "Q a b"]],
         "singles": [["Q"], ["Q a"], ["Q a b"]],
-        "continuation": [["Q"]],
     }
     assert sorted(body["prompt"] for body in asked) == expected[strategy]
     assert [body.get("prompt_logprobs") for body in asked] == ([5] if strategy == "echo" else [None] * len(asked))
     assert {body["logprobs"] for body in asked} == {5}
-    assert (usage.requests, usage.prompt_tokens) == (len(asked), {"echo": 4, "continuation": 1}.get(strategy, 6))
+    assert (usage.requests, usage.prompt_tokens) == (len(asked), {"echo": 4}.get(strategy, 6))
     assert {one and one.strategy for one in proposals} == {strategy}
     assert usage.strategies == {strategy: 3}
-
-
-async def test_a_continuation_answers_its_first_place_alone_where_no_ids_are_told() -> None:
-    server = FakeVllm(TextModel({"Q": [" a", " b", " c"]}))
-    server.ids = False
-    provider = Vllm(URL, http_client=server.client(), strategy="continuation")
-    await provider.describe()
-    server.requests.clear()
-    questions = [Question(0, (b" a",)), Question(2, (b" b",)), Question(4, (b" c",))]
-    proposals = await provider.propose("Q", b" a b c", questions, usage=Usage())
-    assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
-    assert [body["prompt"] for body in completions(server)] == [["Q"], ["Q a"], ["Q a b"]]
 
 
 async def test_a_list_longer_than_the_server_takes() -> None:
@@ -324,7 +292,7 @@ async def test_extra_body() -> None:
     assert (server.requests[-1][1]["priority"], server.requests[-1][1]["add_special_tokens"]) == (3, False)
     with pytest.raises(ValueError, match=r"extra_body cannot set bad_words, temperature: decoding is greedy"):
         Vllm(URL, extra_body={"temperature": 0.7, "bad_words": ["x"]})
-    with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list', 'singles' and 'continuation'"):
+    with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list' and 'singles'"):
         Vllm(URL, strategy="both")  # type: ignore[arg-type]  # what a user may do
 
 

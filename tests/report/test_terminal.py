@@ -61,9 +61,9 @@ async def test_spans_say_how_sure_each_side_was() -> None:
 async def test_the_summary_says_in_which_ways_the_assistants_answered() -> None:
     result = await answered()
     assert summary(result).endswith(f"1 request to the assistant, {result.timings.total:.2f} s")
-    ways = {"list": 3, "continuation": 12}
+    ways = {"list": 3, "singles": 12}
     usage = result.usage | {"assistant": result.usage["assistant"].model_copy(update={"strategies": ways})}
-    assert "1 request to the assistant about 15 places (12 by continuation, 3 by list), " in summary(
+    assert "1 request to the assistant about 15 places (12 by singles, 3 by list), " in summary(
         result.model_copy(update={"usage": usage})
     )
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any, Self, TypeVar, cast
+from copy import copy
+from typing import Any, ClassVar, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.strategies import Strategy, checked_strategy
 
 __all__ = ["NO_TEMPLATE", "Adapter", "checked_extra"]
 
@@ -34,8 +36,15 @@ _T = TypeVar("_T")
 
 
 class Adapter:
-    """One model behind one server. An adapter sets both attributes when it is made."""
+    """One model behind one server. An adapter sets `_transport` and `_model` when it is made.
 
+    Attributes:
+        strategies: the strategies that this engine can be asked by; empty where there is only one.
+    """
+
+    strategies: ClassVar[tuple[Strategy, ...]] = ()
+
+    _strategy: Strategy | None = None
     _transport: Transport
     _model: str | None
     _listing: str | None = "/v1/models"
@@ -77,6 +86,16 @@ class Adapter:
         with suppress(ProviderError):
             await self._transport.get(self._ready_route, once=True, quick=True)
             self._near = time.monotonic() - began < _NEAR_SECONDS
+
+    def with_strategy(self, strategy: Strategy | None) -> Self:
+        """The same model, asked by one strategy; None for the engine's own rule.
+
+        Raises:
+            ValueError: the engine has no such strategy.
+        """
+        view = copy(self)
+        view._strategy = checked_strategy(strategy, self.strategies)
+        return view
 
     def use_template(self, template: Template) -> None:
         """Renders conversations with this template, and not with the server's."""

@@ -25,7 +25,6 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
-from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
@@ -37,16 +36,19 @@ from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.drafting import Drafting
 from cosd_providers.llama_cpp.examining import LlamaCppWire
 from cosd_providers.llama_cpp.reading import Server
-from cosd_providers.llama_cpp.wire import OWNED, Head, Ids, Models, Pieces, Prefix, Props, Rendered, Slots
+from cosd_providers.llama_cpp.wire import OWNED, Head, Ids, Models, Pieces, Props, Rendered, Slots
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import answer, boundaries, within
-from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy
+from cosd_providers.strategies import Strategy, checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
+
+_SHORT = 800
+"""Bytes of a prompt up to which one list is faster than single requests (docs/benchmark.md: 35 tokens, not 450)."""
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -63,11 +65,14 @@ class LlamaCpp(Adapter):
         timeout: as in `Transport`.
         http_client: as in `Transport`.
         limits: as in `Transport`.
-        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
+        strategy: how proposals are asked (`strategies.Strategy`); by default a list, but single requests for one
+            place or after a long prompt. All give the same answers.
 
     Raises:
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
+
+    strategies = ("list", "singles")
 
     _ready_route = "/health"
     _head: Head = Head()
@@ -83,10 +88,10 @@ class LlamaCpp(Adapter):
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
-        strategy: Literal["list", "singles", "continuation"] | None = None,
+        strategy: Literal["list", "singles"] | None = None,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
-        self._chooser = Chooser(checked_strategy(strategy, "list", "singles", "continuation"))
+        self._strategy = checked_strategy(strategy, self.strategies)
         self._model = model
         self._transport = Transport(
             url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
@@ -129,23 +134,15 @@ class LlamaCpp(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        server, chooser = await self._known(), self._chooser
+        server, everywhere = await self._known(), questions is None
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-            chooser = Chooser(chooser.fixed or "list")  # one request
-
-        async def encode(place: int) -> list[int]:
-            return await self._all_ids(self._head.prefix(prompt, text[:place]))
-
-        start = partial(self._head.prefix, prompt)
-        asked, go_on = questions, partial(self._completions.go_on, server, start=start, text=text, usage=usage)
-        ways: Ways = {
-            "list": lambda: answer(asked, go_on),
-            "singles": lambda: answer(asked, partial(go_on, singly=True)),
-            "continuation": lambda: Continuation(text, asked, go_on, encode).answer(),
-        }
-        return await chooser.answer(Task.of(prompt, text, asked), ways, usage)
+        short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
+        way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
+        start, singly = partial(self._head.prefix, prompt), way == "singles"
+        go_on = partial(self._completions.go_on, server, start=start, text=text, usage=usage, singly=singly)
+        return counted(await answer(questions, go_on), way, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
@@ -190,13 +187,6 @@ class LlamaCpp(Adapter):
         view = copy(self)
         view._head = Head("".join(pieces[:-1]), (*ids, *(one.id for found in more[:-1] for one in found)))
         return view
-
-    async def _all_ids(self, prefix: Prefix) -> list[int]:
-        """The encoding of a prompt, with what the model has put around it."""
-        ids: list[int] = []
-        for at, part in enumerate(prefix):
-            ids += await self._ids(part, special=not at) if isinstance(part, str) else [part]
-        return ids
 
     async def _ids(self, text: str, *, special: bool) -> list[int]:
         body = self._named(content=text, add_special=special, parse_special=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 from cosd_providers.contract import Proposal, Provider, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
@@ -12,7 +11,7 @@ from cosd_providers.probe.asking import Inquiry, reason
 from cosd_providers.probe.generic import judged, places, same_prob
 from cosd_providers.probe.lines import Way
 from cosd_providers.probe.words import EXAMPLE
-from cosd_providers.strategies import Chooser, Strategy
+from cosd_providers.strategies import Strategy
 from cosd_providers.usage import Usage
 
 __all__ = ["offered", "ways"]
@@ -22,18 +21,14 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
     "filter": ("1 + o", "(1 + o) x C", (1, 1)),
-    "continuation": ("1 + d", "(1 + d) x C", (1, 1)),
 }
 """Requests and billed tokens of the prompts in words, and both of the example: requests, and times the context."""
 
 
-def offered(provider: Provider) -> list[Strategy]:
+def offered(provider: Provider) -> Sequence[Strategy]:
     """The strategies that an adapter takes; none for a provider of another kind."""
-    if getattr(provider, "_chooser", None) is None:
-        return []
-    hint: Any = get_type_hints(type(provider).__init__).get("strategy")
-    literals = [hint] if get_origin(hint) is Literal else [one for one in get_args(hint) if get_origin(one) is Literal]
-    return [name for literal in literals for name in get_args(literal)]
+    found: Sequence[Strategy] = getattr(provider, "strategies", ())
+    return found
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
@@ -51,7 +46,7 @@ async def ways(inquiry: Inquiry) -> list[Way]:
             said = await _asked(inquiry, name, usage)
             proved, seen = await _judged(inquiry, name, said, model, usage)
             wrong = not proved
-            if proved and (other := _otherwise(inquiry, name, usage)):
+            if proved and (other := _otherwise(name, usage)):
                 proved, seen = False, other
             model = said if model is None and proved else model
         except (UnsupportedError, InvalidRequestError, ResponseError) as error:
@@ -69,12 +64,11 @@ def _own(inquiry: Inquiry) -> list[str]:
 
 async def _asked(inquiry: Inquiry, name: Strategy, usage: Usage) -> list[Proposal | None]:
     """What is proposed at places of the draft, by one strategy alone."""
-    provider: Any = copy(inquiry.provider)
-    provider._chooser = Chooser(name)
+    asked: Any = inquiry.provider
+    provider: Provider = asked.with_strategy(name)
     text = b"".join(token.data for token in inquiry.draft)
     questions = [question for _, question in places(inquiry.draft)]
-    found: list[Proposal | None] = await provider.propose(inquiry.prompt, text, questions, usage=usage)
-    return found
+    return await provider.propose(inquiry.prompt, text, questions, usage=usage)
 
 
 async def _judged(
@@ -94,12 +88,10 @@ async def _judged(
     return right, words + (f"; {own} of them answered by itself" if own < len(said) else "")
 
 
-def _otherwise(inquiry: Inquiry, name: str, usage: Usage) -> str | None:
+def _otherwise(name: str, usage: Usage) -> str | None:
     """By what the places were answered, where that was not the strategy; None where it was."""
     if usage.strategies and not usage.strategies.get(name):
         return f"all places were answered by {' and '.join(usage.strategies)} instead"
-    if name == "continuation" and usage.requests >= len(places(inquiry.draft)) > 1:
-        return "it goes on at no place: a request for each, as singles"
     return None
 
 

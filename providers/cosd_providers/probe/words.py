@@ -16,7 +16,6 @@ UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says 
 """Behind what was seen of an end, where the adapter takes it for hidden."""
 
 _LETTERS = {
-    "d": "d: places where the model says something else",
     "o": "o: places that are left open, and asked by themselves",
 }
 

@@ -31,7 +31,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, Self
 
-from cosd_providers.continuation import Continuation
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
@@ -47,7 +46,7 @@ from cosd_providers.sglang.learning import learn
 from cosd_providers.sglang.proposing import Proposing
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import OWNED, Server
-from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
+from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
@@ -69,14 +68,16 @@ class Sglang(Adapter):
         timeout: as in `Transport`.
         http_client: as in `Transport`.
         limits: as in `Transport`.
-        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
-            `"echo"` scores the text where more than one place of it is asked, and reads the server's cache.
+        strategy: how proposals are asked (`strategies.Strategy`); by default `"echo"`, which scores the text where more
+            than one place of it is asked, and reads the server's cache. All give the same answers.
         add_special_tokens: whether a prompt gets the model's beginning of sequence. Turn it off for prompts that were
             made by a chat template, which have it already.
 
     Raises:
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
+
+    strategies = ("echo", "list", "singles")
 
     _ready_route = "/v1/models"
 
@@ -92,11 +93,11 @@ class Sglang(Adapter):
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
-        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
         add_special_tokens: bool = True,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
-        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
+        self._strategy = checked_strategy(strategy, self.strategies)
         self._model = model
         self._add_special_tokens = add_special_tokens
         self._transport = Transport(
@@ -144,32 +145,18 @@ class Sglang(Adapter):
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        server, chooser = await self._known(), self._chooser
+        server, everywhere = await self._known(), questions is None
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-            chooser = Chooser(chooser.fixed or "echo")  # one request
-        asked, task = questions, Task.of(prompt, text, questions)
-        for question in asked:
+        for question in questions:
             self._check_something(server, prompt + sendable(text[: question.start]))
-        begin = partial(Proposing, self._asking, server, prompt, text, usage)
-
-        async def echo() -> list[Proposal | None]:
-            proposing = begin(echo=task.places > 1)
-            return marked(await answer(asked, proposing.ask), "list", but=proposing.from_text)
-
-        async def continuation() -> list[Proposal | None]:
-            proposing = begin()
-            await proposing.prepare(question.start for question in asked)
-            return await Continuation(text, asked, proposing.ask, proposing.encode).answer()
-
-        ways: Ways = {
-            "echo": echo,
-            "list": lambda: answer(asked, begin().ask),
-            "singles": lambda: answer(asked, begin(singly=True).ask),
-            "continuation": continuation,
-        }
-        return await chooser.answer(task, ways, usage)
+        several = len(questions) > 1
+        way: Strategy = self._strategy or ("echo" if everywhere or several else "singles")
+        singly, echo = way == "singles", way == "echo" and several
+        proposing = Proposing(self._asking, server, prompt, text, usage, singly=singly, echo=echo)
+        found = await answer(questions, proposing.ask)
+        return counted(marked(found, "list", but=proposing.from_text) if way == "echo" else found, way, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.

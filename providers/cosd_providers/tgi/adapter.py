@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import ModelChoiceError
 from cosd_providers.http.adapter import Adapter, checked_extra
@@ -37,7 +36,7 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.lazy import Lazy
 from cosd_providers.learning import ask_only
 from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways, checked_strategy, marked
+from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.examining import TgiWire
@@ -71,13 +70,15 @@ class Tgi(Adapter):
         timeout: as in `Transport`.
         http_client: as in `Transport`.
         limits: as in `Transport`.
-        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least, first by the filter where
-            the server has it and more than one place is asked for. All give the same answers.
+        strategy: how proposals are asked (`strategies.Strategy`); by default by the filter where the server has it and
+            more than one place is asked for. All give the same answers.
 
     Raises:
         ValueError: `extra_body` sets what the fusion itself decides, `tokenizer` cannot be read, or there is no such
             strategy.
     """
+
+    strategies = ("filter", "singles")
 
     _ready_route = "/health"
 
@@ -93,11 +94,11 @@ class Tgi(Adapter):
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
-        strategy: Literal["filter", "singles", "continuation"] | None = None,
+        strategy: Literal["filter", "singles"] | None = None,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
         self._model = model
-        self._chooser = Chooser(checked_strategy(strategy, "filter", "singles", "continuation"))
+        self._strategy = checked_strategy(strategy, self.strategies)
         self._transport = Transport(
             url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
         )
@@ -135,7 +136,6 @@ class Tgi(Adapter):
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        asked, task = questions, Task.of(prompt, text, questions)
 
         async def ask(chains: list[Chain], known: _Known | None = None) -> list[Iterable[Position]]:
             async def ask_one(chain: Chain) -> Iterable[Position]:
@@ -145,22 +145,11 @@ class Tgi(Adapter):
 
             return await concurrently([partial(ask_one, chain) for chain in chains])
 
-        async def filtered() -> list[Proposal | None]:
-            known = await self._filtered(server, prompt, text, asked, usage)
-            return marked(await answer(asked, partial(ask, known=known)), "singles", but=known)
-
-        async def encode(place: int) -> list[int]:
-            return (await self._requests.encode(server, prompt + sendable(text[:place]))).ids
-
-        exact = server.around is not None and not server.around.after
-        ways: Ways = {
-            "filter": filtered,
-            "singles": lambda: answer(asked, ask),
-            "continuation": lambda: Continuation(text, asked, ask, encode if exact else None).answer(),
-        }
-        able: dict[Strategy, bool] = {"filter": server.prefill and exact, "continuation": exact}
-        ways = {way: go for way, go in ways.items() if able.get(way, True) or way == self._chooser.fixed}
-        return await self._chooser.answer(task, ways, usage)
+        able = server.prefill and server.around is not None and not server.around.after
+        way: Strategy = self._strategy or ("filter" if able and len(questions) > 1 else "singles")
+        known = await self._filtered(server, prompt, text, questions, usage) if way == "filter" else None
+        found = await answer(questions, partial(ask, known=known))
+        return counted(found if known is None else marked(found, "singles", but=known), way, usage)
 
     async def _go_on(self, server: Server, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         """What follows in a chain: asked from the last text that only the chain knows, past what is known already."""
@@ -193,7 +182,7 @@ class Tgi(Adapter):
         starts = sorted({question.start for question in questions})
         if not server.prefill:
             raise server.unscored()
-        least = 1 if self._chooser.fixed else 2
+        least = 1 if self._strategy else 2
         if server.around is None or server.around.after:
             return {}
         whole = prompt + sendable(text)

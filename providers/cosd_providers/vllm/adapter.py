@@ -28,7 +28,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from cosd_providers.continuation import Continuation
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import (
     ContextLengthError,
@@ -41,7 +40,7 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import prob
 from cosd_providers.scoring import TIES, answer, boundaries, within
-from cosd_providers.strategies import Chooser, Task, Ways, checked_strategy, marked
+from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
@@ -70,15 +69,17 @@ class Vllm(Adapter):
         timeout: as in `Transport`.
         http_client: as in `Transport`.
         limits: as in `Transport`.
-        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least. All give the same answers.
-            `"echo"` scores the text where more than one place of it is asked: for one, the prompt costs less, and is in
-            the server's cache.
+        strategy: how proposals are asked (`strategies.Strategy`); by default a list, or `"echo"` at every boundary of
+            a text. All give the same answers. `"echo"` scores the text only where several places are asked: for one,
+            the prompt costs less, and is in the server's cache.
         add_special_tokens: whether a prompt gets the model's beginning of sequence. Turn it off for prompts that were
             made by a chat template, which have it already.
 
     Raises:
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
+
+    strategies = ("echo", "list", "singles")
 
     _ready_route = "/health"
 
@@ -94,11 +95,11 @@ class Vllm(Adapter):
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
-        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
         add_special_tokens: bool = True,
     ) -> None:
         extra = checked_extra(extra_body, OWNED)
-        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
+        self._strategy = checked_strategy(strategy, self.strategies)
         self._model = model
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self._transport = Transport(
@@ -148,31 +149,17 @@ class Vllm(Adapter):
         if questions is None:
             pieces = everywhere.pieces if everywhere else await self.tokenize(whole)
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        asked, task = questions, Task.of(prompt, text, questions)
-        for question in asked:
+        for question in questions:
             self._check_something(server, prompt + sendable(text[: question.start]))
-        begin = partial(Proposing, self._asking, server, prompt, text, usage)
-
-        async def echo() -> list[Proposal | None]:
-            scored = everywhere
-            if scored is None and len({question.start for question in asked}) > 1:
-                with suppress(ContextLengthError):  # what is asked may still fit
-                    scored = (await self._scored(server, whole, usage))[0]
-            proposing = begin(scored=scored)
-            return marked(await answer(asked, proposing.ask), "list", but=proposing.from_text)
-
-        async def continuation() -> list[Proposal | None]:
-            proposing = begin()
-            return await Continuation(text, asked, proposing.ask, proposing.encode, shared=proposing.share).answer()
-
-        ways: Ways = {
-            "list": lambda: answer(asked, begin().ask),
-            "echo": echo,
-            "singles": lambda: answer(asked, begin(singly=True).ask),
-            "continuation": continuation,
-        }
-        chooser = self._chooser if everywhere is None else Chooser("echo")  # it is scored already
-        return await chooser.answer(task, ways, usage)
+        way: Strategy = self._strategy or ("list" if len(questions) > 1 else "singles")
+        if everywhere is not None:  # it is scored already
+            way = "echo"
+        elif way == "echo" and len({question.start for question in questions}) > 1:
+            with suppress(ContextLengthError):  # what is asked may still fit
+                everywhere = (await self._scored(server, whole, usage))[0]
+        proposing = Proposing(self._asking, server, prompt, text, usage, singly=way == "singles", scored=everywhere)
+        found = await answer(questions, proposing.ask)
+        return counted(marked(found, "list", but=proposing.from_text) if way == "echo" else found, way, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.

@@ -79,13 +79,6 @@ class Proposing(Rounds):
         self._singly = singly
         self._scored_text = scored
         self._places: dict[int, Place] = {}
-        self._blind = False  # whether the server does not tell the ids of what it writes
-
-    async def encode(self, place: int) -> list[int] | None:
-        """The ids that the server makes of prompt and text up to there; None where it does not tell what it writes."""
-        if self._blind:
-            return None
-        return (await self._asking.encode(self._server.info.model, self._before(place), strings=False)).tokens
 
     def share(self, chain: Chain, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
         """Notes that a chain, whose text has these ids before it, is given positions that were asked for another."""
@@ -156,7 +149,6 @@ class Proposing(Rounds):
             if not position.pick.token.end:
                 check_own(position.pick.token.prob, self._server.info.endpoint)
         ids = answer.token_ids or ()
-        self._blind = len(ids) < len(positions)
         start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
         if start is not None and len(ids) >= len(positions):
             doubts = [

@@ -5,7 +5,7 @@ Such a server takes text only, and each shows its tokens in its own way: `openai
 
 - A draft has no continuation: it goes on from its text. Within one draft that is avoided: where a character is not
   finished at the limit, the same text is asked again with more tokens.
-- Questions go as a list of prompts, as single prompts, as a continuation, or by echo, where the server is proved to
+- Questions go as a list of prompts, as single prompts, or by echo, where the server is proved to
   give the probabilities of a prompt, in one request for all. An echo answers a question in mid-text only where the
   model's own encoding of what stands before it is known to be the start of its encoding of the whole text: with a local
   tokenizer. Without one it answers at the end of the text alone, and the rest goes as prompts.
@@ -50,7 +50,7 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.lazy import Lazy
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.scoring import answer, within
-from cosd_providers.strategies import Chooser, checked_strategy, counted
+from cosd_providers.strategies import checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
@@ -75,13 +75,15 @@ class OpenAICompatible(Adapter):
         api: `"completions"` gives the model the prompt as it is; `"chat"` gives it as a user's message, and the
             response so far as the start of the answer. By default what the dialect says.
         context: tokens that fit, prompt and answer together, where the server does not tell.
-        strategy: how proposals are asked (`strategies.Strategy`); by default as costs least, first by a list where the
-            server takes one, else by singles. All give the same answers. `"echo"` and `"continuation"` answer more than
-            the end of the text, and the first place, only with a `tokenizer`, and are not chosen without one.
+        strategy: how proposals are asked (`strategies.Strategy`); by default by a list where the server takes one, else
+            by singles. All give the same answers. `"echo"` answers more than the end of the text only with a
+            `tokenizer`.
 
     Raises:
         ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
     """
+
+    strategies = ("echo", "list", "singles")
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class OpenAICompatible(Adapter):
         dialect: str | Dialect = "openai",
         api: Literal["completions", "chat"] | None = None,
         context: int | None = None,
-        strategy: Literal["echo", "list", "singles", "continuation"] | None = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
     ) -> None:
         self._dialect = dialect_of(dialect)
         owned = OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())}
@@ -107,7 +109,7 @@ class OpenAICompatible(Adapter):
         if api not in ("completions", "chat"):
             words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
             raise ValueError(f"there is no api={api!r}; it is {words}")
-        self._chooser = Chooser(checked_strategy(strategy, "echo", "list", "singles", "continuation"))
+        self._strategy = checked_strategy(strategy, self.strategies)
         if api == "chat" and strategy in ("echo", "list"):
             raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
         self._model = model
@@ -194,8 +196,8 @@ class OpenAICompatible(Adapter):
             listed = len(questions) > 1 and self._asking.lists
             return counted(found, "list" if listed else "singles", usage)
         raw = self._api == "completions"
-        asking, tokenizer, chooser = self._asking, self._tokenizer, self._chooser
-        proposing = Proposing(asking, self._echo, tokenizer, chooser, raw=raw, prompt=prompt, text=text, usage=usage)
+        asking, tokenizer, strategy = self._asking, self._tokenizer, self._strategy
+        proposing = Proposing(asking, self._echo, tokenizer, strategy, raw=raw, prompt=prompt, text=text, usage=usage)
         return await proposing.answer(questions)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:

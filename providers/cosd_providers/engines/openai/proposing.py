@@ -1,40 +1,34 @@
-"""How proposals are asked of a server that speaks OpenAI's protocol: by lists, singles, echo or continuation."""
+"""How proposals are asked of a server that speaks OpenAI's protocol: by lists, singles or echo."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
-from cosd_providers.continuation import Continuation
 from cosd_providers.contract import Proposal, Question
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.echo import Echo, Scored
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.scoring import Choice, answer, boundaries
-from cosd_providers.strategies import Chooser, Strategy, Task, Ways, marked
+from cosd_providers.scoring import answer, boundaries
+from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 
 __all__ = ["Proposing", "cannot_score"]
 
-_PROOF = 6 / 32
-"""Round trips that the proof of an echo adds to each of the calls within which it is to have paid."""
-
 
 class Proposing:
     """One call of `propose`.
 
-    Without being named, an echo is asked for only where a tokenizer says which places it answers, and proved only
-    where that is expected to pay; and a continuation only where a tokenizer says whether it goes on from the same
-    tokens. That is seen by their bytes: of two tokens of a vocabulary with the same bytes, a model is taken to write
-    the one that the tokenizer gives.
+    Unless it is named, an echo is asked for only at every boundary of a text, where a tokenizer shows which places it
+    answers and the server is already proved to give one.
 
     Args:
         asking: requests to the server.
         echo: scores texts.
         tokenizer: the model's own, where there is one.
-        chooser: says how questions are asked.
+        strategy: how questions are asked; None for the rule above.
         raw: whether the model is given prompt and text as they are.
         prompt: the prompt.
         text: the response so far.
@@ -46,7 +40,7 @@ class Proposing:
         asking: Asking,
         echo: Echo,
         tokenizer: Tokenizer | None,
-        chooser: Chooser,
+        strategy: Strategy | None,
         *,
         raw: bool,
         prompt: str,
@@ -56,7 +50,7 @@ class Proposing:
         self._asking = asking
         self._echo = echo
         self._tokenizer = tokenizer
-        self._chooser = chooser
+        self._strategy: Strategy | None = strategy
         self._raw = raw
         self._prompt = prompt
         self._text = text
@@ -65,31 +59,29 @@ class Proposing:
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
         """What the model says at each question; see `contract.Provider`."""
-        chooser, fixed, scored = self._chooser, self._chooser.fixed, None
+        way, scored = self._strategy, None
         everywhere = questions is None
-        if fixed == "echo" or (questions is None and self._tokenizer is None):
+        if way == "echo" or (questions is None and self._tokenizer is None):
             scored = await self._scored(must=questions is None)
         if questions is None:
             own = [piece.data for piece in self._tokenizer.encode(self._whole.whole)] if self._tokenizer else []
             if scored is not None:
                 own = [position.pick.token.data for position in scored.positions]
             questions = boundaries(own, len(self._prompt.encode()))
-        asked, task = questions, Task.of(self._prompt, self._text, questions)
-        ways: Ways = {
-            "list": lambda: self._plain(asked),
-            "singles": lambda: answer(asked, self._chains(singly=True).ask),
-            "echo": lambda: self._echoed(asked, scored),
-            "continuation": lambda: Continuation(
-                self._text, asked, self._chains(singly=True).ask, self._encode if self._exact else None, key=_key
-            ).answer(),
-        }
-        echoes = self._echo.examined if self._exact else False
-        able = {"list": self._asking.lists is not False, "echo": echoes is not False, "continuation": self._exact}
-        ways = {way: ask for way, ask in ways.items() if way == fixed or able.get(way, True)}
-        dues: dict[Strategy, float] = {"echo": _PROOF} if echoes is None else {}
-        if everywhere and able["list"]:
-            chooser = Chooser(fixed or ("echo" if echoes else "list"))  # one request
-        return await chooser.answer(task, ways, self._usage, dues=dues)
+        if way is None:
+            several = everywhere or len(questions) > 1
+            way = "list" if several and self._asking.lists is not False else "singles"
+            if everywhere and self._exact and self._echo.examined:
+                way = "echo"
+        if way == "echo":
+            chains = self._chains(scored or await self._scored())
+        else:
+            chains = self._chains(singly=way == "singles")
+        found = await answer(questions, chains.ask)
+        if way != "singles":
+            rest: Strategy = "singles" if self._asking.lists is False else "list"
+            found = marked(found, rest, but=chains.from_text if way == "echo" else ())
+        return counted(found, way, self._usage)
 
     @property
     def _exact(self) -> bool:
@@ -98,15 +90,6 @@ class Proposing:
 
     def _chains(self, scored: Scored | None = None, *, singly: bool = False) -> Chains:
         return Chains(self._asking, self._prompt, self._text, self._usage, scored, self._tokenizer, singly=singly)
-
-    async def _plain(self, asked: Sequence[Question]) -> list[Proposal | None]:
-        found = await answer(asked, self._chains().ask)
-        return marked(found, "singles" if self._asking.lists is False else "list")
-
-    async def _echoed(self, asked: Sequence[Question], scored: Scored | None) -> list[Proposal | None]:
-        chains = self._chains(scored or await self._scored())
-        found = await answer(asked, chains.ask)
-        return marked(found, "singles" if self._asking.lists is False else "list", but=chains.from_text)
 
     async def _scored(self, *, must: bool = False) -> Scored | None:
         """The whole text; None where it cannot be scored, unless it must.
@@ -124,22 +107,6 @@ class Proposing:
             if must:
                 raise
             return None
-
-    async def _encode(self, place: int) -> list[Hashable] | None:
-        """The bytes of the tokens up to a place."""
-        if self._tokenizer is None:
-            return None
-        try:
-            return [piece.data for piece in self._tokenizer.encode(self._prompt + sendable(self._text[:place]))]
-        except UnsupportedError:
-            return None
-
-
-def _key(choice: Choice) -> Hashable:
-    """The bytes of a token where they are known for certain, to be its own alone."""
-    token = choice.token
-    certain = token.data and token.prob is not None and choice.sure and not choice.open
-    return token.data if certain else object()
 
 
 def cannot_score(endpoint: str) -> UnsupportedError:
