@@ -760,10 +760,13 @@ def legacy(*probs: tuple[str, float, dict[str, float]]) -> dict[str, Any]:
     [
         ({"logprobs": None}, "gives no probabilities with its tokens, although asked (logprobs)"),
         ({**legacy(("a", -2.0, {"a": -2.0, "b": -0.1})), "text": "a"}, "does not take the most probable token"),
-        ({**legacy(("a", 0.0, {"a": 0.0}), ("b", 0.0, {})), "text": "ab"}, "does not tell the probabilities of all"),
+        (
+            {**legacy(("a", 0.0, {"a": 0.0}), ("b", 0.0, {})), "text": "ab"},
+            "the probabilities of its first tokens only",
+        ),
         ({"stop_reason": "###"}, "the server stops at a text of its own"),
-        ({"finish_reason": "tool_calls"}, "ended for a reason that is not known: 'tool_calls'"),
-        ({"logprobs": -0.5, "text": "a"}, "tells how probable its own token is, and not which ones are the most"),
+        ({"finish_reason": "tool_calls"}, "ended for an unknown reason: 'tool_calls'"),
+        ({"logprobs": -0.5, "text": "a"}, "sends the probability of its own token without the most probable"),
         ({"index": "x"}, "the answer is not as expected: choices.0.index"),
         ({"logprobs": {"tokens": 3}}, "the answer is not as expected: choices.0.logprobs.tokens"),
     ],
@@ -772,6 +775,28 @@ async def test_answers_that_cannot_be_used(changes: dict[str, Any], words: str) 
     for error in await broken(changes):
         assert words in str(error)
         assert "http://gpu:8000" in str(error)
+
+
+async def test_a_gateway_that_drops_probabilities_from_streams_names_the_way_around() -> None:
+    """As LiteLLM does on `/v1/completions`: whole answers have them, and so do streams of its chat route."""
+    server, _ = fake(SCRIPT)
+
+    def drop(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if request.url.path != "/v1/completions" or not json.loads(request.content).get("stream"):
+            return response
+        events = [json.loads(line) for line in response.text.replace("data: ", "").split("\n\n") if line[:1] == "{"]
+        for choice in [one for event in events for one in event["choices"]]:
+            choice["logprobs"] = None
+        content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(drop))
+    with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked") as caught:
+        await draft(OpenAICompatible(URL, http_client=client, model="toy"))
+    assert 'engine="openai", api="chat", dialect="llama.cpp"' in str(caught.value)
+    there = OpenAICompatible(URL, http_client=client, model="toy", api="chat", dialect="llama.cpp")
+    assert b"".join(one.data for one in (await draft(there))[:-1]) == b" a b c"
 
 
 async def test_a_content_filter() -> None:

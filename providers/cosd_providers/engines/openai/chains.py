@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Scored
-from cosd_providers.engines.openai.streams import read
+from cosd_providers.engines.openai.logprobs import read
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
 from cosd_providers.scoring import Chain, Position, along
 from cosd_providers.text import sendable

@@ -19,7 +19,7 @@ from cosd_providers.chat.rendering import folded, joined
 from cosd_providers.chat.turns import ChatRenderer, Renders
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.asking import Asking, Prefix
-from cosd_providers.engines.openai.streams import read
+from cosd_providers.engines.openai.logprobs import read
 from cosd_providers.engines.openai.wire import Answer, Conversation
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
 from cosd_providers.messages import Message, OnSpecialTokens

@@ -6,14 +6,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import ceil
 
+from cosd_providers.alternatives import is_plain, with_alternatives
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.engines.openai.chains import no_beginning
-from cosd_providers.engines.openai.streams import Run
+from cosd_providers.engines.openai.logprobs import TokenAligner, check_finish, check_greedy, check_probs
+from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.http.retries import resumed
-from cosd_providers.scoring import Draft
-from cosd_providers.text import sendable
+from cosd_providers.scoring import Draft, Position
+from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
@@ -168,3 +170,82 @@ class Drafting:
             return self._wanted
         read = self._asking.count(prefix)
         return min(self._wanted, max(self._context - 1, 1) if read is None else self._context - read)
+
+
+class Run:
+    """Reads one stream into a draft.
+
+    Args:
+        endpoint: of the server.
+        ends: strings and ids of ends of sequence.
+        draft: takes what is new.
+        known: the bytes of the raw tokens that an earlier run from the same text gave; grows.
+        alternatives: how many each token comes with, as far as they are listed and their strings can be trusted.
+
+    Attributes:
+        finish: why the answer ended; None before it did.
+        billed: what it has cost, as far as it was told.
+        differs: whether the server has written another token than in an earlier run: nothing after it counts.
+    """
+
+    def __init__(
+        self, endpoint: str, ends: set[str | int], draft: Draft, known: list[bytes], alternatives: int = 0
+    ) -> None:
+        self.finish: str | None = None
+        self.billed: Billed | None = None
+        self.differs = False
+        self._endpoint = endpoint
+        self._aligner = TokenAligner(endpoint, ends)
+        self._draft = draft
+        self._known = known
+        self._alternatives = alternatives
+        self._at = 0
+
+    @property
+    def written(self) -> int:
+        """How many raw tokens the model has written, hidden ones included where they are told."""
+        told = self.billed.completion_tokens if self.billed else None
+        return max(told or 0, self._aligner.count)
+
+    def feed(self, event: Answer) -> list[Token]:
+        """Takes one event; gives the whole tokens that it completes."""
+        self.billed = event.usage or self.billed
+        tokens: list[Token] = []
+        for choice in event.choices:
+            if self.finish is not None:
+                break
+            check_probs(choice, self._aligner, self._endpoint, streamed=choice.message is None)
+            for position in self._aligner.feed(choice):
+                tokens += self._take(position)
+                if self.differs:
+                    return tokens
+            check_finish(choice, self._endpoint)
+            self.finish = choice.finish_reason
+        return tokens
+
+    def bill(self, usage: Usage, read: int) -> None:
+        """Counts what it has cost; of a stream that was left early, what is known: `read` tokens and those seen."""
+        told = self.billed or Billed(prompt_tokens=read, completion_tokens=self._aligner.count)
+        bill(usage, told)
+
+    def _take(self, position: Position) -> list[Token]:
+        at, token = self._at, position.pick.token
+        self._at += 1
+        check_greedy(position, at, self._aligner, self._endpoint)
+        if at < len(self._known):
+            before, self._known[at] = self._known[at], token.data
+            if before == token.data:
+                return []
+            if before:  # a server that is busy may round in another way, and two tokens be about as probable
+                self.differs = True
+                return []
+        else:
+            self._known.append(token.data)
+        return self._draft.feed(position.pick.id, self._told(position))
+
+    def _told(self, position: Position) -> Token:
+        """The server's own token with its alternatives: none where a string may have lost a space, or be no text."""
+        if not self._alternatives or not self._aligner.spaced:
+            return position.pick.token
+        plain = [one for one in position.top if one.token.end or is_plain(readable(one.token.data))]
+        return with_alternatives(Position(position.pick, plain), self._alternatives)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
-from cosd_providers.engines.openai.reading import Spelling
-from cosd_providers.engines.openai.streams import read
+from cosd_providers.engines.openai.logprobs import TokenAligner, read
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.findings import agree, powered
@@ -240,7 +239,7 @@ def spelt(
         ways.append(choice.model_copy(update=alone))
     for way in ways:
         try:
-            found = list(Spelling(endpoint, ends).feed(way))
+            found = list(TokenAligner(endpoint, ends).feed(way))
         except ResponseError:
             continue
         count = _tokens_of(text, found)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
-from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Models, bill
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
@@ -139,7 +139,7 @@ class CompletionsWire:
     def _said(self, choice: Completion, billed: Billed | None) -> Said:
         positions: list[Position] = []
         with suppress(ResponseError):
-            positions = list(Spelling(self._transport.endpoint, {*self._ends}).feed(choice))
+            positions = list(TokenAligner(self._transport.endpoint, {*self._ends}).feed(choice))
         details = billed.prompt_tokens_details if billed else None
         return Said(
             choice.written,

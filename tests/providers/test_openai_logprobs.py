@@ -12,8 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_providers import ResponseError, Token
-from cosd_providers.engines.openai.reading import Spelling
-from cosd_providers.engines.openai.strings import spells
+from cosd_providers.engines.openai.logprobs import TokenAligner, spells
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.scoring import Position
 from cosd_providers.text import merge
@@ -33,7 +32,7 @@ def event(tokens: Tokens, finish: str | None = None, **more: Any) -> Completion:
 
 
 def spelt(*events: Completion, ends: set[str | int] | None = None) -> list[Position]:
-    spelling = Spelling("http://gpu", set() if ends is None else ends)
+    spelling = TokenAligner("http://gpu", set() if ends is None else ends)
     return [position for one in events for position in spelling.feed(one)]
 
 
@@ -161,7 +160,7 @@ def test_bytes_that_are_known_are_looked_ahead_at_too() -> None:
 
 def test_a_space_without_a_string_before_several_spaces() -> None:
     tokens = [("", ""), ("é", ""), (" ", ""), ("  ", " "), ("a", "a")]
-    spelling = Spelling("http://x", set(), bare=True)
+    spelling = TokenAligner("http://x", set(), bare=True)
     assert shown([*spelling.feed(event(tokens, "length"))]) == ["open", "é".encode(), b" ", b"  ", b"a"]
 
 
@@ -244,7 +243,7 @@ def test_tokens_are_the_same_however_they_are_grouped(text: str, data: st.DataOb
             logprobs = {"tokens": strings, "token_logprobs": values}
             events.append(Completion.model_validate({"text": shown, "logprobs": logprobs, "finish_reason": last}))
             strings, values, shown = [], [], ""
-    spelling = Spelling("http://x", set())
+    spelling = TokenAligner("http://x", set())
     found = [position.pick.token for event in events for position in spelling.feed(event)]
     joined = list(merge(found))
     assert [token.data for token in joined] == [token.data for token in expected]
@@ -275,7 +274,7 @@ def test_spaces_that_strings_have_lost(said: list[str], data: st.DataObject) -> 
     if bare is None:  # a space at the front that is lost tells nothing, nor do several without one that does
         tokens = [(b"x", "x", "x"), (b" y", " y", "y"), *tokens]
         spans = [(0, 2), *((a + 2, b + 2) for a, b in spans)]
-    spelling = Spelling("http://x", set(), bare=bare)
+    spelling = TokenAligner("http://x", set(), bare=bare)
     found: list[Token] = []
     for a, b in spans:
         one = event([(text, string) for _, text, string in tokens[a:b]], "length" if b == len(tokens) else None)

@@ -1,0 +1,475 @@
+"""Log probabilities: the tokens of an answer, aligned to its text byte by byte, and the checks that they are usable.
+
+A server returns a text and, beside it, a string and a log probability for each token. The text is right; the strings
+often are not: a token that leaves a character unfinished has none, or U+FFFD; some servers drop the space before a
+word; the end of sequence has a string and no text, or no entry at all. `TokenAligner` gives each token the bytes that
+it has in the text, however many tokens an event of a stream holds.
+
+Strings are *bare* where each has lost the space at its front, as with SentencePiece vocabularies whose tokens are
+decoded one by one: two spaces become one, one becomes nothing. The spaces of the text show what they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from cosd_providers.alternatives import keeps_spaces
+from cosd_providers.contract import Token
+from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
+from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.parsing import check_own
+from cosd_providers.scoring import Choice, Position
+from cosd_providers.text import first_character, whole
+
+__all__ = ["TokenAligner", "check_finish", "check_greedy", "check_probs", "read", "spells", "unspaced"]
+
+_LOST = "\ufffd".encode()
+"""The text of bytes that are no character."""
+
+_OPEN = 3  # bytes of an unfinished character, at most
+_AHEAD = 16  # tokens looked at behind one whose place in the text is ambiguous
+_PART = 8  # bytes that a token without a string may add before an unfinished character that is never completed
+_WINDOW = 256  # bytes searched for the token behind an unfinished character
+_CLOSE = 1e-6  # by which another token may look more probable than the one that was taken
+_NO_PROBS = "Not every server, model and route has them; is there another one?"
+_NO_STREAMED = (
+    "Not every server, model and route has them in a stream. LiteLLM, for example, drops them from streams of"
+    ' /v1/completions and not from those of its chat route: give engine="openai", api="chat", dialect="llama.cpp", or'
+    " the dialect of the server behind it."
+)
+_FINISHES = ("stop", "length", "content_filter")
+
+
+class TokenAligner:
+    """Gives the tokens of one answer their bytes, event by event.
+
+    Args:
+        endpoint: the server's URL, for errors.
+        ends: known strings and ids of ends of sequence; new ones are added.
+        bare: the strings have lost a space at their front; None to find out.
+
+    Attributes:
+        count: number of tokens received.
+        listed: the last position came with its most probable tokens.
+        told: the probability of the server's own token at the last position, as received.
+        trimmed: the text lacks the space that its first token begins with.
+        spaced: the listed tokens keep the space before a word.
+    """
+
+    def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
+        self.count = 0
+        self.listed = False
+        self.told: float | None = None
+        self.trimmed = False
+        self.spaced = bare is False
+        self._endpoint = endpoint
+        self._ends = ends
+        self._bare = bare
+        self._begun = False  # some text is assigned
+        self._steps: list[Step] = []  # tokens whose bytes are still unknown
+        self._text = b""  # text that is not assigned to a token yet
+        self._lost = False  # the text has had U+FFFD in it, which may stand for any bytes
+        self._owed = b""  # bytes assigned to tokens before the text with them has come
+
+    def feed(self, answer: Completion) -> Iterator[Position]:
+        """Take an event, or a whole answer; yield the positions whose bytes are now known.
+
+        A token that leaves a character unfinished is `open`, unless the server sends its bytes. The end of sequence
+        comes with the last event; its probability is None where the server does not send it.
+
+        Raises:
+            ResponseError: the tokens do not spell the text.
+        """
+        found = steps(answer)
+        self.count += len(found)
+        self._steps += found
+        self.spaced = self._bare is not True and (self.spaced or any(map(_keeps_spaces, found)))
+        self._text += answer.written.encode("utf-8", "replace")
+        self._lost = self._lost or "\ufffd" in answer.written
+        ended = answer.finish_reason == "stop"
+        yield from self._known(ended=ended, over=answer.finish_reason is not None)
+        if answer.finish_reason is not None:
+            yield from self._rest(ended=ended)
+
+    def _known(self, *, ended: bool, over: bool) -> Iterator[Position]:
+        """The tokens at the front whose text has come."""
+        while self._steps:
+            self._settle()
+            found = self._next(ended=ended, over=over)
+            if found is None:
+                return
+            at, data = found
+            yield from (self._position(step, b"", is_open=True) for step in self._steps[:at])
+            yield self._position(self._steps[at], data, is_open=not data)
+            del self._steps[: at + 1]
+
+    def _next(self, *, ended: bool, over: bool) -> tuple[int, bytes] | None:
+        """Index and bytes of the first token that has bytes; None while the text leaves it open."""
+        for at, step in enumerate(self._steps):
+            if step.pick.data:
+                self._owed += step.pick.data
+                return at, step.pick.data
+            _, lost, core = step.pick.text.rpartition("\ufffd")
+            if not core:
+                if not at and not lost and self._is_space():
+                    return 0, self._take_first(1)
+                continue
+            if lost or (at and _LOST in self._text):
+                size = self._completed(core.encode(), self._steps[at + 1 :], goes_on=bool(lost))
+                if size:
+                    return at, self._take_first(size)
+                if lost:
+                    continue
+            string = step.pick.text.encode()
+            data = self._take(step.pick.text, self._steps[at + 1 :], over=over)
+            if data is not None:
+                return at, data
+            if at and self._text.find(string) > 0:
+                return self._before(at)
+            coming = (b" " + string).startswith(self._text) or string.startswith(self._text)
+            if not self._text or (coming and not over):
+                return None  # its text is still to come
+            # A special token otherwise: it has a string and no text.
+        to_come = not over and any(_says(step.pick) for step in self._steps)
+        if ended or to_come or not self._text or self._text.endswith(_LOST):
+            return None
+        return self._before(len(self._steps))
+
+    def _before(self, count: int) -> tuple[int, bytes]:
+        """Index and bytes of one of the first `count` tokens, none of which has a usable string.
+
+        The text before the string of the next token completes a character; without a next token, all of the text does.
+        """
+        size, known = len(self._text), count
+        if count < len(self._steps):
+            string = self._steps[count].pick.text
+            size = self._text.find(string.encode())
+            if self._bare and self._text.startswith(readings(string, bare=True), count):
+                return self._byte_by_byte(count, count) or (count - 1, self._take_first(size))
+        elif self._bare and size < count <= size + _OPEN:  # the last ones begin another character
+            known = size
+        return self._byte_by_byte(known, size) or (count - 1, self._take_first(size))
+
+    def _is_space(self) -> bool:
+        """The token at the front, which has no string, is the space at the front of the text.
+
+        An unfinished character cannot be one, but the token behind it may have lost its own.
+        """
+        later = self._steps[1:]
+        if self._bare is False or not self._text.startswith(b" ") or not any(_says(step.pick) for step in later):
+            return False  # without any string, the number of tokens decides
+        exact = not self._bare and _spells(self._steps, self._text, bare=False)
+        if exact or not _spells(later, self._text[1:], bare=True):
+            return False
+        self._learn()
+        return True
+
+    def _byte_by_byte(self, count: int, size: int) -> tuple[int, bytes] | None:
+        """The first character of the text up to `size`, if `count` tokens without strings are one byte of it each.
+
+        Such tokens are a space without its string, and the bytes of a character that is not in the vocabulary. Where
+        strings are bare, a space at the end may belong to the next token.
+        """
+        gap = self._text[:size]
+        same = len(gap) == count or (self._bare and len(gap) == count + 1 and gap.endswith(b" "))
+        spaces = [step for byte, step in zip(gap, self._steps[:count], strict=False) if byte == ord(" ")]
+        if self._bare is False or not same or _LOST in gap or any(step.pick.text for step in spaces):
+            return None
+        first = len(first_character(gap).encode())
+        if spaces:
+            self._learn()
+        return first - 1, self._take_first(first)
+
+    def _learn(self) -> None:
+        """Remember that strings lose spaces. The first token of a text shows nothing: servers treat it specially."""
+        if self._bare is None and self._begun:
+            self._bare = True
+
+    def _completed(self, core: bytes, later: Sequence[Step], *, goes_on: bool) -> int:
+        """Length of the text up to the end of a token with the string `core` behind open characters; 0 if none fits.
+
+        `core` may occur more than once: the tokens behind it have to follow.
+
+        Args:
+            core: the token's string, without the character that it completes.
+            later: the tokens behind it.
+            goes_on: the token completes a character first.
+        """
+        for bare in (False, True):
+            for end in endings(core, self._text, goes_on=goes_on):
+                if _spells(later, self._text[end:], bare=bare):
+                    return end
+        return 0
+
+    def _take(self, string: str, later: Sequence[Step], *, over: bool) -> bytes | None:
+        """Take a token's string off the text, with the space that it has there.
+
+        Where the string itself is spaces, the tokens behind it have to follow.
+        """
+        while self._text.startswith(_LOST):
+            self._text = self._text.removeprefix(_LOST)
+        plain, bare = string.encode(), readings(string, bare=True)
+        ways = (*bare, plain) if self._bare else (plain, b" " + plain)
+        fits = [data for data in (*ways, plain.removeprefix(b" ")) if data and self._text.startswith(data)]
+        if not fits or (self._bare and not over and len(bare[0]) > len(self._text) and bare[0].startswith(self._text)):
+            return None  # more may come
+        following = (data for data in fits if _spells(later, self._text[len(data) :], bare=data in bare))
+        data = next(following, fits[0]) if len(fits) > 1 else fits[0]
+        if data == b" " + plain:
+            self._learn()
+        self.trimmed = not self._begun and data == plain.removeprefix(b" ") != plain
+        return self._take_first(len(data))
+
+    def _take_first(self, size: int) -> bytes:
+        """Take the first bytes off the text."""
+        self._begun = True
+        data, self._text = self._text[:size], self._text[size:]
+        return data.replace(_LOST, b"")
+
+    def _settle(self) -> None:
+        """Take bytes that are already assigned off the text."""
+        while True:
+            pairs = list(zip(self._owed, self._text, strict=False))
+            same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
+            self._owed, self._text = self._owed[same:], self._text[same:]
+            if not self._owed or not self._text:
+                return
+            # The text cannot show bytes that are no character. Behind them an unfinished character may still come.
+            size = whole(self._owed)
+            shown = self._owed[:size].decode("utf-8", "replace").encode()
+            if not self._text.startswith(shown):
+                size, shown = len(self._owed), b""
+            self._owed, self._text = self._owed[size:], self._text.removeprefix(shown)
+            if not size:
+                return
+
+    def _rest(self, *, ended: bool) -> Iterator[Position]:
+        """The remaining tokens of a finished answer. Where it was cut off, no character is complete."""
+        self._settle()
+        left, self._steps = self._steps, []
+        text, self._text = self._text.replace(_LOST, b""), b""
+        end: Step | None = None
+        if ended:
+            shown = left and (not text or self._is_end(left)) and "\ufffd" not in left[-1].pick.text
+            end = left.pop() if shown else Step(Candidate("", None))
+        if text and not left and not self._lost:
+            raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
+        if not ended:
+            text = b""
+        yield from (self._position(step, b"", is_open=True) for step in left[:-1])
+        yield from (self._position(step, text, is_open=not text) for step in left[-1:])
+        if end is not None:
+            self._ends |= {mark for mark in (end.pick.text, end.pick.id) if mark not in ("", None)}
+            yield self._position(end, b"", end=True)
+
+    @staticmethod
+    def _is_end(left: Sequence[Step]) -> bool:
+        """The last of several tokens with some text to share has none of it."""
+        pick = left[-1].pick
+        return len(left) > 1 and (bool(pick.text) or pick.id is not None)
+
+    def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
+        """A position; tokens without ids are numbered: 0 for the server's own, negative for the others."""
+        pick = step.pick
+        # Where its own bytes are fewer, the server has hidden the tokens before it, and their probabilities.
+        fewer = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
+        known = None if fewer or step.hides else pick.prob
+        token = Token(data, known, end=end, name=pick.text or None if end else None)
+        first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
+        self.listed, self.told = bool(step.top), pick.prob
+        others = [other for other in step.top if not _same(other, pick)]
+        return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
+
+    def _other(self, candidate: Candidate, number: int) -> Choice:
+        """An alternative to the server's own token."""
+        token_id = number if candidate.id is None else candidate.id
+        if candidate.text in self._ends or candidate.id in self._ends:
+            return Choice(token_id, Token(b"", candidate.prob, end=True, name=candidate.text or None))
+        data = candidate.data or (candidate.text.encode() if _says(candidate) else b"")
+        return Choice(token_id, Token(data, candidate.prob), not data)
+
+
+def _keeps_spaces(step: Step) -> bool:
+    """The listed tokens have the space before a word. (The answer's own may have it from the text before.)"""
+    return keeps_spaces(one.data.decode(errors="replace") if one.data else one.text for one in step.top)
+
+
+def _says(candidate: Candidate) -> bool:
+    """Its string is whole."""
+    return bool(candidate.text) and "\ufffd" not in candidate.text
+
+
+def _same(candidate: Candidate, pick: Candidate) -> bool:
+    """It is the token that the server took, as far as the answer shows."""
+    if candidate.id is not None and pick.id is not None:
+        return candidate.id == pick.id
+    return (candidate.text, candidate.data) == (pick.text, pick.data)
+
+
+def _spells(later: Sequence[Step], text: bytes, *, bare: bool) -> bool:
+    """These tokens may spell `text`, as far as they are looked at."""
+    strings = [step.pick.data or step.pick.text for step in later[:_AHEAD]]
+    return spells(strings, text, bare=bare, open_end=len(later) > _AHEAD)
+
+
+def read(choice: Completion, endpoint: str, ends: set[str | int]) -> list[Position]:
+    """The positions of a whole answer, each checked.
+
+    Raises:
+        UnsupportedError: the server does not do what was asked.
+        ResponseError: the answer is invalid.
+    """
+    aligner = TokenAligner(endpoint, ends)
+    check_probs(choice, aligner, endpoint)
+    positions: list[Position] = []
+    for position in aligner.feed(choice):
+        check_greedy(position, len(positions), aligner, endpoint)
+        positions.append(position)
+    check_finish(choice, endpoint)
+    return positions
+
+
+def check_probs(choice: Completion, aligner: TokenAligner, endpoint: str, *, streamed: bool = False) -> None:
+    """Refuse text without probabilities, and text of which a part was removed.
+
+    Args:
+        choice: a whole answer, or an event.
+        aligner: of this answer, before it is fed.
+        endpoint: the server's URL, for errors.
+        streamed: it is an event of a stream of `/v1/completions`.
+
+    Raises:
+        UnsupportedError: the answer has no usable probabilities, or lacks the model's reasoning.
+    """
+    if choice.message is not None and choice.message.reasoning:
+        words = "the server removes the model's reasoning from its answer, which cannot be continued then"
+        hint = "Start it without a reasoning parser, or switch the model's thinking off."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    if choice.logprobs is not None and choice.logprobs.alone:
+        words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
+        hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    # Of a text that breaks off within a character, all tokens may be hidden.
+    if not (aligner.count or steps(choice) or not choice.written or choice.written.endswith("\ufffd")):
+        words = "the server gives no probabilities with its tokens, although asked (logprobs)"
+        raise UnsupportedError(words, endpoint=endpoint, hint=_NO_STREAMED if streamed else _NO_PROBS)
+
+
+def check_greedy(position: Position, at: int, aligner: TokenAligner, endpoint: str) -> None:
+    """Refuse the last position of an aligner if its token is not the most probable one, or of unknown probability.
+
+    Raises:
+        UnsupportedError: the server trims its answers, hides probabilities, or does not decode greedily.
+        ResponseError: the token has no usable probability.
+    """
+    own = position.pick.token.prob
+    if aligner.trimmed:
+        words = "the server takes white space off the beginning of its answers"
+        hint = "A fusion continues an answer many times, and would lose spaces. Is there a setting against it?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    if position.pick.token.end and own is None:
+        return
+    check_own(aligner.told, endpoint)
+    if not aligner.listed and (own is None or own == 1.0) and at:
+        words = "the server sends the probabilities of its first tokens only"
+        hint = "If it decodes speculatively, start it without a draft model."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    likely = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
+    if own is not None and likely > own + _CLOSE:
+        words = "the server does not take the most probable token, although asked for greedy decoding"
+        hint = "Is it started with samplers, penalties, a grammar or a bias that a request cannot undo?"
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def check_finish(choice: Completion, endpoint: str) -> None:
+    """Refuse an answer that something other than the model or the limit has ended.
+
+    Raises:
+        UnsupportedError: it ended at a stop string.
+        ResponseError: it ended for an unknown reason.
+    """
+    if isinstance(choice.stop_reason, str) and choice.stop_reason:
+        words = "the server stops at a text of its own"
+        hint = "Start it without stop strings, in its generation settings too."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    if choice.finish_reason is not None and choice.finish_reason not in _FINISHES:
+        words = f"the answer ended for an unknown reason: {choice.finish_reason[:40]!r}"
+        raise ResponseError(words, endpoint=endpoint)
+
+
+def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
+    """The bytes that a token with this string may have added to the text."""
+    data = string.encode()
+    if not bare:
+        return (data,)
+    return (b" " + data,) if string.startswith(" ") else (data, b" " + data)
+
+
+def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
+    """Ends of `core` in `text`, behind the first character if the token completes that one."""
+    at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
+    while at >= 0:
+        yield at + len(core)
+        at = text.find(core, at + 1)
+
+
+def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end: bool = False) -> bool:
+    """Decide whether tokens with these strings may spell `text`, or its beginning.
+
+    A token without a string leaves a character open, or is a space where strings are bare; any number of U+FFFD may
+    stand for bytes of such tokens that are no character. A token with U+FFFD and more behind it completes an open
+    character.
+
+    Args:
+        strings: strings of the tokens, or their bytes where known.
+        text: the text as far as it has come.
+        bare: strings have lost the space at their front.
+        open_end: more tokens follow.
+    """
+    while text.endswith(_LOST):  # a character that was cut off
+        text = text.removesuffix(_LOST)
+
+    @cache
+    def follow(index: int, at: int) -> bool:
+        if at == len(text) or index == len(strings):
+            return at == len(text) or open_end
+        string = strings[index]
+        if isinstance(string, bytes):
+            return any(follow(index + 1, end) for end in _ends_of(string, text, at))
+        _, lost, core = string.rpartition("\ufffd")
+        if lost and core:
+            return any(follow(index + 1, at + end) for end in endings(core.encode(), text[at : at + _WINDOW]))
+        said = readings(core, bare=bare and not lost)
+        if any(data and text.startswith(data, at) and follow(index + 1, at + len(data)) for data in said):
+            return True
+        if any(core and text.startswith(data, at) for data in said):
+            return False
+        if follow(index + 1, at):  # no character is complete, or a token without text
+            return True
+        lost_at = text.find(_LOST, at, at + _PART + len(_LOST)) if not core else -1
+        if lost_at >= 0 and follow(index, lost_at + len(_LOST)):  # its bytes, and the characters before them
+            return True
+        size = len(first_character(text[at:]).encode())
+        return bare and not core and size > 1 and follow(index + 1, at + size)
+
+    return follow(0, 0)
+
+
+def unspaced(text: str, names: Iterable[str]) -> str:
+    """A decoded text without a space behind each of these special tokens.
+
+    Some SentencePiece tokenizers put one before whatever follows a special token, and their decoders keep it: without
+    it, this is the text that was encoded.
+    """
+    known = "|".join(sorted({re.escape(name) for name in names}))
+    return re.sub(f"({known}) ", r"\1", text) if known else text
+
+
+def _ends_of(data: bytes, text: bytes, at: int) -> Sequence[int]:
+    """Ends of a token with these bytes that starts at `at`."""
+    if text.startswith(data, at):
+        return [at + len(data)]
+    # Bytes that are no character, alone or with the next ones.
+    return [at + len(_LOST), at] if text.startswith(_LOST, at) else []
