@@ -14,7 +14,7 @@ from typing import Literal
 
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Fusion, FusionResult
+from cosd_api import Fusion, FusionResult, Tuning
 from cosd_api.demo.questions import sample
 
 __all__ = ["ASKED", "Hits", "hits"]
@@ -106,5 +106,5 @@ def _row(name: str, sums: Mapping[int, Hits], spent: int) -> list[Cell]:
 async def _answers(
     draft: str, assistant: str, unit: Literal["word", "token"], hedge: int, prompts: Sequence[str]
 ) -> list[FusionResult]:
-    async with Fusion(draft=draft, assistant=assistant, unit=unit, hedge=hedge) as fusion:
+    async with Fusion(draft=draft, assistant=assistant, unit=unit, tuning=Tuning(hedge=hedge)) as fusion:
         return [result async for result in fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)]

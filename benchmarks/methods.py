@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.records import EndpointUsage
 from cosd_providers import connect
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token
@@ -85,10 +85,10 @@ class Method:
 METHODS = (
     Method("d: draft alone"),
     Method("a: cosd-api"),
-    Method("a: in_flight=2", {"in_flight": 2}),
-    Method("a: batch_wait=0.16", {"batch_wait": 0.16}),
-    Method("a: hedge=1", {"hedge": 1}),
-    Method("a: hedge=2", {"hedge": 2}),
+    Method("a: in_flight=2", {"tuning": Tuning(in_flight=2)}),
+    Method("a: batch_wait=0.16", {"tuning": Tuning(batch_wait=0.16)}),
+    Method("a: hedge=1", {"tuning": Tuning(hedge=1)}),
+    Method("a: hedge=2", {"tuning": Tuning(hedge=2)}),
     Method("b: K=8", length=8),
     Method("b: K=16", length=16),
     Method("b: K=32", length=32),

@@ -11,10 +11,10 @@ import logging
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
-from cosd_api.fusion import Fusion
-from cosd_api.once import fuse, fuse_sync
+from cosd_api.fusion import Fusion, fuse, fuse_sync
 from cosd_api.records import DraftToken, Endpoint, EndpointUsage, FusedToken, Request, Timings, TokenDecision
-from cosd_api.result import CustomVerifier, FusionResult, Settings, Trace
+from cosd_api.result import FusionResult, Trace
+from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
 from cosd_api.training.answers import AnswerTuning, tune_answers
 from cosd_api.training.collect import collect
@@ -60,6 +60,7 @@ __all__ = [
     "TraceError",
     "Training",
     "TreeVerifier",
+    "Tuning",
     "Verifier",
     "__version__",
     "collect",

@@ -13,7 +13,7 @@ from cosd_api.budget import BYTES
 from cosd_api.endpoints import Endpoints
 from cosd_api.notes import DRAFT
 from cosd_api.result import FusionResult
-from cosd_api.settings import Plan
+from cosd_api.settings import FusionSettings
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message
@@ -129,14 +129,14 @@ class Past:
 
 
 async def estimate(
-    endpoints: Endpoints, plan: Plan, past: Past, asked: str | Sequence[Message], max_tokens: int
+    endpoints: Endpoints, settings: FusionSettings, past: Past, asked: str | Sequence[Message], max_tokens: int
 ) -> Estimate:
     """What an answer to a prompt may cost.
 
     Raises:
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
-    turns, learned = await endpoints.turns(asked, plan.on_special_tokens, await endpoints.learn())
+    turns, learned = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.learn())
     found: dict[str, EndpointEstimate] = {}
     for at, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True), start=-1):
         prompt = turn.prompt or turns[0].prompt  # of one that is down nobody knows it
@@ -144,12 +144,12 @@ async def estimate(
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + _SPECIAL
         least = 1 if count is None else count
-        requests, tokens = (_draft if name == DRAFT else _assistant)(plan, max_tokens, guess, most)
+        requests, tokens = (_draft if name == DRAFT else _assistant)(settings, max_tokens, guess, most)
         if name == DRAFT:
             lows = (1, least + 1)
         else:
             # One that is certain spares those listed after it.
-            lows = (1, least + 1) if plan.ask == "all" and name == endpoints.names[0] else (0, 0)
+            lows = (1, least + 1) if settings.ask == "all" and name == endpoints.names[0] else (0, 0)
         expected = _from_past(past, name, prompt, max_tokens) or (requests[0], tokens[0])
         found[name] = EndpointEstimate(
             prompt_tokens=guess,
@@ -157,38 +157,42 @@ async def estimate(
             requests=_range(lows[0], expected[0], requests[1]),
             billed_tokens=_range(lows[1], expected[1], tokens[1]),
         )
-    return Estimate(max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=_assumptions(plan, past))
+    return Estimate(
+        max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=_assumptions(settings, past)
+    )
 
 
 _Two = tuple[float, int]
 """The expected number, without past answers, and the highest."""
 
 
-def _draft(plan: Plan, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
+def _draft(settings: FusionSettings, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
     """Requests and billed tokens of the draft."""
-    hedges = n * _share(plan) * plan.hedge  # each is a request that reads all before it, and writes a few tokens
-    drafts = 1 + hedges + n * _share(plan) * _REPLACED + (n / plan.draft_length if plan.draft_length else 0)
+    hedges = (
+        n * _share(settings) * settings.tuning.hedge
+    )  # each is a request that reads all before it, and writes a few tokens
+    drafts = 1 + hedges + n * _share(settings) * _REPLACED + (n / settings.draft_length if settings.draft_length else 0)
     read_and_written = drafts * (prompt + n / 2) + 1.5 * n + _AHEAD * hedges
-    high = _UNDONE * n + plan.hedge * _drafted(plan, n)
-    if plan.draft_length is not None or plan.max_ahead is not None:
-        high += _drafted(plan, n)  # one request may be one token
+    high = _UNDONE * n + settings.tuning.hedge * _drafted(settings, n)
+    if settings.draft_length is not None or settings.tuning.max_ahead is not None:
+        high += _drafted(settings, n)  # one request may be one token
     return (drafts, high), (read_and_written, high * (most + _FINER * n))
 
 
-def _assistant(plan: Plan, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
+def _assistant(settings: FusionSettings, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
     """Requests and billed tokens of an assistant."""
-    places = n * _share(plan)
-    high = _ROUNDS * _drafted(plan, n)
+    places = n * _share(settings)
+    high = _ROUNDS * _drafted(settings, n)
     return (places, high), (places * (prompt + n / 2 + 4), high * (most + _FINER * n + _CHAIN))
 
 
-def _share(plan: Plan) -> float:
-    return 1.0 if plan.ask == "all" else _SHARE
+def _share(settings: FusionSettings) -> float:
+    return 1.0 if settings.ask == "all" else _SHARE
 
 
-def _drafted(plan: Plan, n: int) -> int:
+def _drafted(settings: FusionSettings, n: int) -> int:
     """Tokens that are drafted and asked about at most: from every token on, as far as there is room."""
-    bounds = [bound for bound in (plan.draft_length, plan.max_ahead) if bound is not None]
+    bounds = [bound for bound in (settings.draft_length, settings.tuning.max_ahead) if bound is not None]
     ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
     return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)
 
@@ -204,7 +208,7 @@ def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[flo
     return share * spent.requests, spent.read * looked_back / past.looked_back + share * spent.written
 
 
-def _assumptions(plan: Plan, past: Past) -> tuple[str, ...]:
+def _assumptions(settings: FusionSettings, past: Past) -> tuple[str, ...]:
     bounds = (
         "high: nothing is sent again; a model reads and writes at most "
         f"{_FINER} tokens for one of the answer's, and adds at most {_SPECIAL} to a prompt; a place that is asked "
@@ -215,8 +219,8 @@ def _assumptions(plan: Plan, past: Past) -> tuple[str, ...]:
         expected = f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)"
     else:
         expected = (
-            f"expected: max_tokens tokens; {_share(plan):.0%} of them asked about, each in a request of its own that "
-            "reads all before it; a third of those replaced"
+            f"expected: max_tokens tokens; {_share(settings):.0%} of them asked about, each in a request of its own "
+            "that reads all before it; a third of those replaced"
         )
     return expected, bounds
 

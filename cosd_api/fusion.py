@@ -1,141 +1,118 @@
-"""`Fusion`: two or more models that write one text."""
+"""`Fusion`: two or more models that write one text. `fuse` and `fuse_sync` give one answer without it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from itertools import islice
-from typing import Any, Literal, Self, overload
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, Never, Self, Unpack, overload
 
-from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
-    Asking,
-    Bounds,
-    OnAssistantError,
-    OnBudget,
-    Plan,
+    DEFAULT_MAX_TOKENS,
+    AnswerLimits,
+    AnswerOptions,
+    FuseOptions,
+    FusionOptions,
+    FusionSettings,
     Prompt,
     check_choice,
     check_count,
     check_hedge,
     check_prompt,
-    check_unit,
     refuse,
+    spell_out,
 )
 from cosd_api.stream import FusionStream, settled
-from cosd_api.verification import RuleVerifier, Verifier, needs_q
+from cosd_api.sync import synchronous
+from cosd_api.verification import needs_q
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
-from cosd_providers.messages import OnSpecialTokens
 
-DEFAULT_MAX_TOKENS = 256
+Order = Literal["given", "completed"]
+"""The order of many answers: that of their prompts, or that in which they are complete."""
+
+_HELD = 4
+"""Answers that `Fusion.map` has begun and not yet given, at most: this many times `concurrency`."""
 
 
 class Fusion:
-    """A draft model that writes, assistants that are asked, and a verifier that decides whose word stands.
+    """A draft model that writes, assistants that are asked, and a verifier that decides between them.
 
-    Owns the connections to the endpoints that it was given as URLs, and what it learned of the servers; both stay
-    for its lifetime, so keep one for many prompts. Constructing does no I/O. It can serve many prompts at once.
+    A fusion owns the connections to endpoints given as URLs and remembers what it found out about the servers, so keep
+    one for many prompts. It can answer many at once. Constructing it does no I/O.
 
     Args:
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them: every assistant judges every unit, and of those that would replace
             it the surest does.
         verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
-            that does not tell the probabilities of its tokens.
-        unit: what is judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with different
-            tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
-        draft_length: the paper's fixed rounds of K draft tokens, each followed by its verification. By default one
-            draft streams on and verification keeps up with it. It is a matter of cost only: the text is the same.
-        max_ahead: at most so many tokens are drafted beyond what is verified. By default there is no bound.
-        hedge: while a verdict is out, up to so many drafts are already started from what the draft itself found nearly
-            as probable. A replacement that is one of them goes on without a restart; the others are cancelled. The
-            text is the same; the draft's endpoint has up to `hedge` more streams at a time, and writes more tokens
-            (`max_ahead` bounds each of the drafts by itself). Where two in a row fail there are no more in this answer.
-        in_flight: requests to one assistant at a time. With 2 what comes up while one is out is asked at once: a little
-            faster, and many more requests.
-        batch_wait: seconds that a first question waits, while drafting goes on, for more to be asked with it: fewer
-            requests, and a slower answer.
+            that does not report the probabilities of its tokens.
+        unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
+            different tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
+        draft_length: draft in rounds of this many tokens, each followed by its verification. By default one draft
+            streams on and verification keeps up with it. It changes the cost only: the text is the same.
         ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about
-            every unit, for those who want to see what it says everywhere. The text is the same.
-        on_assistant_error: what happens where an answer waits for an assistant that has failed for good: `"raise"`
-            ends it with the error, whose `partial` is the result so far. `"draft"` goes on without it: what it might
-            have changed has `token.verified` False, and a warning says since where and why. Nothing counts that it said
-            about later places, and the draft begins anew there: the answer depends on where it failed, and not on when.
-            One that is down from the start is left out of the whole answer; one that cannot be used at all (no such
-            model, say) is an error either way. The answers of the next 30 seconds leave it out, too, where trying again
-            takes time; then one of them tries it. One that hangs has failed when its `connect(timeout=...)` is over.
+            every unit, to see its answers everywhere. The text is the same.
+        on_assistant_error: `"raise"` ends an answer with the error when it waits for an assistant that has failed for
+            good; the error's `partial` is the result so far. `"draft"` continues without the assistant: tokens that it
+            might have changed have `token.verified` False, and a warning says since where and why. Its answers about
+            later positions are discarded and drafting restarts there, so the result depends on where it failed, not
+            when. An assistant that is down from the start is left out of the whole answer; one that cannot be used at
+            all (no such model, say) is an error either way. The answers of the next 30 seconds leave out one whose
+            failure may pass; then one of them tries it again. An assistant that hangs has failed after its
+            `connect(timeout=...)`.
         on_special_tokens: where a message holds a special token of a model as text (`<|im_end|>`), it stays text with
             an endpoint that takes token ids. With one that takes text only the model reads it as the token: `"warn"`
-            says so in the result's warnings, `"refuse"` is an error before the first token.
+            says so in the result's warnings, `"refuse"` raises before the first token.
+        tuning: requests and drafted tokens traded for time, see `Tuning`. The text is the same.
+
+    Attributes:
+        settings: as given, checked.
+        endpoints: the servers.
 
     Raises:
-        SettingError: a setting that a fusion cannot take, with the reason.
-        cosd_providers.ProviderError: from every method, where an endpoint failed.
+        SettingError: a setting is invalid; the message has the reason.
+        cosd_providers.ProviderError: from every method, if an endpoint failed.
     """
 
+    @spell_out(FusionOptions, FusionSettings)
     def __init__(
         self,
         *,
         draft: str | Provider,
         assistant: str | Provider | Sequence[str | Provider],
-        verifier: Verifier | None = None,
-        unit: Unit | None = None,
-        draft_length: int | None = None,
-        max_ahead: int | None = None,
-        hedge: int = 0,
-        in_flight: int = 1,
-        batch_wait: float = 0.0,
-        ask: Asking = "contestable",
-        on_assistant_error: OnAssistantError = "raise",
-        on_special_tokens: OnSpecialTokens = "warn",
-        **refused: Any,
+        **settings: Unpack[FusionOptions],
     ) -> None:
-        refuse(refused, Fusion.__init__)
-        self._plan = Plan.checked(
-            verifier=verifier if verifier is not None else RuleVerifier(),
-            draft_length=draft_length,
-            max_ahead=max_ahead,
-            hedge=hedge,
-            in_flight=in_flight,
-            batch_wait=batch_wait,
-            ask=ask,
-            on_assistant_error=on_assistant_error,
-            on_special_tokens=on_special_tokens,
+        refuse(settings, Fusion)
+        self.settings = FusionSettings.checked(**settings)
+        self.endpoints = Endpoints(
+            draft,
+            assistant,
+            unit=self.settings.unit,
+            needs_q=needs_q(self.settings.verifier),
+            spares=self.settings.on_assistant_error == "draft",
         )
-        asks_q, spares = needs_q(self._plan.verifier), on_assistant_error == "draft"
-        self._endpoints = Endpoints(draft, assistant, unit=check_unit(unit), needs_q=asks_q, spares=spares)
-        check_hedge(self._plan.hedge, self._endpoints.draft)
+        check_hedge(self.settings.tuning.hedge, self.endpoints.draft)
         self._past = Past()
 
     async def __aenter__(self) -> Self:
-        await self._endpoints.__aenter__()
+        await self.endpoints.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._endpoints.__aexit__(*exc)
+        await self.endpoints.__aexit__(*exc)
 
     def __repr__(self) -> str:
-        names = ", ".join(provider.name for provider in self._endpoints.assistants)
-        return f"Fusion(draft={self._endpoints.draft.name}, assistant={names}, verifier={self._plan.verifier!r})"
+        names = ", ".join(provider.name for provider in self.endpoints.assistants)
+        return f"Fusion(draft={self.endpoints.draft.name}, assistant={names}, verifier={self.settings.verifier!r})"
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        stop: str | Sequence[str] | None = None,
-        timeout: float | None = None,
-        max_requests: int | None = None,
-        max_billed_tokens: int | None = None,
-        on_budget: OnBudget = "raise",
-        **refused: Any,
-    ) -> FusionStream:
-        """The answer as it becomes final, token by token::
+    @spell_out(AnswerOptions, AnswerLimits)
+    def stream(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionStream:
+        """Stream an answer token by token, each as it becomes final::
 
             async with fusion.stream(prompt) as stream:
                 async for token in stream:
@@ -145,15 +122,15 @@ class Fusion:
         Leaving the block early cancels what is under way at every server.
 
         Args:
-            prompt: text that all models go on from; or a conversation, a list of messages (`Message`, or dictionaries
-                with `role` and `content`), which each of them reads through its own chat template. Of a last message of
-                the assistant it is the rest that is written.
-            max_tokens: of the answer, its end of sequence included.
+            prompt: text that all models continue; or a conversation, a list of messages (`Message`, or dictionaries
+                with `role` and `content`), which each of them reads through its own chat template. A last message of
+                the assistant is continued.
+            max_tokens: of the answer, its end of sequence included; 256 by default.
             stop: strings; the answer ends before the first one.
             timeout: seconds for the whole answer.
-            max_requests: generation requests to all endpoints together, those sent again included.
+            max_requests: generation requests to all endpoints together, retries included.
             max_billed_tokens: tokens read and written by all endpoints together, as they bill them; see
-                `cosd_api.budget.Budget` for what counts when, and what does not.
+                `cosd_api.budget.Budget` for the exact count.
             on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with what is
                 verified (`finish_reason="budget"`, and `stop_reason` says which), unless no server is known yet.
 
@@ -161,29 +138,20 @@ class Fusion:
             SettingError: e.g. `temperature`: the draft is greedy by definition.
             ProviderError: while reading; its `partial` is the result so far, None where nothing was begun.
         """
-        refuse(refused, Fusion.stream)
-        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
-        return FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past)
+        refuse(limits, Fusion.stream)
+        return self._stream(prompt, AnswerLimits.checked(**limits))
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        stop: str | Sequence[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - so it is called everywhere
-        max_requests: int | None = None,
-        max_billed_tokens: int | None = None,
-        on_budget: OnBudget = "raise",
-        **refused: Any,
-    ) -> FusionResult:
-        """The whole answer at once. Arguments and errors are those of `stream`."""
-        refuse(refused, Fusion.generate)
-        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
-        return await self._generate(prompt, bounds)
+    @spell_out(AnswerOptions, AnswerLimits)
+    async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
+        """Generate a whole answer. Arguments and errors are those of `stream`."""
+        refuse(limits, Fusion.generate)
+        return await self._generate(prompt, AnswerLimits.checked(**limits))
 
-    async def _generate(self, prompt: Prompt, bounds: Bounds) -> FusionResult:
-        async with FusionStream(self._endpoints, self._plan, check_prompt(prompt), bounds, self._past) as stream:
+    def _stream(self, prompt: Prompt, limits: AnswerLimits) -> FusionStream:
+        return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past)
+
+    async def _generate(self, prompt: Prompt, limits: AnswerLimits) -> FusionResult:
+        async with self._stream(prompt, limits) as stream:
             return await stream.finished()
 
     @overload
@@ -192,14 +160,9 @@ class Fusion:
         prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
+        order: Order = "given",
         on_error: Literal["raise"] = "raise",
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        stop: str | Sequence[str] | None = None,
-        timeout: float | None = None,
-        max_requests: int | None = None,
-        max_billed_tokens: int | None = None,
-        on_budget: OnBudget = "raise",
-        **refused: Any,
+        **limits: Unpack[AnswerOptions],
     ) -> AsyncGenerator[FusionResult, None]: ...
     @overload
     def map(
@@ -207,68 +170,115 @@ class Fusion:
         prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
+        order: Order = "given",
         on_error: Literal["return"],
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        stop: str | Sequence[str] | None = None,
-        timeout: float | None = None,
-        max_requests: int | None = None,
-        max_billed_tokens: int | None = None,
-        on_budget: OnBudget = "raise",
-        **refused: Any,
+        **limits: Unpack[AnswerOptions],
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]: ...
+    @spell_out(AnswerOptions, AnswerLimits)
     async def map(
         self,
         prompts: Iterable[Prompt],
         *,
         concurrency: int = 8,
+        order: Order = "given",
         on_error: Literal["raise", "return"] = "raise",
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        stop: str | Sequence[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
-        max_requests: int | None = None,
-        max_billed_tokens: int | None = None,
-        on_budget: OnBudget = "raise",
-        **refused: Any,
+        **limits: Unpack[AnswerOptions],
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]:
-        """The answers to many prompts, in their order, at most `concurrency` under way at once.
+        """Answer many prompts, up to `concurrency` at once.
 
-        `prompts` is read as it is needed. Leaving the loop cancels what is under way. The first error ends it; with
-        `on_error="return"` a `ProviderError` (its `partial` is what there is of the answer), or the `SettingError` of a
-        prompt that is none, stands in its place instead. Limits are each answer's own. The rest is as with `stream`.
+        `prompts` is read as it is needed. Leaving the loop cancels what is under way. Limits are each answer's own.
+
+        Args:
+            prompts: see `stream`, as are the limits.
+            concurrency: answers under way at a time, also while an earlier one is slow: up to three times as many
+                complete ones wait for their turn.
+            order: `"given"` keeps the order of the prompts; `"completed"` gives each answer when it is there.
+            on_error: `"raise"` ends the loop with the first error; `"return"` gives a `ProviderError` (its `partial` is
+                the result so far), or the `SettingError` of an invalid prompt, in place of the answer.
         """
-        refuse(refused, Fusion.map)
+        refuse(limits, Fusion.map)
         if isinstance(prompts, str):
             raise SettingError("map takes several prompts; for one, use generate or stream")
         check_count("concurrency", concurrency)
+        check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
-        bounds = Bounds.checked(max_tokens, stop, timeout, max_requests, max_billed_tokens, on_budget)
-        waiting = iter(prompts)
-        # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-        tasks: list[asyncio.Task[FusionResult]] = []
-        try:
-            while True:
-                work = (self._generate(prompt, bounds) for prompt in islice(waiting, concurrency - len(tasks)))
-                tasks.extend(asyncio.create_task(one) for one in work)  # noqa: TID251
-                if not tasks:
-                    return
-                await asyncio.wait(tasks[:1])
-                error = tasks[0].exception()
+        checked = AnswerLimits.checked(**limits)
+        work = (self._generate(prompt, checked) for prompt in prompts)
+        async with aclosing(_together(work, concurrency, order)) as complete:
+            async for answer in complete:
+                error = answer.exception()
                 if isinstance(error, ProviderError | SettingError) and on_error == "return":
                     yield error
                 else:
-                    yield tasks[0].result()
-                tasks.pop(0)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await settled(tasks)
+                    yield answer.result()
 
-    async def estimate(self, prompt: Prompt, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Any) -> Estimate:
-        """What an answer to `prompt` may cost, at each endpoint: see `Estimate`.
+    async def estimate(self, prompt: Prompt, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Never) -> Estimate:
+        """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.
 
-        Nothing of it is generated. Servers are asked what they are, unless that is known (some by a few requests of one
-        token), and how many tokens the prompt has.
+        Nothing is generated. Servers are asked how many tokens the prompt has, and at first what they are (some by a
+        few requests of one token).
         """
         refuse(refused, Fusion.estimate)
         check_count("max_tokens", max_tokens)
-        return await estimate(self._endpoints, self._plan, self._past, check_prompt(prompt), max_tokens)
+        return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens)
+
+
+async def _together(
+    work: Generator[Coroutine[Any, Any, FusionResult]], concurrency: int, order: Order
+) -> AsyncGenerator[asyncio.Task[FusionResult]]:
+    """Run up to `concurrency` coroutines at a time, and give each as a task that is done."""
+    # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
+    begun: list[asyncio.Task[FusionResult]] = []
+
+    async def fail(error: Exception) -> FusionResult:
+        raise error
+
+    def begin(_: object = None) -> None:
+        """Begin what there is room for; also called whenever one is done."""
+        while len(begun) < _HELD * concurrency and sum(not one.done() for one in begun) < concurrency:
+            try:
+                coroutine = next(work)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - whoever gives the prompts failed: raised in its turn
+                coroutine = fail(error)
+            begun.append(asyncio.create_task(coroutine))  # noqa: TID251
+            begun[-1].add_done_callback(begin)
+
+    try:
+        begin()
+        while begun:
+            if order == "given":
+                await asyncio.wait(begun[:1])
+            else:
+                await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+            done = next(one for one in begun if one.done())
+            begun.remove(done)
+            begin()
+            yield done
+    finally:
+        work.close()
+        for one in begun:
+            one.cancel()
+        await settled(begun)
+
+
+@spell_out(FuseOptions, FusionSettings, AnswerLimits)
+async def fuse(
+    prompt: Prompt,
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    **settings: Unpack[FuseOptions],
+) -> FusionResult:
+    """Fuse one answer: open and close a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
+    refuse(settings, fuse)
+    limits: AnswerOptions = {}
+    own: FusionOptions = {}
+    for name, value in settings.items():
+        (limits if name in AnswerOptions.__annotations__ else own)[name] = value  # type: ignore[literal-required]
+    async with Fusion(draft=draft, assistant=assistant, **own) as fusion:
+        return await fusion.generate(prompt, **limits)
+
+
+fuse_sync = synchronous(fuse, "fuse_sync")

@@ -5,56 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import FinishReason
 from cosd_api.errors import TraceError
 from cosd_api.records import Endpoint, EndpointUsage, FusedToken, Record, Request, Timings
 from cosd_api.replay import replayed
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
+from cosd_api.settings import CustomVerifier, Settings
+from cosd_api.verification import Verifier
 from cosd_api.version import __version__
 from cosd_providers.text import readable
-
-
-class CustomVerifier(Record):
-    """Stands in a result for a verifier of the user's own."""
-
-    kind: Literal["custom"] = "custom"
-    description: str
-
-
-KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier
-
-
-def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier as a result can hold it."""
-    if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
-        return verifier
-    return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
-
-
-class Settings(Record):
-    """How the answer was made: with the prompt and the same endpoints, enough to repeat it."""
-
-    verifier: Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")]
-    unit: Unit
-    max_tokens: int
-    stop: tuple[str, ...] = ()
-    draft_length: int | None = None
-    max_ahead: int | None = None
-    hedge: int = 0
-    in_flight: int = 1
-    batch_wait: float = 0.0
-    ask: Literal["contestable", "all"] = "contestable"
-    on_assistant_error: Literal["raise", "draft"] = "raise"
-    on_special_tokens: Literal["warn", "refuse"] = "warn"
-    timeout: float | None = None
-    max_requests: int | None = None
-    max_billed_tokens: int | None = None
-    on_budget: Literal["raise", "end"] = "raise"
 
 
 class FusionResult(Record):

@@ -1,4 +1,9 @@
-"""The settings of a fusion, checked; and the reasons why some that other libraries take are refused."""
+"""The settings of a fusion and the limits of one answer: declared here once, checked, and recorded in results.
+
+Each group has two forms: the keywords that a caller gives (a `TypedDict`, which type checkers look into) and the
+checked values (a dataclass, which has the defaults). A new setting is a line in both, a line in `Settings`, the code
+that obeys it, and an option of the command line.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,17 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
+from inspect import Parameter
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
+
+from pydantic import Field
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
-from cosd_api.verification import Verifier
+from cosd_api.records import Record
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 from cosd_providers.messages import Message, OnSpecialTokens, checked_messages
@@ -20,12 +30,201 @@ from cosd_providers.messages import Message, OnSpecialTokens, checked_messages
 Asking = Literal["contestable", "all"]
 """What assistants are asked about: what could change the text, or everything."""
 OnBudget = Literal["raise", "end"]
-"""What a limit of one answer does: raise `BudgetError`, or end the answer with what is verified."""
+"""At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
-"""What an assistant that failed for good does: end the answer, or leave the rest of it to the others and the draft."""
+"""When an assistant has failed for good: end the answer, or go on without it."""
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""What a fusion answers: text that the models go on from, or a conversation."""
+"""Text that all models continue, or a conversation."""
+
+DEFAULT_MAX_TOKENS = 256
+
+
+# ------------------------------------------------------------------------------------------------------- one answer
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keywords that bound one answer; see `Fusion.stream`."""
+
+    max_tokens: int
+    stop: str | Sequence[str] | None
+    timeout: float | None
+    max_requests: int | None
+    max_billed_tokens: int | None
+    on_budget: OnBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLimits:
+    """The limits of one answer, checked; see `Fusion.stream`."""
+
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+    on_budget: OnBudget = "raise"
+
+    @classmethod
+    def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
+        """The limits as given.
+
+        Raises:
+            SettingError: one of them is invalid.
+        """
+        chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop"))}
+        limits = cls(**chosen)
+        check_count("max_tokens", limits.max_tokens)
+        if limits.timeout is not None:
+            check_seconds("timeout", limits.timeout)
+        for name in ("max_requests", "max_billed_tokens"):
+            if (most := getattr(limits, name)) is not None:
+                check_count(name, most)
+        check_choice("on_budget", limits.on_budget, OnBudget)
+        return limits
+
+
+# --------------------------------------------------------------------------------------------------------- a fusion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Trade requests and drafted tokens for time. None of these changes the text.
+
+    Attributes:
+        hedge: while a verdict is out, start up to this many drafts from the tokens that the draft found nearly as
+            probable. If the replacement is one of them, that draft continues without a restart; the others are
+            cancelled. The draft's endpoint has up to `hedge` more streams at a time and writes more tokens. After two
+            failures in a row no more are started in this answer.
+        in_flight: requests to one assistant at a time. With 2, new questions are sent while one is still out: a little
+            faster, and many more requests.
+        batch_wait: seconds that a first question waits, while drafting continues, for more to join it: fewer requests,
+            and a slower answer.
+        max_ahead: tokens drafted beyond what is verified, at most; unbounded by default. It bounds each hedged draft
+            separately.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    hedge: int = 0
+    in_flight: int = 1
+    batch_wait: float = 0.0
+    max_ahead: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("hedge", self.hedge, least=0)
+        check_count("in_flight", self.in_flight)
+        object.__setattr__(self, "batch_wait", check_seconds("batch_wait", self.batch_wait, least=0))
+        if self.max_ahead is not None:
+            check_count("max_ahead", self.max_ahead)
+
+
+class FusionOptions(TypedDict, total=False):
+    """Keywords of `Fusion` beside its models."""
+
+    verifier: Verifier | None
+    unit: Unit | None
+    draft_length: int | None
+    ask: Asking
+    on_assistant_error: OnAssistantError
+    on_special_tokens: OnSpecialTokens
+    tuning: Tuning | None
+
+
+class FuseOptions(FusionOptions, AnswerOptions, total=False):
+    """Keywords of `fuse` beside its models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionSettings:
+    """The settings of a fusion, checked; the same for all of its answers. See `Fusion`."""
+
+    verifier: Verifier = field(default_factory=RuleVerifier)
+    unit: Unit | None = None
+    draft_length: int | None = None
+    ask: Asking = "contestable"
+    on_assistant_error: OnAssistantError = "raise"
+    on_special_tokens: OnSpecialTokens = "warn"
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @classmethod
+    def checked(cls, **given: Unpack[FusionOptions]) -> Self:
+        """The settings as given.
+
+        Raises:
+            SettingError: one of them is invalid, or excludes another one.
+        """
+        by_default = {name for name in ("verifier", "tuning") if given.get(name) is None}
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
+        settings = cls(**chosen)
+        check_verifier(settings.verifier)
+        check_unit(settings.unit)
+        if settings.draft_length is not None:
+            check_count("draft_length", settings.draft_length)
+        check_choice("ask", settings.ask, Asking)
+        check_choice("on_assistant_error", settings.on_assistant_error, OnAssistantError)
+        check_choice("on_special_tokens", settings.on_special_tokens, OnSpecialTokens)
+        if not isinstance(settings.tuning, Tuning):
+            raise SettingError(f"tuning must be a Tuning, such as Tuning(hedge=1), not {settings.tuning!r}")
+        hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
+        if settings.draft_length is not None and (hedge or batch_wait):
+            name = "hedge" if hedge else "batch_wait"
+            raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
+        return settings
+
+
+# ---------------------------------------------------------------------------------------------------- as a record
+
+
+class CustomVerifier(Record):
+    """Stands in a result for a verifier of the user's own."""
+
+    kind: Literal["custom"] = "custom"
+    description: str
+
+
+KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier
+
+
+def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
+    """The verifier as a result can hold it."""
+    if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
+        return verifier
+    return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
+
+
+class Settings(Record):
+    """Settings and limits of one answer: with the prompt and the same endpoints, enough to repeat it."""
+
+    verifier: Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")]
+    unit: Unit
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    draft_length: int | None = None
+    max_ahead: int | None = None
+    hedge: int = 0
+    in_flight: int = 1
+    batch_wait: float = 0.0
+    ask: Asking = "contestable"
+    on_assistant_error: OnAssistantError = "raise"
+    on_special_tokens: OnSpecialTokens = "warn"
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+    on_budget: OnBudget = "raise"
+
+    @classmethod
+    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit) -> Self:
+        """The record of one answer, which was judged by `unit`."""
+        parts = (settings, settings.tuning, limits)
+        values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
+        del values["tuning"]
+        values |= {"verifier": describe_verifier(settings.verifier), "unit": unit}
+        return cls(**values)
+
+
+# -------------------------------------------------------------------------------- keywords that nobody takes
 
 _GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
@@ -42,126 +241,70 @@ REFUSED: Mapping[str, str] = {
 }
 """Settings of other libraries that mean nothing here, with the reason."""
 
+_OF_ADAPTERS = {"strategy", "api", "dialect"}
+"""Options that some adapters take beyond those that `connect` names."""
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a fusion decides and drafts; the same for all of its prompts. See `Fusion`."""
-
-    verifier: Verifier
-    draft_length: int | None
-    max_ahead: int | None
-    hedge: int
-    in_flight: int
-    batch_wait: float
-    ask: Asking
-    on_assistant_error: OnAssistantError
-    on_special_tokens: OnSpecialTokens
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        verifier: Verifier,
-        draft_length: int | None,
-        max_ahead: int | None,
-        hedge: int,
-        in_flight: int,
-        batch_wait: float,
-        ask: Asking,
-        on_assistant_error: OnAssistantError,
-        on_special_tokens: OnSpecialTokens,
-    ) -> Self:
-        """The plan as given.
-
-        Raises:
-            SettingError: something in it cannot be, or not together with something else.
-        """
-        check_choice("ask", ask, Asking)
-        check_choice("on_assistant_error", on_assistant_error, OnAssistantError)
-        check_choice("on_special_tokens", on_special_tokens, OnSpecialTokens)
-        if draft_length is not None and (hedge or batch_wait):
-            other = "hedge" if hedge else "batch_wait"
-            raise SettingError(f"{other} is for a draft that streams on: leave out draft_length, which asks in rounds")
-        return cls(
-            verifier=check_verifier(verifier),
-            draft_length=None if draft_length is None else check_count("draft_length", draft_length),
-            max_ahead=None if max_ahead is None else check_count("max_ahead", max_ahead),
-            hedge=check_count("hedge", hedge, least=0),
-            in_flight=check_count("in_flight", in_flight),
-            batch_wait=check_seconds("batch_wait", batch_wait, least=0),
-            ask=ask,
-            on_assistant_error=on_assistant_error,
-            on_special_tokens=on_special_tokens,
-        )
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What bounds one answer. See `Fusion.stream`."""
+def spell_out(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
+    """Let a function with `**keywords: Unpack[options]` show them one by one to `help()` and `inspect.signature`.
 
-    max_tokens: int
-    stop: tuple[str, ...]
-    timeout: float | None
-    max_requests: int | None
-    max_billed_tokens: int | None
-    on_budget: OnBudget
+    Args:
+        options: the `TypedDict`.
+        defaults: dataclasses with fields of the same names, whose defaults are shown.
+    """
+    known = {one.name: one.default for group in defaults for one in fields(group)}
+    keyword: Any = partial(Parameter, kind=Parameter.KEYWORD_ONLY)
+    shown: list[Parameter] = [
+        keyword(name, annotation=hint.__forward_arg__, default=None if known[name] is MISSING else known[name])
+        for name, hint in options.__annotations__.items()
+    ]
 
-    @classmethod
-    def checked(
-        cls,
-        max_tokens: int,
-        stop: str | Sequence[str] | None,
-        timeout: float | None,
-        max_requests: int | None,
-        max_billed_tokens: int | None,
-        on_budget: OnBudget,
-    ) -> Self:
-        """The bounds as given.
+    def mark(function: _FunctionT) -> _FunctionT:
+        signature = inspect.signature(function)
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        vars(function)["__signature__"] = signature.replace(parameters=[*named, *shown])
+        return function
 
-        Raises:
-            SettingError: one of them cannot be one.
-        """
-        check_choice("on_budget", on_budget, OnBudget)
-        return cls(
-            check_count("max_tokens", max_tokens),
-            check_stop(stop),
-            None if timeout is None else check_seconds("timeout", timeout),
-            None if max_requests is None else check_count("max_requests", max_requests),
-            None if max_billed_tokens is None else check_count("max_billed_tokens", max_billed_tokens),
-            on_budget,
-        )
+    return mark
 
 
-_OPTIONS = {"strategy", "api", "dialect"}
-"""What some adapters take beyond what `connect` names."""
-
-
-def _elsewhere(name: str) -> str:
-    """Where an argument belongs that was given in the wrong place; empty where it belongs nowhere."""
-    if name in {field.name for field in fields(Bounds)}:
-        return "it bounds one answer: give it to generate, stream or map"
-    if name in {"draft", "assistant", "unit", *(field.name for field in fields(Plan))}:
-        return "it is the same for all answers: give it to Fusion"
-    if name in {*inspect.signature(connect).parameters, *_OPTIONS} - {"url", "options"}:
-        return f"it is a server's own: give a provider, draft=connect(url, {name}=...)"
-    return ""
-
-
-def refuse(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raises for keyword arguments that `function` does not take.
+def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
+    """Raise for keyword arguments that `function` does not take.
 
     Raises:
         SettingError: a setting that other libraries know and a fusion cannot take, with the reason.
-        TypeError: a name that belongs elsewhere, with the place; or that nobody knows, with the nearest one.
+        TypeError: a name that belongs elsewhere, with the place; or an unknown one, with the nearest that is known.
     """
+    if not given:
+        return
+    known = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
     for name in given:
+        if name in known:
+            continue
         if name in REFUSED:
             raise SettingError(f"{name} is not taken: {REFUSED[name]}. Leave it out.")
-        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
         if place := _elsewhere(name):
             raise TypeError(f"{name} is not taken here: {place}")
         near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
         raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _elsewhere(name: str) -> str:
+    """Where an argument belongs that was given in the wrong place; empty where it belongs nowhere."""
+    if name in AnswerOptions.__annotations__:
+        return "it bounds one answer: give it to generate, stream or map"
+    if name in {one.name for one in fields(Tuning)}:
+        return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion"
+    if name in {"draft", "assistant", *FusionOptions.__annotations__}:
+        return "it is the same for all answers: give it to Fusion"
+    if name in {*inspect.signature(connect).parameters, *_OF_ADAPTERS} - {"url", "options"}:
+        return f"it is a server's own: give a provider, draft=connect(url, {name}=...)"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
 
 
 def missing_members(given: object) -> list[str]:

@@ -19,8 +19,8 @@ from cosd_api.endpoints import Endpoints, Learned
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
 from cosd_api.records import EndpointUsage, FusedToken, Request, Timings
-from cosd_api.result import FusionResult, Settings, describe_verifier
-from cosd_api.settings import Bounds, Plan
+from cosd_api.result import FusionResult
+from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
@@ -34,12 +34,17 @@ class FusionStream:
     """
 
     def __init__(
-        self, endpoints: Endpoints, plan: Plan, prompt: str | Sequence[Message], bounds: Bounds, past: Past
+        self,
+        endpoints: Endpoints,
+        settings: FusionSettings,
+        prompt: str | Sequence[Message],
+        limits: AnswerLimits,
+        past: Past,
     ) -> None:
         self._endpoints = endpoints
-        self._plan = plan
+        self._settings = settings
         self._prompt = prompt
-        self._bounds = bounds
+        self._limits = limits
         self._past = past
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
@@ -102,7 +107,7 @@ class FusionStream:
         return self.result
 
     async def _run(self) -> None:
-        timeout = self._bounds.timeout
+        timeout = self._limits.timeout
         error: ProviderError | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
@@ -118,7 +123,7 @@ class FusionStream:
         if error is not None:
             driver.decoder.stop_here(_finish(error))  # if it was not complete already
         result = self._build(learned, driver)
-        raises = ("error", "budget") if self._bounds.on_budget == "raise" else ("error",)
+        raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
         if error is not None and result.finish_reason in raises:
             error.partial = result
             raise error
@@ -127,29 +132,28 @@ class FusionStream:
         self._result = result
 
     async def _fuse(self) -> None:
-        endpoints, plan, bounds = self._endpoints, self._plan, self._bounds
+        endpoints, settings, limits = self._endpoints, self._settings, self._limits
         learned = await endpoints.learn()
-        turns, learned = await endpoints.turns(self._prompt, plan.on_special_tokens, learned)
+        turns, learned = await endpoints.turns(self._prompt, settings.on_special_tokens, learned)
         self._turns = turns
         await endpoints.check_length(turns, learned.without)
         decoder = CoSD(
-            plan.verifier,
+            settings.verifier,
             unit=learned.unit,
-            max_tokens=bounds.max_tokens,
+            max_tokens=limits.max_tokens,
             assistants=len(endpoints.assistants),
-            stop=[stop.encode() for stop in bounds.stop],
-            draft_length=plan.draft_length,
-            max_ahead=plan.max_ahead,
-            in_flight=plan.in_flight,
-            hedge=plan.hedge,
-            patient=plan.batch_wait > 0,
-            skip=plan.ask == "contestable",
-            survives=_is_an_assistants if plan.on_assistant_error == "draft" else lambda _: False,
+            stop=[stop.encode() for stop in limits.stop],
+            draft_length=settings.draft_length,
+            max_ahead=settings.tuning.max_ahead,
+            in_flight=settings.tuning.in_flight,
+            hedge=settings.tuning.hedge,
+            patient=settings.tuning.batch_wait > 0,
+            skip=settings.ask == "contestable",
+            survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=learned.without,
         )
-        limits = {"max_requests": bounds.max_requests, "max_billed_tokens": bounds.max_billed_tokens}
-        budget = Budget(self._ledgers, **limits)
-        driver = Driver(decoder, turns, budget, self._emit, Timeline(self._began), plan.batch_wait)
+        budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+        driver = Driver(decoder, turns, budget, self._emit, Timeline(self._began), settings.tuning.batch_wait)
         self._work = learned, driver
         await self._expect(budget, turns[0])
         try:
@@ -159,7 +163,7 @@ class FusionStream:
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuses a limit that no answer can keep."""
-        if self._bounds.max_billed_tokens is None:
+        if self._limits.max_billed_tokens is None:
             return
         count = await counted(turn.provider, turn.prompt)
         prompt = guessed(turn.prompt) if count is None else count
@@ -184,7 +188,7 @@ class FusionStream:
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            token = FusedToken.of(placed, self._endpoints.names, self._plan.verifier, now=now)
+            token = FusedToken.of(placed, self._endpoints.names, self._settings.verifier, now=now)
             self._all.append(token)
             self._tokens.put_nowait(token)
 
@@ -231,29 +235,8 @@ class FusionStream:
             ),
             draft=learned.draft,
             assistants=learned.assistants,
-            settings=self._settings(learned),
+            settings=Settings.of(self._settings, self._limits, learned.unit),
             requests=tuple(Request.of(span, everybody) for span in driver.timeline.spans),
-        )
-
-    def _settings(self, learned: Learned) -> Settings:
-        plan, bounds = self._plan, self._bounds
-        return Settings(
-            verifier=describe_verifier(plan.verifier),
-            unit=learned.unit,
-            max_tokens=bounds.max_tokens,
-            stop=bounds.stop,
-            draft_length=plan.draft_length,
-            max_ahead=plan.max_ahead,
-            hedge=plan.hedge,
-            in_flight=plan.in_flight,
-            batch_wait=plan.batch_wait,
-            ask=plan.ask,
-            on_assistant_error=plan.on_assistant_error,
-            on_special_tokens=plan.on_special_tokens,
-            timeout=bounds.timeout,
-            max_requests=bounds.max_requests,
-            max_billed_tokens=bounds.max_billed_tokens,
-            on_budget=bounds.on_budget,
         )
 
 

@@ -4,9 +4,9 @@ r"""A laptop drafts, and a bigger model far away is asked only where the laptop'
     export COSD_ASSISTANT_URL=https://gpu.example.com COSD_API_KEY_GPU_EXAMPLE_COM=...
     python examples/llama_cpp_laptop.py "Once upon a time"
 
-Far away is slow: the laptop writes on while the other one thinks, and with ``in_flight=2`` asks again before it has
-answered. And at times it is gone: with ``on_assistant_error="draft"`` the laptop goes on by itself, and the result
-says which tokens nobody could check.
+Far away is slow: the laptop writes on while the other one thinks, and with ``Tuning(in_flight=2)`` asks again before
+it has answered. And at times it is gone: with ``on_assistant_error="draft"`` the laptop continues by itself, and the
+result says which tokens nobody could check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import os
 import sys
 
-from cosd_api import Fusion, connect
+from cosd_api import Fusion, Tuning, connect
 from cosd_providers import ProviderError
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
@@ -25,7 +25,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 async def answer(prompt: str, draft: str, assistant: str) -> None:
     laptop = connect(draft, engine="llama.cpp")
     remote = connect(assistant, timeout=20)  # seconds without a byte, after which it counts as gone; any engine
-    async with Fusion(draft=laptop, assistant=remote, in_flight=2, on_assistant_error="draft") as fusion:
+    async with Fusion(draft=laptop, assistant=remote, tuning=Tuning(in_flight=2), on_assistant_error="draft") as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
     unverified = sum(not token.verified for token in result.tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cosd_api import Fusion
+from cosd_api import Fusion, Tuning
 
 
 async def hedged(draft: str, assistant: str, prompts: Sequence[str]) -> None:
@@ -14,7 +14,7 @@ async def hedged(draft: str, assistant: str, prompts: Sequence[str]) -> None:
     """
     texts, hits = [], 0
     for hedge in (0, 1, 3):
-        async with Fusion(draft=draft, assistant=assistant, unit="token", hedge=hedge) as fusion:
+        async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=Tuning(hedge=hedge)) as fusion:
             results = [result async for result in fusion.map(prompts, max_tokens=48, concurrency=4)]
         texts.append([result.text for result in results])
         hits += sum(result.hedge_hits for result in results)

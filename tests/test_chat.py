@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import reference
 import toys
-from cosd_api import Fusion, FusionResult, Message, RuleVerifier, SettingError, fuse, fuse_sync
+from cosd_api import Fusion, FusionResult, Message, RuleVerifier, SettingError, Tuning, fuse, fuse_sync
 from cosd_providers import (
     BudgetError,
     ConnectError,
@@ -114,7 +114,7 @@ async def test_it_is_the_reference_on_each_models_own_view(
         verifier=verifier,
         unit=unit,
         max_tokens=limit,
-        hedge=hedge,
+        tuning=Tuning(hedge=hedge),
     )
     views = [View(model, b"one", prompt + b"ab") for model, prompt in zip((writer, *asked), prompts, strict=False)]
     wanted = reference.fuse(b"one", views[0], views[1:], verifier.fires, unit=unit, max_tokens=limit)
@@ -144,7 +144,9 @@ class Leads(ScriptedProvider):
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
-@pytest.mark.parametrize("more", [{}, {"draft_length": 1}, {"draft_length": 3}, {"hedge": 2}, {"ask": "all"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(hedge=2)}, {"ask": "all"}]
+)
 @pytest.mark.parametrize(("alone", "tells"), [(False, True), (True, True), (True, False)])
 async def test_white_space_that_one_template_writes(unit: Any, more: Any, alone: bool, tells: bool) -> None:
     """The draft begins with it, in a token of its own or not; the assistant without it."""
@@ -269,7 +271,7 @@ def test_on_special_tokens_is_one_of_two(given: Any) -> None:
     with pytest.raises(SettingError, match='on_special_tokens must be "warn" or "refuse", not'):
         Fusion(**pair(), on_special_tokens=given)
     with pytest.raises(TypeError, match=r"on_special_tokens is not taken here: .* give it to Fusion"):
-        Fusion(**pair()).stream(HELLO, on_special_tokens="warn")
+        Fusion(**pair()).stream(HELLO, on_special_tokens="warn")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("choice", ["warn", "refuse"])

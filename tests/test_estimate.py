@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError
+from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError, Tuning
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 
@@ -60,8 +60,7 @@ async def test_what_a_fusion_costs_is_within_what_was_said(
         verifier=verifier,
         unit=unit,
         draft_length=length,
-        max_ahead=ahead,
-        hedge=0 if length else hedge,
+        tuning=Tuning(max_ahead=ahead, hedge=0 if length else hedge),
         ask=ask,
     ) as fusion:
         for answers in range(2):

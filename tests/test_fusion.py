@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
@@ -35,6 +35,7 @@ from cosd_api import (
     RuleVerifier,
     SettingError,
     TreeVerifier,
+    Tuning,
     connect,
     fuse,
     fuse_sync,
@@ -185,24 +186,101 @@ async def test_cancellation_at_any_await_leaves_nothing_open(steps: int) -> None
     assert not [one for one in asyncio.all_tasks() if "FusionStream" in repr(one.get_coro())]
 
 
-async def test_map_keeps_the_order_and_reads_ahead_no_further_than_needed() -> None:
+@pytest.mark.parametrize("order", ["given", "completed"])
+async def test_map_reads_ahead_no_further_than_its_buffer(order: Literal["given", "completed"]) -> None:
     taken = 0
 
     def prompts() -> Iterator[str]:
         nonlocal taken
-        for number in range(20):
+        for number in range(40):
             taken += 1
             yield f"{number}:"
 
-    scripts = {f"{number}:": [f" {number}"] for number in range(20)}
+    scripts = {f"{number}:": [f" {number}"] for number in range(40)}
     writer = ScriptedProvider.from_texts(scripts, request_delay=0.001)
     results = []
     async with Fusion(draft=writer, assistant=assistant()) as fusion:
-        async for result in fusion.map(prompts(), concurrency=3):
+        async for result in fusion.map(prompts(), concurrency=3, order=order):
             results.append(result.text)
-            assert taken <= len(results) + 2
+            assert taken <= len(results) + 4 * 3
             assert writer.open_requests <= 3
-    assert results == [f" {number}" for number in range(20)]
+    numbers = range(40)
+    assert results == [f" {number}" for number in numbers] or order == "completed"
+    assert sorted(results) == sorted(f" {number}" for number in numbers)
+
+
+class OneIsSlow(ScriptedProvider):
+    """A draft whose answer to one prompt does not begin before it is let go."""
+
+    slow: str
+    go: anyio.Event
+    asked: set[str]
+
+    async def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        self.asked.add(prompt)
+        if prompt == self.slow:
+            await self.go.wait()
+        async with aclosing(super().generate(prompt, text, **options)) as items:
+            async for item in items:
+                yield item
+
+
+def one_slow(slow: str) -> OneIsSlow:
+    writer = OneIsSlow.from_texts({f"{number}:": [f" {number}"] for number in range(40)})
+    assert isinstance(writer, OneIsSlow)
+    writer.slow, writer.go, writer.asked = slow, anyio.Event(), set()
+    return writer
+
+
+async def test_map_works_on_while_its_first_answer_is_slow() -> None:
+    writer = one_slow("0:")
+    results: list[str] = []
+    async with Fusion(draft=writer, assistant=assistant()) as fusion:
+
+        async def read() -> None:
+            async for result in fusion.map([f"{number}:" for number in range(40)], concurrency=3):
+                results.append(result.text)  # noqa: PERF401
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            while len(writer.asked) < 4 * 3:  # the slow one, and as many more as are kept
+                await anyio.lowlevel.checkpoint()
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            assert (results, len(writer.asked)) == ([], 4 * 3)
+            writer.go.set()
+    assert results == [f" {number}" for number in range(40)]
+
+
+async def test_map_gives_answers_as_they_are_completed() -> None:
+    writer = one_slow("1:")
+    results: list[str] = []
+    async with Fusion(draft=writer, assistant=assistant()) as fusion:
+        prompts = [f"{number}:" for number in range(40)]
+        async for result in fusion.map(prompts, concurrency=2, order="completed"):
+            results.append(result.text)
+            if len(results) == 39:  # all but one
+                writer.go.set()
+    assert results[-1] == " 1"
+    assert sorted(results) == sorted(f" {number}" for number in range(40))
+
+
+@pytest.mark.parametrize("order", ["given", "completed"])
+async def test_an_error_in_the_prompts_of_a_map_comes_in_its_turn(order: Literal["given", "completed"]) -> None:
+    def prompts() -> Iterator[str]:
+        yield "Q:"
+        raise OSError("the file is gone")
+
+    results: list[str] = []
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+
+        async def read() -> None:
+            async for result in fusion.map(prompts(), order=order, on_error="return"):
+                results.append(str(result))  # noqa: PERF401
+
+        with pytest.raises(OSError, match="the file is gone"):
+            await read()
+    assert results == ([FUSED] if order == "given" else [])
 
 
 async def test_map_passes_its_limits_on() -> None:
@@ -270,7 +348,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"max_tokens": 0}, "max_tokens must be a whole number from 1 on, not 0"),
         ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
         ({"draft_length": 0}, "draft_length must be a whole number"),
-        ({"max_ahead": -1}, "max_ahead must be a whole number"),
+        ({"tuning": 3}, r"tuning must be a Tuning, such as Tuning\(hedge=1\), not 3"),
         ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
         ({"unit": "sentence"}, 'unit must be "token", "word" or None'),
         ({"stop": 5}, "stop must be a string or several, not 5"),
@@ -298,20 +376,24 @@ async def test_settings_are_checked_in_words(setting: dict[str, Any], words: str
 
 async def test_unknown_arguments_name_the_nearest() -> None:
     with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
-        await fuse("Q:", draft=draft(), assistant=assistant(), max_token=5)
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_token=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         await fuse("Q:", draft(), assistant())  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^unknown argument 'max_cost'$"):
-        await fuse("Q:", draft=draft(), assistant=assistant(), max_cost=5)
+        await fuse("Q:", draft=draft(), assistant=assistant(), max_cost=5)  # type: ignore[call-arg]
     async with Fusion(draft=draft(), assistant=assistant()) as fusion:
         with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
-            await fusion.estimate("Q:", max_token=2)
+            await fusion.estimate("Q:", max_token=2)  # type: ignore[arg-type]
+        with pytest.raises(
+            TypeError, match=r"^hedge is not taken here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion$"
+        ):
+            await fusion.generate("Q:", hedge=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="timeout is not taken here: it bounds one answer: give it to generate, "):
-            await fusion.estimate("Q:", timeout=2)
+            await fusion.estimate("Q:", timeout=2)  # type: ignore[arg-type]
         with pytest.raises(
             TypeError, match="unit is not taken here: it is the same for all answers: give it to Fusion"
         ):
-            fusion.stream("Q:", unit="word")
+            fusion.stream("Q:", unit="word")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "timeout", "stop", "max_requests", "on_budget"])
@@ -354,7 +436,9 @@ async def test_asking_everything_leaves_the_text_and_shows_more() -> None:
     assert all(token.asked for token in result.tokens)
 
 
-@pytest.mark.parametrize("option", [{"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 2}, {"unit": "word"}])
+@pytest.mark.parametrize(
+    "option", [{"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(max_ahead=2)}, {"unit": "word"}]
+)
 async def test_settings_of_cost_leave_the_text(option: dict[str, Any]) -> None:
     assert (await fuse("Q:", draft=draft(), assistant=assistant(), **option)).text == FUSED
 
@@ -922,7 +1006,7 @@ async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
     asked = assistant(faults=[Fault(ServerError("gone", status=500))])
     now = 0.0
     async with Fusion(draft=draft(), assistant=asked, on_assistant_error="draft") as fusion:
-        fusion._endpoints.absences = Absences(lambda: now)
+        fusion.endpoints.absences = Absences(lambda: now)
         first, second = [await fusion.generate("Q:") for _ in range(2)]
         assert asked.requests == 1
         now = REST_SECONDS
@@ -972,7 +1056,7 @@ async def test_an_assistant_that_is_down_from_the_start_is_left_out_and_tried_ag
             await fusion.generate("Q:")
     gone.described = 0
     async with Fusion(**options, on_assistant_error="draft") as fusion:
-        fusion._endpoints.absences = Absences(lambda: now)
+        fusion.endpoints.absences = Absences(lambda: now)
         first = await fusion.generate("Q:")
         again = [result async for result in fusion.map(["Q:"] * 5)]
         await fusion.estimate("Q:")

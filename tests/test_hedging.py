@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from cosd_api import Fusion, SettingError, fuse
+from cosd_api import Fusion, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
 from cosd_providers.contract import DraftEnd, Proposal, Token
@@ -60,7 +60,7 @@ def pair(says: int = 5, *, until: Callable[[ScriptedProvider], bool] | None = No
 
 async def test_a_hit_is_told_and_spares_a_request() -> None:
     servers = pair()
-    result = await fuse("Q", **servers, hedge=1)
+    result = await fuse("Q", **servers, tuning=Tuning(hedge=1))
     assert result.text == FUSED
     assert (result.hedged_drafts, result.hedge_hits, result.iterations) == (1, 1, 2)
     assert result.draft_requests == 2
@@ -74,30 +74,30 @@ async def test_a_hit_is_told_and_spares_a_request() -> None:
 async def test_a_miss_is_told_and_changes_nothing() -> None:
     plain = await fuse("Q", **pair(6))
     servers = pair(6)
-    result = await fuse("Q", **servers, hedge=1)
+    result = await fuse("Q", **servers, tuning=Tuning(hedge=1))
     assert result.text == plain.text == FUSED.replace("Lima", "Oslo")
     assert (result.hedged_drafts, result.hedge_hits, result.draft_requests) == (1, 0, 3)
     assert (plain.hedged_drafts, plain.hedge_hits, plain.draft_requests) == (0, 0, 2)
-    both = await fuse("Q", **pair(6), hedge=2)
+    both = await fuse("Q", **pair(6), tuning=Tuning(hedge=2))
     assert (both.text, both.hedge_hits) == (plain.text, 1)
 
 
 async def test_alternatives_are_asked_for_only_where_they_are_used() -> None:
     for hedge in (0, 2):
         servers = pair()
-        await fuse("Q", **servers, hedge=hedge)
+        await fuse("Q", **servers, tuning=Tuning(hedge=hedge))
         assert {call.alternatives for call in servers["draft"].calls if call.kind == "generate"} == {hedge}
 
 
 async def test_settings_and_counts_are_part_of_the_result() -> None:
-    result = await fuse("Q", **pair(), hedge=2, in_flight=3, batch_wait=0.01)
+    result = await fuse("Q", **pair(), tuning=Tuning(hedge=2, in_flight=3, batch_wait=0.01))
     assert (result.settings.hedge, result.settings.in_flight, result.settings.batch_wait) == (2, 3, 0.01)
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 
 async def test_a_hedge_that_breaks_is_only_a_restart() -> None:
     fault = Fault(ResponseError("gone", endpoint="draft"), request=2)
-    result = await fuse("Q", **pair(faults=[fault]), hedge=1)
+    result = await fuse("Q", **pair(faults=[fault]), tuning=Tuning(hedge=1))
     assert (result.text, result.hedge_hits, result.draft_requests) == (FUSED, 0, 3)
 
 
@@ -105,23 +105,23 @@ async def test_a_hedge_that_breaks_once_it_is_the_draft_is_an_error() -> None:
     fault = Fault(ResponseError("gone", endpoint="draft"), request=2, tokens=3)
     servers = pair(token_delay=0.03, faults=[fault], until=lambda draft: draft.requests == 2)
     with pytest.raises(ResponseError, match="gone") as caught:
-        await fuse("Q", **servers, hedge=1)
+        await fuse("Q", **servers, tuning=Tuning(hedge=1))
     partial: Any = caught.value.partial
     assert partial.text == " It is Lima and so"
 
 
 async def test_hedges_count_in_the_limits_of_an_answer() -> None:
     with pytest.raises(BudgetError, match="max_requests=2 is reached") as caught:
-        await fuse("Q", **pair(6), hedge=1, max_requests=2)
+        await fuse("Q", **pair(6), tuning=Tuning(hedge=1), max_requests=2)
     partial: Any = caught.value.partial
     assert partial.text == " It is"
-    result = await fuse("Q", **pair(6), hedge=1, max_requests=4)
+    result = await fuse("Q", **pair(6), tuning=Tuning(hedge=1), max_requests=4)
     assert result.text == FUSED.replace("Lima", "Oslo")
 
 
 async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
     servers = pair(token_delay=0.005, until=lambda _: False)
-    async with Fusion(**servers, hedge=2) as fusion, fusion.stream("Q") as stream:
+    async with Fusion(**servers, tuning=Tuning(hedge=2)) as fusion, fusion.stream("Q") as stream:
         async for _ in stream:
             while servers["draft"].open_requests < 3:
                 await anyio.lowlevel.checkpoint()
@@ -135,7 +135,9 @@ async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
     servers = [ScriptedProvider(TableModel(TOKENS, lambda _: words, end_ids={0}), token_delay=0.001) for _ in range(2)]
     counts: list[int] = []
     for wait in (0.0, 60.0):  # one that is longer than the answer takes: what is drafted is asked about at its end
-        result = await fuse("Q", draft=servers[0], assistant=servers[1], max_tokens=20, batch_wait=wait, in_flight=4)
+        result = await fuse(
+            "Q", draft=servers[0], assistant=servers[1], max_tokens=20, tuning=Tuning(batch_wait=wait, in_flight=4)
+        )
         assert result.text == " It" * 20
         counts.append(result.assistant_requests)
     assert counts[0] > counts[1] == 1
@@ -149,6 +151,7 @@ async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
         ({"in_flight": 0}, "in_flight must be a whole number from 1 on, not 0"),
         ({"batch_wait": -0.5}, "batch_wait must be a number of seconds from 0 on, not -0.5"),
         ({"batch_wait": float("nan")}, "batch_wait must be a number of seconds from 0 on, not nan"),
+        ({"max_ahead": -1}, "max_ahead must be a whole number from 1 on, not -1"),
         (
             {"hedge": 1, "draft_length": 8},
             "hedge is for a draft that streams on: leave out draft_length, which asks in",
@@ -157,8 +160,9 @@ async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
     ],
 )
 def test_settings_that_cannot_be(setting: dict[str, Any], words: str) -> None:
+    tuned = {name: setting.pop(name) for name in ("hedge", "in_flight", "batch_wait", "max_ahead") if name in setting}
     with pytest.raises(SettingError, match=f"^{words}"):
-        Fusion(draft="http://a", assistant="http://b", **setting)
+        Fusion(draft="http://a", assistant="http://b", tuning=Tuning(**tuned), **setting)
 
 
 class Near(ScriptedProvider):
@@ -198,14 +202,14 @@ def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:
     with pytest.raises(
         SettingError, match=r"^hedge=1 is of no use here: generate\(\) of Earlier takes no alternatives"
     ):
-        Fusion(draft=earlier, assistant=pair()["assistant"], hedge=1)
+        Fusion(draft=earlier, assistant=pair()["assistant"], tuning=Tuning(hedge=1))
     Fusion(draft=earlier, assistant=pair()["assistant"])
 
 
 async def test_hedges_are_part_of_what_an_answer_may_cost() -> None:
     expected: list[tuple[int, int]] = []
     for hedge in (0, 2):
-        async with Fusion(**pair(), hedge=hedge) as fusion:
+        async with Fusion(**pair(), tuning=Tuning(hedge=hedge)) as fusion:
             estimate = (await fusion.estimate("Q", max_tokens=100)).endpoints["draft"]
             expected.append((estimate.requests.expected, estimate.billed_tokens.expected))
     assert expected[1][0] - expected[0][0] == 2 * 10  # at a tenth of the tokens

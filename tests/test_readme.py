@@ -116,7 +116,7 @@ def rows(text: str, title: str) -> list[list[str]]:
 def test_settings_are_those_of_a_fusion() -> None:
     taken = {**inspect.signature(Fusion.generate).parameters, **inspect.signature(Fusion).parameters}
     shown = [name for row in rows(TEXTS["README.md"], "setting") for name in re.findall(r"`(\w+)`", row[0])]
-    not_settings = {"self", "prompt", "draft", "assistant", "refused"}
+    not_settings = {"self", "prompt", "draft", "assistant"}
     assert sorted(shown) == sorted(taken.keys() - not_settings)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TraceError, TreeVerifier, fuse
+from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TraceError, TreeVerifier, Tuning, fuse
 from cosd_api.records import FusedToken
 from cosd_providers import ResponseError
 from cosd_providers.contract import Proposal, Token
@@ -182,7 +182,7 @@ async def test_the_last_line_takes_nothing_from_the_others(tmp_path: Path) -> No
         {"stop": ["Re"]},
         {"stop": [" Li"]},
         {"max_tokens": 5},
-        {"hedge": 1},
+        {"tuning": Tuning(hedge=1)},
         {"draft_length": 2},
     ],
 )

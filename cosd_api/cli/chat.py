@@ -36,11 +36,11 @@ from cosd_api.cli.options import (
 )
 from cosd_api.cli.writer import Writer
 from cosd_api.errors import SettingError
-from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.fusion import Fusion
 from cosd_api.records import FusedToken
 from cosd_api.report.terminal import has_colour, legend, replacements, visible
 from cosd_api.result import FusionResult
-from cosd_api.settings import Bounds
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits
 from cosd_api.sync import iterated, portal
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
 from cosd_providers.messages import Message
@@ -84,11 +84,11 @@ def chat(
             assistant=all_connected(assistant, assistant_model or [], None),
             verifier=chosen_verifier(alpha, beta, tree, agreement=agreement),
         )
-        bounds = Bounds.checked(max_tokens, None, seconds(timeout, "--timeout"), None, None, "raise")
+        limits = AnswerLimits.checked(max_tokens=max_tokens, timeout=seconds(timeout, "--timeout"))
         # The event loop runs in another thread, so that connections are looked after while this one waits for a line,
         # and Ctrl-C does here what it does everywhere.
         with portal().wrap_async_context_manager(fusion):
-            _Chat(fusion, bounds, _Conversation(system)).run()
+            _Chat(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
@@ -128,9 +128,9 @@ class _Conversation:
 class _Chat:
     """One session: reads messages, shows answers, obeys commands."""
 
-    def __init__(self, fusion: Fusion, bounds: Bounds, conversation: _Conversation) -> None:
+    def __init__(self, fusion: Fusion, limits: AnswerLimits, conversation: _Conversation) -> None:
         self._fusion = fusion
-        self._bounds = bounds
+        self._limits = limits
         self._conversation = conversation
         self._lines = Lines()
         self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -179,7 +179,7 @@ class _Chat:
         """Writes an answer as it comes; an interrupt cancels it at the servers."""
 
         async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
-            async with self._fusion.stream(messages, **asdict(self._bounds)) as stream:
+            async with self._fusion.stream(messages, **asdict(self._limits)) as stream:
                 async for token in stream:
                     emit(token)
             emit(stream.result)

@@ -13,7 +13,8 @@ from cosd_api.errors import TraceError
 from cosd_api.report.decisions import show
 from cosd_api.report.html import page
 from cosd_api.report.terminal import summary, visible
-from cosd_api.result import CustomVerifier, FusionResult, Trace
+from cosd_api.result import FusionResult, Trace
+from cosd_api.settings import CustomVerifier
 
 __all__ = ["explain"]
 

@@ -30,11 +30,11 @@ from cosd_api.cli.options import (
     seconds,
 )
 from cosd_api.cli.writer import Writer
-from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.fusion import Fusion
 from cosd_api.report.decisions import show
 from cosd_api.report.terminal import summary
 from cosd_api.result import FusionResult
-from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, Asking, OnAssistantError, OnBudget, Tuning
 from cosd_providers.errors import ProviderError
 
 __all__ = ["fuse"]
@@ -134,18 +134,20 @@ def fuse(
             verifier=chosen_verifier(alpha, beta, tree, agreement=agreement),
             unit=unit,
             draft_length=draft_length,
-            max_ahead=max_ahead,
-            hedge=hedge,
-            in_flight=in_flight,
-            batch_wait=batch_wait,
             ask=ask,
             on_assistant_error=on_assistant_error,
+            tuning=Tuning(hedge=hedge, in_flight=in_flight, batch_wait=batch_wait, max_ahead=max_ahead),
         )
-        bounds = Bounds.checked(
-            max_tokens, stop, seconds(timeout, "--timeout"), max_requests, max_billed_tokens, on_budget
+        limits = AnswerLimits.checked(
+            max_tokens=max_tokens,
+            stop=stop,
+            timeout=seconds(timeout, "--timeout"),
+            max_requests=max_requests,
+            max_billed_tokens=max_billed_tokens,
+            on_budget=on_budget,
         )
         try:
-            result = anyio.run(_answer, fusion, _prompt(prompt), bounds, Writer(silent=as_json or explain))
+            result = anyio.run(_answer, fusion, _prompt(prompt), limits, Writer(silent=as_json or explain))
         except ProviderError as error:
             if error.partial is not None:
                 _show(error.partial, as_json=as_json, explain=explain, trace=trace)
@@ -167,9 +169,9 @@ def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | N
         show(result)
 
 
-async def _answer(fusion: Fusion, prompt: str, bounds: Bounds, writer: Writer) -> FusionResult:
+async def _answer(fusion: Fusion, prompt: str, limits: AnswerLimits, writer: Writer) -> FusionResult:
     try:
-        async with fusion, fusion.stream(prompt, **asdict(bounds)) as stream:
+        async with fusion, fusion.stream(prompt, **asdict(limits)) as stream:
             async for token in stream:
                 writer.write(token)
             return stream.result

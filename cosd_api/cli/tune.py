@@ -21,9 +21,9 @@ from cosd_api.cli.data import (
 )
 from cosd_api.cli.guard import guarded, say
 from cosd_api.cli.options import AssistantModels, DraftModel, MaxTokens, all_connected, check_writable, connected
-from cosd_api.fusion import DEFAULT_MAX_TOKENS
 from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour
+from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.training.answers import tune_answers
 from cosd_api.training.grid import QUARTERS, check_grid
 from cosd_api.training.growing import COMPARING, check_sklearn

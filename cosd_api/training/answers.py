@@ -8,13 +8,13 @@ import unicodedata
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
-from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
-from cosd_api.settings import Prompt, check_count, check_unit, refuse
+from cosd_api.settings import DEFAULT_MAX_TOKENS, Prompt, check_count, check_unit, refuse
 from cosd_api.training.examples import Example, checked_examples
 from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, check_numpy, chosen, gridded
 from cosd_api.training.wording import counted
@@ -86,7 +86,7 @@ async def tune_answers(
     progress: Callable[[int, int], None] | None = None,
     resamples: int = 1000,
     seed: int = 0,
-    **refused: Any,
+    **refused: Never,
 ) -> AnswerTuning:
     """How many answers are right with every pair of alpha and beta, and with the paper's; and which pair to use.
 

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from cosd_api import AgreementVerifier, Fusion, RuleVerifier, SettingError
+from cosd_api import AgreementVerifier, Fusion, RuleVerifier, SettingError, Tuning
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
 
@@ -168,7 +168,7 @@ def test_a_models_name_is_for_people() -> None:
 
 def test_a_temperature_other_than_0_is_refused_as_a_fusion_does() -> None:
     with pytest.raises(SettingError) as ours:
-        Fusion(**URLS).stream("Q:", temperature=0.7)
+        Fusion(**URLS).stream("Q:", temperature=0.7)  # type: ignore[call-arg]
     with pytest.raises(ValidationError) as made:
         chat(temperature=0.7)
     assert str(ours.value) in str(made.value)
@@ -223,27 +223,29 @@ async def test_a_fusion_of_the_users_own() -> None:
     assert (await model.ainvoke("Where?")).text == " The capital is Rome"  # its alpha is below the draft's 0.3
     async with given:  # which may be open, too
         assert (await model.ainvoke("Where?")).text == " The capital is Rome"
-    with pytest.raises(ValidationError, match="draft, hedge: the fusion that is given has its own"):
-        ChatCoSD(fusion=given, draft=URLS["draft"], hedge=1)
+    with pytest.raises(ValidationError, match="draft, tuning: the fusion that is given has its own"):
+        ChatCoSD(fusion=given, draft=URLS["draft"], tuning=Tuning(hedge=1))
     with pytest.raises(ValidationError, match="fusion must be a Fusion, not str"):
         ChatCoSD(fusion="http://gpu1:8080")  # type: ignore[arg-type]  # which is what is tested
 
 
 def test_settings_of_a_fusion_are_fields() -> None:
-    model = chat(verifier=AgreementVerifier(alpha=0.2), on_assistant_error="draft", hedge=2, max_tokens=5)
+    model = chat(
+        verifier=AgreementVerifier(alpha=0.2), on_assistant_error="draft", tuning=Tuning(hedge=2), max_tokens=5
+    )
     message = model.invoke("Where?")
     assert message.text == " The capital is Rome"
     settings = message.response_metadata["cosd"]["settings"]
     assert (settings["verifier"]["alpha"], settings["on_assistant_error"], settings["hedge"]) == (0.2, "draft", 2)
     with pytest.raises(ValidationError, match="hedge is for a draft that streams on"):
-        chat(hedge=1, draft_length=4)
+        chat(tuning=Tuning(hedge=1), draft_length=4)
 
 
 def test_every_setting_of_a_fusion_is_a_field() -> None:
     import inspect
 
     taken = {**inspect.signature(Fusion.stream).parameters, **inspect.signature(Fusion).parameters}
-    assert taken.keys() - {"self", "prompt", "refused"} <= ChatCoSD.model_fields.keys()
+    assert taken.keys() - {"self", "prompt"} <= ChatCoSD.model_fields.keys()
 
 
 # ------------------------------------------------------------------------------------------------------ messages

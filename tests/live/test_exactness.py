@@ -9,7 +9,7 @@ import pytest
 
 import naive
 import reference
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair
 from hedged import hedged
@@ -58,8 +58,9 @@ async def test_a_hundred_prompts(
 
 async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
-    rounds = ({"draft_length": 1}, {"draft_length": 8}, {"max_ahead": 4})
-    for cost in ({}, *rounds, {"hedge": 2}, {"in_flight": 3}, {"batch_wait": 0.02, "hedge": 1}):
+    rounds = ({"draft_length": 1}, {"draft_length": 8}, {"tuning": Tuning(max_ahead=4)})
+    tunings = Tuning(hedge=2), Tuning(in_flight=3), Tuning(batch_wait=0.02, hedge=1)
+    for cost in ({}, *rounds, *({"tuning": tuning} for tuning in tunings)):
         async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:
             texts.append([result.text async for result in fusion.map(PROMPTS[:12], max_tokens=MAX_TOKENS)])
     assert all(one == texts[0] for one in texts)

@@ -26,7 +26,7 @@ from cosd_api.report.html.plane import Corner, points, region
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.report.html.view import View, standing
 from cosd_api.report.judged import judged
-from cosd_api.result import CustomVerifier
+from cosd_api.settings import CustomVerifier
 from cosd_providers.testing import ScriptedProvider
 from joined import joined
 from trees import float32, trees

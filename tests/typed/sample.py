@@ -24,10 +24,12 @@ from cosd_api import (
     Timings,
     TokenDecision,
     TreeVerifier,
+    Tuning,
     Verifier,
     connect,
     fuse,
     fuse_sync,
+    tune_answers,
 )
 from cosd_providers import (
     BudgetError,
@@ -211,7 +213,7 @@ def own_parts() -> FusionResult:
     return fuse_sync("Q:", draft=provider, assistant=[provider, "http://gpu2:8080"], verifier=verifier)
 
 
-# What has to be refused: each line would be an unused "ignore" if it were not.
+# Mistakes that a type checker finds: each line would be an unused "ignore" if it did not.
 
 
 async def mistakes() -> None:
@@ -219,3 +221,16 @@ async def mistakes() -> None:
     await fuse("Q:", draft="http://gpu1:8080")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fuse_sync("Q:", draft="a", assistant="b", unit="line")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     fuse_sync("Q:", draft="a", assistant="b", verifier=RuleVerifier)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def misspelt_keywords() -> None:
+    await fuse("Q:", draft="a", assistant="b", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await fuse("Q:", draft="a", assistant="b", temperature=0.7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fuse_sync("Q:", draft="a", assistant="b", hedge=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fusion = Fusion(draft="a", assistant="b", tunning=Tuning(hedge=1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Fusion(draft="a", assistant="b", tuning=Tuning(max_ahed=3))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fusion.stream("Q:", unit="word")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await fusion.generate("Q:", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fusion.map(["Q:"], max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await fusion.estimate("Q:", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await tune_answers([], draft="a", assistant="b", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

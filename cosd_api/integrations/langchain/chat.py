@@ -53,8 +53,7 @@ class ChatCoSD(Fused, BaseChatModel):
         max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
         temperature: none or 0; any other is refused, as the draft is greedy by definition.
         streaming: whether `invoke` is a stream inside; callbacks see each token either way.
-        verifier, unit, draft_length, max_ahead, hedge, in_flight, batch_wait, ask, on_assistant_error,
-            on_special_tokens: settings of `Fusion`.
+        verifier, unit, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of `Fusion`.
 
     All limits, `stop`, `max_retries` and `model` can be given to a call, or with `bind`, too.
 

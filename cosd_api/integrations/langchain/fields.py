@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -23,10 +23,22 @@ from pydantic import (
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
-from cosd_api.fusion import DEFAULT_MAX_TOKENS, Fusion
+from cosd_api.fusion import Fusion
 from cosd_api.integrations.langchain.held import Held
-from cosd_api.result import CustomVerifier, KnownVerifier, describe_verifier
-from cosd_api.settings import Asking, Bounds, OnAssistantError, OnBudget, check_count, refuse
+from cosd_api.settings import (
+    AnswerLimits,
+    AnswerOptions,
+    Asking,
+    CustomVerifier,
+    FusionOptions,
+    KnownVerifier,
+    OnAssistantError,
+    OnBudget,
+    Tuning,
+    check_count,
+    describe_verifier,
+    refuse,
+)
 from cosd_api.verification import Verifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
@@ -34,11 +46,8 @@ from cosd_providers.messages import OnSpecialTokens
 
 __all__ = ["Call", "Fields"]
 
-_OF_AN_ANSWER = ("max_tokens", "timeout", "max_requests", "max_billed_tokens", "on_budget")
-_OF_A_FUSION = (
-    *("verifier", "unit", "draft_length", "max_ahead", "hedge", "in_flight", "batch_wait", "ask"),
-    *("on_assistant_error", "on_special_tokens"),
-)
+_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name != "stop")
+_OF_A_FUSION = tuple(FusionOptions.__annotations__)
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
 
 
@@ -85,13 +94,10 @@ class Fields(BaseLanguageModel[Any]):
     verifier: SkipValidation[Verifier | None] = Field(default=None, frozen=True)
     unit: Unit | None = Field(default=None, frozen=True)
     draft_length: int | None = Field(default=None, frozen=True)
-    max_ahead: int | None = Field(default=None, frozen=True)
-    hedge: int | None = Field(default=None, frozen=True)
-    in_flight: int | None = Field(default=None, frozen=True)
-    batch_wait: float | None = Field(default=None, frozen=True)
     ask: Asking | None = Field(default=None, frozen=True)
     on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
     on_special_tokens: OnSpecialTokens | None = Field(default=None, frozen=True)
+    tuning: Tuning | None = Field(default=None, frozen=True)
 
     _held: Held = PrivateAttr(default_factory=Held)
     _mark: str = PrivateAttr(default_factory=lambda: uuid4().hex)
@@ -126,7 +132,7 @@ class Fields(BaseLanguageModel[Any]):
     def _check_settings(self) -> Self:
         """Makes the fusion, which asks no server anything: what it cannot take is said now."""
         self._pattern()
-        Bounds.checked(**self._asked_with(None, {}).bounds)
+        AnswerLimits.checked(**self._asked_with(None, {}).bounds)
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
@@ -146,9 +152,8 @@ class Fields(BaseLanguageModel[Any]):
                 raise SettingError(f"{name} is not taken: a fusion writes text, and calls no tools. Leave it out.")
         refuse({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         bounds = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
-        defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "on_budget": "raise"}
-        known = {name: defaults.get(name) if value is None else value for name, value in bounds.items()}
-        return Call({**known, "stop": self.stop if stop is None else stop}, retries, model)
+        bounds["stop"] = self.stop if stop is None else stop
+        return Call({name: value for name, value in bounds.items() if value is not None}, retries, model)
 
     def _pattern(self) -> Fusion:
         return self._held.like(self._make)
@@ -214,14 +219,17 @@ class Fields(BaseLanguageModel[Any]):
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """The verifier as JSON has it; one of the user's own cannot be saved."""
+        """Verifier and tuning as JSON has them; a verifier of the user's own cannot be saved."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
-        return {} if known is None or isinstance(known, CustomVerifier) else {"verifier": known.model_dump(mode="json")}
+        saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
+        if known is not None and not isinstance(known, CustomVerifier):
+            saved["verifier"] = known.model_dump(mode="json")
+        return saved
 
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         """What tells this model from others, for traces and caches: everything that the text depends on."""
-        endpoints, verifier = self._pattern()._endpoints, describe_verifier(self._pattern()._plan.verifier)
+        endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
         names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
         told = {name: value for name in names if (value := getattr(self, name)) is not None}
         own = {} if self._can_be_saved() else {"object": self._mark}  # as two of one name may differ
@@ -233,6 +241,7 @@ class Fields(BaseLanguageModel[Any]):
                 for url, one in zip(_several(self.assistant) or endpoints.assistants, endpoints.assistants, strict=True)
             ],
             **told,
+            **({} if self.tuning is None else {"tuning": asdict(self.tuning)}),
             "verifier": verifier.model_dump(mode="json"),
             **own,
         }
@@ -247,11 +256,11 @@ class Fields(BaseLanguageModel[Any]):
 
     def _can_be_saved(self) -> bool:
         urls = all(isinstance(one, str) for one in [self.draft, *_several(self.assistant)])
-        return urls and (self.verifier is None or bool(self.lc_attributes))
+        return urls and (self.verifier is None or "verifier" in self.lc_attributes)
 
     def _model_name(self) -> str:
         """The name of the model as far as it is known before an answer."""
-        endpoints = self._pattern()._endpoints
+        endpoints = self._pattern().endpoints
         return self.model or "+".join(one.name for one in [endpoints.draft, *endpoints.assistants])
 
 

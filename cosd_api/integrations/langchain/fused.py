@@ -80,14 +80,14 @@ class Fused(Fields):
         return synchronous(self._count, "get_num_tokens_from_messages")(conversation(messages))
 
     async def _token_ids(self, text: str) -> list[int]:
-        draft = (await self._opened())._endpoints.draft
+        draft = (await self._opened()).endpoints.draft
         try:
             return [piece.id for piece in await draft.tokenize(text)]
         except ProviderError as error:
             raise on_their_tree(error) from error
 
     async def _count(self, messages: Sequence[Message]) -> int:
-        draft = (await self._opened())._endpoints.draft
+        draft = (await self._opened()).endpoints.draft
         try:
             if not isinstance(draft, ChatProvider):
                 raise UnsupportedError("the draft's provider takes no messages", endpoint=draft.name)

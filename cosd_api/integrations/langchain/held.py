@@ -125,6 +125,5 @@ class Held:
 
 def _another(fusion: Fusion) -> Fusion:
     """One with the same settings, over the same providers."""
-    endpoints, plan = fusion._endpoints, fusion._plan
-    settings: dict[str, Any] = {one.name: getattr(plan, one.name) for one in fields(plan)}
-    return Fusion(draft=endpoints.draft, assistant=endpoints.assistants, unit=endpoints.unit, **settings)
+    settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
+    return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

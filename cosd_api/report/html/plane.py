@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from cosd_api.report.html.markup import counted, element, in_line
 from cosd_api.report.judged import Judged, Kind
-from cosd_api.result import CustomVerifier, KnownVerifier
+from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 
 __all__ = ["Corner", "figure", "points", "region", "rule_in_words"]
