@@ -75,14 +75,14 @@ class Server:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"concurrency": 0}, "concurrency is a whole number above 0, or None for no limit; not 0"),
-        ({"concurrency": 1.5}, "concurrency is a whole number"),
-        ({"concurrency": True}, "concurrency is a whole number"),
-        ({"requests_per_minute": 0}, "requests_per_minute is a number above 0, or None for no limit; not 0"),
-        ({"requests_per_minute": "60"}, "requests_per_minute is a number above 0"),
-        ({"tokens_per_minute": -1.0}, "tokens_per_minute is a number above 0"),
-        ({"tokens_per_minute": math.inf}, "tokens_per_minute is a number above 0"),
-        ({"tokens_per_minute": math.nan}, "tokens_per_minute is a number above 0"),
+        ({"concurrency": 0}, "concurrency must be a whole number above 0, or None for no limit, not 0"),
+        ({"concurrency": 1.5}, "concurrency must be a whole number"),
+        ({"concurrency": True}, "concurrency must be a whole number"),
+        ({"requests_per_minute": 0}, "requests_per_minute must be a number above 0, or None for no limit, not 0"),
+        ({"requests_per_minute": "60"}, "requests_per_minute must be a number above 0"),
+        ({"tokens_per_minute": -1.0}, "tokens_per_minute must be a number above 0"),
+        ({"tokens_per_minute": math.inf}, "tokens_per_minute must be a number above 0"),
+        ({"tokens_per_minute": math.nan}, "tokens_per_minute must be a number above 0"),
     ],
 )
 def test_values_that_are_none(given: dict[str, Any], words: str) -> None:
@@ -92,7 +92,7 @@ def test_values_that_are_none(given: dict[str, Any], words: str) -> None:
 
 def test_the_limits_of_something_else() -> None:
     theirs: Any = httpx.Limits(max_connections=3)
-    with pytest.raises(TypeError, match=r"limits are cosd_providers.Limits; those of an HTTP client go into its"):
+    with pytest.raises(TypeError, match=r"limits must be cosd_providers.Limits; those of an HTTP client belong to the"):
         Transport(URL, limits=theirs)
 
 
@@ -228,7 +228,7 @@ async def test_who_is_cancelled_when_its_turn_has_come_gives_it_back() -> None:
         await settle()
         queue.leave()
         tasks[0].cancel()
-    assert queue.under_way == 0
+    assert queue.in_flight == 0
 
 
 async def test_who_is_cancelled_while_waiting_leaves_no_trace() -> None:

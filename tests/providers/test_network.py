@@ -130,7 +130,7 @@ async def test_too_many_open_files(server: Server) -> None:
 
 async def test_ssl_cert_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
-    with pytest.raises(ConnectError, match="Is the file there that SSL_CERT_FILE names"):
+    with pytest.raises(ConnectError, match="Does the file that SSL_CERT_FILE names exist"):
         await Transport("https://127.0.0.1:9").get("/props")
 
 

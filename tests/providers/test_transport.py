@@ -240,8 +240,8 @@ async def test_a_redirect_is_not_followed() -> None:
     [
         ("/login?next=%2Fprops", "redirects to another page of its own. .* does it want a login"),
         (f"{URL}/props/", "redirects to another page of its own"),
-        ("http://[bad", "redirects to what is no URL"),
-        ("javascript:alert(1)", "redirects to what is no URL"),
+        ("http://[bad", "redirects to what is not a URL"),
+        ("javascript:alert(1)", "redirects to what is not a URL"),
     ],
 )
 async def test_a_redirect_that_no_url_can_be_told_of(location: str, words: str) -> None:
@@ -415,7 +415,7 @@ async def test_waits_that_are_no_number(wait: bytes) -> None:
 async def test_the_wait_that_a_server_asks_for(
     headers: dict[str, str], wait: float, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosd_providers.http.refusals.time.time", lambda: 1792567680.0)  # 21 October 2026, 07:28
+    monkeypatch.setattr("cosd_providers.http.errors.time.time", lambda: 1792567680.0)  # 21 October 2026, 07:28
     found, _ = transport(httpx.Response(429, headers=headers), httpx.Response(200, json=1))
     await found.get("/props")
     assert slept == [wait]
@@ -461,7 +461,10 @@ async def test_a_long_wait_is_cut(slept: list[float]) -> None:
         (unreachable(UNKNOWN), "no connection: Name or service not known. Is the host's name right"),
         (unreachable(FILES), "no connection: Too many open files. Raise the limit of open files .* lower the conc"),
         (FILES, "no connection: Too many open files. Raise"),
-        (unreachable(FileNotFoundError(errno.ENOENT, "No such file")), "No such file. Is the file there"),
+        (
+            unreachable(FileNotFoundError(errno.ENOENT, "No such file")),
+            "No such file. Does the file that SSL_CERT_FILE names exist",
+        ),
         (unreachable(UNTRUSTED), "VERIFY_FAILED] self-signed. .* SSL_CERT_FILE or give an `http_client`"),
         (unreachable(PLAIN), "WRONG_VERSION_NUMBER]. Does the server speak https"),
         (httpx.UnsupportedProtocol("no 'ftp://'"), "no 'ftp://'. Is the URL right"),
@@ -740,7 +743,7 @@ async def test_the_last_user_closes_and_the_next_reopens() -> None:
         async with found:
             async with found:
                 await found.get("/props")
-            first = found._client()
+            first = found._clients.get()
             assert not first.is_closed
         assert first.is_closed
         assert await found.get("/props") == 1
@@ -754,7 +757,7 @@ def test_one_client_for_each_loop() -> None:
 
     async def client() -> Any:
         async with found:
-            return found._client()
+            return found._clients.get()
 
     assert anyio.run(client) is not anyio.run(client)
     assert len(found._clients) == 0

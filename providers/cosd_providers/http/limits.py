@@ -1,6 +1,6 @@
-"""How many requests and tokens one server is sent: the only module that knows the library for it.
+"""Rate limits of one server, kept by waiting before it has to refuse. The only module that knows the library for it.
 
-A server's own limits are met by waiting here, before it has to refuse. What counts are generation requests.
+Generation requests count; others do not.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server may be sent at most, by one provider, in one event loop. None is no limit.
+    """The most that one provider sends to its server, in one event loop. None means no limit.
 
-    Only requests that the model works on count, and each attempt of one counts for the rates.
+    Only generation requests count; retries count for the rates.
 
     Attributes:
-        concurrency: requests under way. A draft's stream counts until it is closed. Where a server both drafts and
-            assists, there may be more: what the assistant is asked does not wait for streams that nobody is
-            reading just then, since these may in turn wait for its answer.
-        requests_per_minute: as many may go out at once, and after that one whenever its share of a minute is over.
-        tokens_per_minute: read and written. What a request costs is known when it is over, so it is paid for by
-            those that follow: each waits until what earlier ones were billed is within the rate.
+        concurrency: requests in flight. A draft's stream counts until it is closed. If a server both drafts and
+            assists there may be more: questions to the assistant do not wait for streams that nobody is reading at
+            the moment, since these may wait for its answer.
+        requests_per_minute: this number may be sent at once, then one after each share of a minute.
+        tokens_per_minute: tokens read and written. The cost of a request is known when it has ended, so later requests
+            pay for it: each waits until the tokens billed before it are within the rate.
 
     Raises:
-        ValueError: one of them is not above zero.
+        ValueError: a limit is not above zero.
     """
 
     concurrency: int | None = None
@@ -48,36 +48,37 @@ class Limits:
     def __post_init__(self) -> None:
         whole = self.concurrency
         if whole is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
-            raise ValueError(f"concurrency is a whole number above 0, or None for no limit; not {whole!r}")
+            raise ValueError(f"concurrency must be a whole number above 0, or None for no limit, not {whole!r}")
         for name in ("requests_per_minute", "tokens_per_minute"):
             rate: object = getattr(self, name)
             good = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < math.inf
             if rate is not None and not good:
-                raise ValueError(f"{name} is a number above 0, or None for no limit; not {rate!r}")
+                raise ValueError(f"{name} must be a number above 0, or None for no limit, not {rate!r}")
 
 
 def checked_limits(limits: Limits | None) -> Limits | None:
-    """The limits as they are.
+    """The limits, unchanged.
 
     Raises:
-        TypeError: these are the limits of something else.
+        TypeError: not `Limits`.
     """
     if not (limits is None or isinstance(limits, Limits)):
-        raise TypeError("limits are cosd_providers.Limits; those of an HTTP client go into its `http_client`")
+        raise TypeError("limits must be cosd_providers.Limits; those of an HTTP client belong to the `http_client`")
     return limits
 
 
 class Limiter:
-    """Makes the requests to one server wait.
+    """Makes the requests to one server wait for their turn.
 
     Args:
-        limits: what may be sent.
+        limits: see `Limits`.
 
     Attributes:
-        sent: requests that count, so far.
+        limits: the same.
+        sent: number of generation requests so far.
 
     Raises:
-        TypeError: these are the limits of something else.
+        TypeError: not `Limits`.
     """
 
     def __init__(self, limits: Limits | None) -> None:
@@ -87,11 +88,11 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, usage: Usage | None, *, draft: bool) -> AsyncGenerator[Slot]:
-        """One of the requests that may be under way, as long as the block lasts; waits for it.
+        """Wait for a place among the requests in flight, and keep it for the duration of the block.
 
         Args:
-            usage: where it is billed; None for one that does not count.
-            draft: whether it is a draft's stream, which may wait, open, for other requests.
+            usage: where the request is billed; None if it does not count.
+            draft: whether it is a draft's stream, which may stay open while it waits for other requests.
         """
         loop = self._of_this_loop()
         slot = Slot(loop.queue if usage is not None else _Queue(None), draft=draft)
@@ -105,7 +106,7 @@ class Limiter:
                 loop.over(usage)
 
     async def admit(self, usage: Usage) -> None:
-        """Waits until one more request may be sent, the first one or one that is sent again."""
+        """Wait until another request, or a retry, is within the rates."""
         await self._of_this_loop().admit(usage)
 
     def _of_this_loop(self) -> _Loop:
@@ -117,7 +118,7 @@ class Limiter:
 
 
 class Slot:
-    """The place of one request among those that are under way."""
+    """The place of one request among those in flight."""
 
     def __init__(self, queue: _Queue, *, draft: bool) -> None:
         self._draft = draft
@@ -125,44 +126,44 @@ class Slot:
         self._paused = False
 
     async def take(self) -> None:
-        """Waits for the place."""
+        """Wait for the place."""
         await self._queue.take(self._draft)
 
     def leave(self) -> None:
-        """Gives the place to the next one."""
+        """Give the place to the next request."""
         self._queue.leave()
 
     def pause(self) -> None:
-        """Nobody is reading until it goes on."""
+        """Nobody reads the stream until `resume`."""
         if self._draft and not self._paused:
             self._paused = True
             self._queue.paused += 1
             self._queue.wake()
 
-    def go_on(self) -> None:
-        """Somebody is reading."""
+    def resume(self) -> None:
+        """Somebody reads the stream."""
         if self._paused:
             self._paused = False
             self._queue.paused -= 1
 
 
 class _Queue:
-    """Who is under way, and who waits: drafts until one is over, others until one is over or paused.
+    """Requests in flight and those that wait: drafts until a request ends, others also until a draft pauses.
 
-    So no request waits for a stream that waits for it: a paused draft goes on when the others are answered, and
-    these wait for nothing but for one another and for drafts that are being read.
+    So no request waits for a stream that waits for it: a paused draft resumes when the others are answered, and
+    these wait only for one another and for drafts that are being read.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = math.inf if limit is None else limit
-        self.under_way = 0
+        self.in_flight = 0
         self.paused = 0
         self._drafts: deque[anyio.Event] = deque()
         self._others: deque[anyio.Event] = deque()
 
     async def take(self, draft: bool) -> None:
         if self._free(draft):
-            self.under_way += 1
+            self.in_flight += 1
             return
         waiting = self._drafts if draft else self._others
         place = anyio.Event()
@@ -177,19 +178,19 @@ class _Queue:
             raise
 
     def leave(self) -> None:
-        """One less is under way."""
-        self.under_way -= 1
+        """A request has ended."""
+        self.in_flight -= 1
         self.wake()
 
     def wake(self) -> None:
-        """Lets go on who may: first those that a draft may be waiting for."""
+        """Admit those whose turn it is, first those that a draft may wait for."""
         for waiting, draft in ((self._others, False), (self._drafts, True)):
             while waiting and self._free(draft):
-                self.under_way += 1
+                self.in_flight += 1
                 waiting.popleft().set()
 
     def _free(self, draft: bool) -> bool:
-        return self.under_way - (0 if draft else self.paused) < self._limit
+        return self.in_flight - (0 if draft else self.paused) < self._limit
 
 
 class _Loop:
@@ -200,9 +201,9 @@ class _Loop:
         self._requests = _limiter(limits.requests_per_minute)
         self._tokens = _limiter(limits.tokens_per_minute)
         self._turn = anyio.Lock()  # one after the other, in the order in which they came
-        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens that were seen
-        self._over: set[Usage] = set()  # had a request that is over: its bill must not be lost with its caller
-        self._debt = 0.0  # tokens that were billed and not yet waited for
+        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens already counted
+        self._over: set[Usage] = set()  # of requests that have ended: their bill must outlive their caller
+        self._debt = 0.0  # tokens billed and not yet waited for
 
     def over(self, usage: Usage) -> None:
         if self._tokens is not None:
@@ -226,7 +227,7 @@ class _Loop:
             self._debt -= part
 
     def _settle(self) -> None:
-        """Adds what was billed since the last time."""
+        """Add the tokens billed since the last call."""
         for usage, counted in [*self._counted.items()]:
             billed = usage.prompt_tokens + usage.completion_tokens
             self._debt += billed - counted
@@ -235,7 +236,7 @@ class _Loop:
 
 
 def _limiter(rate: float | None) -> AsyncLimiter | None:
-    """So much a minute; of less than one, one in as many minutes as it takes."""
+    """A limiter for a rate per minute; below one, it admits one in the minutes that this takes."""
     if rate is None:
         return None
     return AsyncLimiter(rate, _MINUTE) if rate >= 1 else AsyncLimiter(1, _MINUTE / rate)

@@ -1,4 +1,4 @@
-"""What is tried again, how often, and after how long: the only module that knows the retry library."""
+"""Retries: of which errors, how many, and after how long. The only module that knows the retry library."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ async def until_answered(
     *,
     few: int = 2,
 ) -> _T:
-    """What `attempt` gives, in the first attempt that succeeds; else the error of the last one.
+    """The result of the first attempt that succeeds; else the error of the last one is raised.
 
-    Only a `ProviderError` that is `retryable` is a reason to try again. After the first attempt one that is `stale` is
-    no reason to wait (see `failures`).
+    Only a `ProviderError` that is `retryable` is retried, and one that is `stale` at once after the first attempt.
 
     Args:
-        attempt: one attempt; is given its number, from 1.
-        again: called with the error before each further attempt.
-        few: how many attempts there are where the error is `lasting`.
+        attempt: makes one attempt, given its number, from 1.
+        again: called with the error before each retry.
+        few: number of attempts in all if the error is `lasting`.
     """
     try:
-        return await attempt(1)  # which most often is all: the library for trying again has its price
+        return await attempt(1)  # usually enough, and the retry library takes time
     except ProviderError as error:
         if not error.retryable:
             raise
@@ -58,7 +57,7 @@ async def until_answered(
         return await attempt(number)
 
     def pause(state: tenacity.RetryCallState) -> float:
-        """Seconds before the next attempt: what the server asks for, else growing, with jitter."""
+        """Seconds before the next attempt: the server's own wish, else exponential backoff with jitter."""
         error = _error(state)
         if state.attempt_number == 1 and isinstance(error, ProviderError) and error.stale:
             return 0.0
@@ -71,7 +70,7 @@ async def until_answered(
         error = _error(state)
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-        failures += 1  # those while it was loading do not count
+        failures += 1  # not those while it was loading
         return failures >= (few if isinstance(error, ProviderError) and error.lasting else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
@@ -86,14 +85,14 @@ async def until_answered(
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
-    """The items of an answer that may break off: what is missing is asked for again, and goes on where it broke off.
+    """The items of an answer that may break off: the rest is requested again, from where it broke off.
 
     Args:
-        begin: asks for what follows the items that were given so far, which it has to keep itself. Is given the number
-            of the attempt, from 1; it counts anew with each item that comes.
+        begin: requests what follows the items given so far, which it keeps itself. It gets the number of the attempt,
+            from 1; each item starts the count again.
 
     Raises:
-        ProviderError: no further item could be had; its words tell how often that was tried.
+        ProviderError: no further item came; its message says how many attempts were made.
     """
     answer: AsyncGenerator[_T] | None = None
     broken: ProviderError | None = None
@@ -114,7 +113,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
             raise
 
     try:
-        while (item := await until_answered(step, _say)) is not _END:
+        while (item := await until_answered(step, _log_resumed)) is not _END:
             yield item  # type: ignore[misc]  # what `begin` gives
             assert answer is not None
             try:
@@ -133,13 +132,13 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
             await answer.aclose()
 
 
-def _say(error: BaseException | None) -> None:
+def _log_resumed(error: BaseException | None) -> None:
     where = error.endpoint if isinstance(error, ProviderError) else ""
     _log.info("%s: a stream is resumed after %s", where, type(error).__name__)
 
 
 def _loading(error: BaseException | None) -> bool:
-    """Whether the server says so: its own message counts, not its URL."""
+    """Whether the server reports that it loads its model, in its own message."""
     return isinstance(error, ServerError) and error.status == 503 and "loading" in str(error.args[0]).lower()
 
 

@@ -1,0 +1,314 @@
+"""The errors of one server: what the connection, the status or the answer says, in terms of `cosd_providers.errors`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar, cast
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+from pydantic_core import from_json
+
+from cosd_providers.errors import (
+    AuthenticationError,
+    ConnectError,
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    ResponseError,
+    ServerError,
+    StatusError,
+)
+from cosd_providers.http.keys import Strike, only_keys
+
+__all__ = ["FIXED_WAIT", "Errors"]
+
+FIXED_WAIT = "cosd_fixed_wait"
+"""The extension of a request whose limit for reading no setting changes."""
+
+_QUOTED = 300  # characters of a server's own message that an error quotes
+_IS_IT_RUNNING = "Is the server running, and is the URL right?"
+_NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
+
+_TOO_LONG = (
+    *("context size", "context length", "maximum context", "context window", "too many tokens"),
+    *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
+    "maximum allowed length",
+)
+"""How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
+
+_TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
+"""TGI's names of errors within a stream, where it does not repeat their status."""
+
+_HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
+
+_E = TypeVar("_E", bound=ProviderError)
+
+
+class Errors:
+    """Makes the errors of one server. Their words hold no secret.
+
+    Args:
+        endpoint: the server's URL.
+        headers: what is sent to it; each value is struck out wherever it appears.
+    """
+
+    def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
+        self._endpoint = endpoint
+        self._strike = Strike((headers or {}).values())
+        self._has_key = bool(only_keys(headers or {}))
+
+    def make(self, kind: type[_E], words: str, response: httpx.Response | None = None, hint: str = "") -> _E:
+        """An error of this endpoint."""
+        error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
+        if response is not None:
+            error.status = response.status_code
+            request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+            error.request_id = self._strike(request_id) if request_id else None
+        return error
+
+    # Connections.
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Turn what breaks while an answer is read into an error of this endpoint."""
+        try:
+            yield
+        except (httpx.HTTPError, ssl.SSLError) as error:
+            raise self.connection(error, answered=True) from error
+
+    def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
+        """The connection failed, before or after a part of the answer had arrived."""
+        if isinstance(error, httpx.TimeoutException):
+            return self._timeout(error, answered)
+        if answered:
+            broken = self.make(ResponseError, "the connection broke in the middle of the answer")
+            broken.retryable = True
+            return broken
+        if isinstance(error, _HUNG_UP):
+            stale = self.make(ConnectError, "the server closed the connection without an answer")
+            stale.stale = True
+            return stale
+        never = isinstance(error, httpx.UnsupportedProtocol)
+        system = _system_error(error)
+        default = (str(error) or type(error).__name__, "Is the URL right?" if never else _IS_IT_RUNNING)
+        reason, hint = default if system is None else _words(system)
+        failure = self.make(ConnectError, f"no connection: {reason}", hint=hint)
+        failure.retryable = not (never or isinstance(system, (ssl.SSLError, FileNotFoundError)))
+        failure.lasting = isinstance(system, socket.gaierror)
+        return failure
+
+    def _timeout(self, error: httpx.TimeoutException, answered: bool) -> ProviderError:
+        limits = error.request.extensions.get("timeout", {})
+        kind: type[ProviderError] = ProviderTimeoutError
+        hint = "A longer wait may help: connect(..., timeout=...), or --read-timeout."
+        if isinstance(error, httpx.ConnectTimeout):
+            kind, limit, words, hint = ConnectError, limits.get("connect"), "no connection: nothing", _IS_IT_RUNNING
+        elif isinstance(error, httpx.PoolTimeout):
+            limit, words = limits.get("pool"), "no free connection"
+            hint = "Allow the `http_client` more connections, or lower the concurrency."
+        elif isinstance(error, httpx.WriteTimeout):
+            limit, words = limits.get("write"), "the server took nothing more of the request"
+        else:
+            limit, words = limits.get("read"), "the answer stopped: nothing more" if answered else "no answer"
+            hint = "" if FIXED_WAIT in error.request.extensions else hint
+        failure = self.make(kind, f"{words} within {limit:g} s" if limit else f"{words} in time", hint=hint)
+        failure.lasting = True
+        return failure
+
+    def unusable_client(self, error: RuntimeError) -> ConnectError:
+        """The user's client is closed, or belongs to another event loop."""
+        hint = "Give an `http_client` that is open and belongs to this event loop."
+        failure = self.make(ConnectError, f"the HTTP client cannot be used: {error}", hint=hint)
+        failure.retryable = False
+        return failure
+
+    # Refusals.
+
+    def refusal(self, response: httpx.Response, text: str) -> StatusError:
+        """The server answered with an HTTP error, or redirects."""
+        if response.has_redirect_location:
+            return self.redirected(response)
+        answer = None
+        with suppress(ValueError):
+            answer = from_json(text)
+        return self._status_error(response.status_code, answer, response)
+
+    def event_error(self, event: dict[str, Any], response: httpx.Response) -> StatusError | None:
+        """The error that an event, or an answer with a status of success, holds; None where it holds none."""
+        error: Any = event.get("error")
+        if error is None:
+            return None
+        code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+        code = int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else code
+        if not isinstance(code, int) or code < 400:
+            code = _TYPES.get(str(event.get("error_type")), 500)
+        return self._status_error(code, event, response)
+
+    def _status_error(self, status: int, answer: object, response: httpx.Response) -> StatusError:
+        message = self._strike(_message(answer))  # before it is cut: half a key is no longer found
+        quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
+        words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
+        kind, hint = _kind(status, message)
+        if kind is AuthenticationError:
+            hint = "The key was refused." if self._has_key else _NO_KEY
+        error = self.make(kind, words, response, hint)
+        error.status = status
+        error.retry_after = _retry_after(response.headers)
+        if response.headers.get("x-should-retry") == "false":
+            error.retryable = False
+        return error
+
+    def redirected(self, response: httpx.Response | None = None) -> StatusError:
+        """The server redirects. No key follows there."""
+        words, hint = "the server redirects to what is not a URL", ""
+        with suppress(ValueError):
+            target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
+            origin = f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
+            if origin == "{0.scheme}://{0.netloc}".format(urlsplit(self._endpoint)):
+                words = "the server redirects to another page of its own"
+                hint = "Is this the URL of the API, and does it want a login?"
+            elif target.scheme in ("http", "https") and target.hostname:
+                words = f"the server redirects to {origin}; give that URL"
+        return self.make(StatusError, words, response, hint)
+
+    # Answers.
+
+    def parsed(self, response: httpx.Response, text: str, *, generated: bool) -> Any:
+        """The JSON of an answer. Some servers report a failed generation with a status of success.
+
+        Args:
+            response: the answer.
+            text: its body.
+            generated: whether the model generated it. (Elsewhere an `error` in the answer is left to the caller: some
+                servers say in this way that a route is missing.)
+
+        Raises:
+            StatusError: the answer holds an error.
+            ResponseError: it is not JSON.
+        """
+        try:
+            answer: dict[str, Any] | None = from_json(text)  # or anything else
+        except ValueError:
+            raise self._unreadable(response, text, "JSON") from None
+        if generated and type(answer) is dict and (error := self.event_error(answer, response)) is not None:
+            raise error
+        return answer
+
+    def no_stream(self, response: httpx.Response, text: str) -> ProviderError:
+        """Success, but no stream of events; perhaps an error in its place."""
+        with suppress(ValueError):
+            answer: dict[str, Any] | None = from_json(text)  # or anything else
+            if type(answer) is dict and (error := self.event_error(answer, response)) is not None:
+                return error
+        return self._unreadable(response, text, "a stream of events")
+
+    def _unreadable(self, response: httpx.Response, text: str, expected: str) -> ResponseError:
+        kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
+        if kind == "text/html" or text.lstrip()[:1] == "<":
+            words, hint = f"answered with a web page instead of {expected}", "Is this the URL of the API?"
+        elif expected == "JSON":
+            words, hint = f"the answer is not whole JSON ({len(text)} characters of {kind})", ""
+        else:
+            words, hint = f"answered with {kind} instead of {expected}", ""
+        return self.make(ResponseError, words, response, hint)
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """The innermost error of the operating system behind `error`."""
+    return next((found for found in reversed([*_causes(error)]) if isinstance(found, OSError)), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes; of several attempts to connect, the last one's.
+
+    The cause may be among the arguments instead. A mere context does not count: it may be what the caller was handling.
+    """
+    while error is not None:
+        yield error
+        several = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
+        inside = next((found for found in error.args if isinstance(found, Exception)), None)
+        error = several[-1] if several else error.__cause__ or inside
+
+
+def _words(error: OSError) -> tuple[str, str]:
+    """Message and hint."""
+    said = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return said, "For a private certificate set SSL_CERT_FILE or give an `http_client`."
+    if isinstance(error, ssl.SSLError):
+        return said, "Does the server speak https, and not http?"
+    if isinstance(error, socket.gaierror):
+        return said, "Is the host's name right?"
+    if isinstance(error, FileNotFoundError):
+        return said, "Does the file that SSL_CERT_FILE names exist?"
+    if error.errno:  # asyncio puts words of its own into `strerror`
+        system = os.strerror(error.errno)
+        said = said if system.startswith("Unknown error") else system
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return said, "Raise the limit of open files (`ulimit -n`), or lower the concurrency."
+    return said, _IS_IT_RUNNING
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait before the next attempt, if the server asks for that."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        if value.isascii() and value.replace(".", "", 1).isdigit():
+            return float(value) * unit
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # as dates of HTTP are
+        return max(date.timestamp() - time.time(), 0.0)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _message(answer: object) -> str:
+    """The server's own message in an error's body, in any of the common shapes; never what was sent to it."""
+    if not isinstance(answer, dict):
+        return ""
+    fields = cast("dict[str, object]", answer)
+    for value in (fields.get("error"), fields.get("message"), fields.get("detail")):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict):
+            return _message({"message": cast("dict[str, object]", value).get("message")})
+        if isinstance(value, list):
+            return "; ".join(filter(None, map(_complaint, cast("list[object]", value))))
+    return ""
+
+
+def _complaint(entry: object) -> str:
+    """One of several messages, without the input that it repeats."""
+    if isinstance(entry, str):
+        return entry
+    fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+    return f"{fields['loc']}: {fields['msg']}" if {"loc", "msg"} <= {*fields} else ""
+
+
+def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
+    """The class of an HTTP error, and a hint."""
+    if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
+        return ContextLengthError, "Shorten the prompt, or lower max_tokens."
+    if status in (401, 403):
+        return AuthenticationError, ""
+    if status == 429:
+        return RateLimitError, ""
+    if status in (502, 504):
+        return ServerError, "A proxy answered: is the server behind it running?"
+    if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation has failed
+        return ServerError, ""
+    if status == 404:
+        return InvalidRequestError, "Is this the URL of the API, and the model's name right?"
+    return (InvalidRequestError if status >= 400 else StatusError), ""
