@@ -10,8 +10,8 @@ from typing import Self
 
 import anyio
 
-from cosd_api.absence import Absences
 from cosd_api.alignment import Unit
+from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.records import Endpoint
 from cosd_api.settings import missing_members
@@ -70,7 +70,7 @@ class Endpoints:
         spares: whether an answer goes on without an assistant that is down (`on_assistant_error="draft"`).
 
     Attributes:
-        absences: the assistants that have failed.
+        breaker: knows which assistants have failed.
 
     Raises:
         SettingError: one of them is neither.
@@ -87,7 +87,7 @@ class Endpoints:
     ) -> None:
         self.needs_q = needs_q
         self.spares = spares
-        self.absences = Absences()
+        self.breaker = CircuitBreaker()
         self.unit: Unit | None = unit
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant
@@ -128,7 +128,7 @@ class Endpoints:
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
         async with self._learning:
-            without = self.absences.without()
+            without = self.breaker.left_out()
             if self._learned is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
                 draft = await self.draft.describe()
                 for at in range(len(self.assistants)):
@@ -147,9 +147,9 @@ class Endpoints:
             if not self.spares:
                 raise
             without[at] = error
-            self.absences.failed(at, error)
+            self.breaker.failed(at, error)
         else:
-            self.absences.back(at)
+            self.breaker.answered(at)
 
     async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Learned:
         known = sorted(self._infos)
@@ -213,7 +213,7 @@ class Endpoints:
                 if not (at and self.spares and error.retryable):
                     raise
                 without[at - 1] = error
-                self.absences.failed(at - 1, error)
+                self.breaker.failed(at - 1, error)
 
         await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in learned.without])
         return turns, replace(learned, without=without)

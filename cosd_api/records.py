@@ -174,7 +174,7 @@ def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> T
     elif decision.p is None or (decision.q is None and needs_q(verifier)):
         reason = "kept: a probability is not known"
     else:
-        reason = verifier.words(decision.p, math.nan if decision.q is None else decision.q)
+        reason = verifier.explain(decision.p, math.nan if decision.q is None else decision.q)
     return TokenDecision(
         assistant=names[decision.assistant],
         text=readable(decision.text),

@@ -82,7 +82,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
             fires, words = False, "both agree" if decision.agreed else "a probability is not known"
         else:
             sure = math.nan if q is None else q
-            fires, words = verifier.fires(p, sure), f"the verifier says {verifier.words(p, sure)}"
+            fires, words = verifier.replaces(p, sure), f"the verifier says {verifier.explain(p, sure)}"
         if fires != decision.fired:
             raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, and {words}")
     return [decision for decision in token.decisions if decision.fired]

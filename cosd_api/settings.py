@@ -322,8 +322,8 @@ def check_verifier(verifier: Verifier) -> Verifier:
     """
     if isinstance(verifier, type) or not isinstance(verifier, Verifier):
         raise SettingError(
-            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with their methods, "
-            f"not {verifier!r}"
+            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with the "
+            f"methods replaces, contestable and explain, not {verifier!r}"
         )
     return verifier
 

@@ -159,7 +159,7 @@ class FusionStream:
         try:
             await driver.run()
         finally:
-            self._note_absences(decoder)
+            self._report_failures(decoder)
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuses a limit that no answer can keep."""
@@ -173,15 +173,15 @@ class FusionStream:
             self._notes.append(error.args[0])
             raise
 
-    def _note_absences(self, decoder: CoSD) -> None:
-        """Tells the answers to come which assistants have failed, and which are back."""
-        absences = self._endpoints.absences
+    def _report_failures(self, decoder: CoSD) -> None:
+        """Tell the circuit breaker which assistants have failed, and which have answered."""
+        breaker = self._endpoints.breaker
         for at, ledger in enumerate(self._ledgers[1:]):
             loss = decoder.lost.get(at)
             if loss is None and ledger.first_token_seconds is not None:
-                absences.back(at)
+                breaker.answered(at)
             elif loss is not None and not loss.before and _may_pass(loss.error):
-                absences.failed(at, loss.error)
+                breaker.failed(at, loss.error)
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
         now = time.perf_counter() - self._began

@@ -54,7 +54,7 @@ def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
     """What the naive reference says."""
     wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
     verifier = task["verifier"]
-    return reference.fuse(**wanted, fires=verifier.fires, needs_q=needs_q(verifier), **more)
+    return reference.fuse(**wanted, fires=verifier.replaces, needs_q=needs_q(verifier), **more)
 
 
 def as_reference(one: Placed) -> reference.Out:

@@ -117,7 +117,7 @@ async def test_it_is_the_reference_on_each_models_own_view(
         tuning=Tuning(hedge=hedge),
     )
     views = [View(model, b"one", prompt + b"ab") for model, prompt in zip((writer, *asked), prompts, strict=False)]
-    wanted = reference.fuse(b"one", views[0], views[1:], verifier.fires, unit=unit, max_tokens=limit)
+    wanted = reference.fuse(b"one", views[0], views[1:], verifier.replaces, unit=unit, max_tokens=limit)
     assert [token.end for token in result.tokens] == [token.end for token in wanted.tokens]
     assert result.text == wanted.text.decode("utf-8", "backslashreplace")
     assert result.replacements == wanted.replacements

@@ -17,7 +17,7 @@ from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableMo
 class Always(RuleVerifier):
     """Replaces whatever differs: as much as can be asked and thrown away."""
 
-    def fires(self, p: float, q: float) -> bool:
+    def replaces(self, p: float, q: float) -> bool:
         return True
 
     def contestable(self, p: float) -> bool:

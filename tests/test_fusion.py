@@ -40,7 +40,7 @@ from cosd_api import (
     fuse,
     fuse_sync,
 )
-from cosd_api.absence import REST_SECONDS, Absences
+from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
 from cosd_api.settings import missing_members
 from cosd_providers import (
     BudgetError,
@@ -105,17 +105,17 @@ async def test_a_tree_decides() -> None:
 
 async def test_a_verifier_of_the_users_own_is_named_in_the_result() -> None:
     class Mine(RuleVerifier):
-        def fires(self, p: float, q: float) -> bool:
+        def replaces(self, p: float, q: float) -> bool:
             return q > 0.8
 
     class Own:
-        def fires(self, p: float, q: float) -> bool:
+        def replaces(self, p: float, q: float) -> bool:
             return p < 0.5
 
         def contestable(self, p: float) -> bool:
             return p < 0.5
 
-        def words(self, p: float, q: float) -> str:
+        def explain(self, p: float, q: float) -> str:
             return "because"
 
     result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Own())
@@ -527,7 +527,7 @@ async def test_too_few_answers_are_named() -> None:
 
 async def test_a_users_verifier_that_raises_is_heard_as_it_is() -> None:
     class Broken(RuleVerifier):
-        def fires(self, p: float, q: float) -> bool:
+        def replaces(self, p: float, q: float) -> bool:
             raise ZeroDivisionError("mine")
 
     writer, asked = draft(), assistant()
@@ -676,7 +676,7 @@ async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
 
 def test_fuse_sync_is_refused_where_it_would_wait_for_itself() -> None:
     class Nested(RuleVerifier):
-        def fires(self, p: float, q: float) -> bool:
+        def replaces(self, p: float, q: float) -> bool:
             fuse_sync("Q:", draft=draft(), assistant=assistant())
             return True
 
@@ -738,7 +738,7 @@ async def test_the_whole_way_equals_the_reference(
         stop=[one.decode() for one in stop],
         draft_length=length,
     )
-    wanted = reference.fuse(b"a b", writer, asked, verifier.fires, unit=unit, max_tokens=limit, stop=stop)
+    wanted = reference.fuse(b"a b", writer, asked, verifier.replaces, unit=unit, max_tokens=limit, stop=stop)
     assert result.text == wanted.text.decode("utf-8", "backslashreplace")
     assert result.finish_reason == wanted.finish_reason
     assert result.replacements == wanted.replacements
@@ -1006,10 +1006,10 @@ async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
     asked = assistant(faults=[Fault(ServerError("gone", status=500))])
     now = 0.0
     async with Fusion(draft=draft(), assistant=asked, on_assistant_error="draft") as fusion:
-        fusion.endpoints.absences = Absences(lambda: now)
+        fusion.endpoints.breaker = CircuitBreaker(lambda: now)
         first, second = [await fusion.generate("Q:") for _ in range(2)]
         assert asked.requests == 1
-        now = REST_SECONDS
+        now = OPEN_SECONDS
         third, fourth = [await fusion.generate("Q:") for _ in range(2)]
     answers = (first, second, third, fourth)
     assert [result.text for result in answers] == [" The capital is Rome."] * 2 + [FUSED] * 2
@@ -1023,14 +1023,14 @@ async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
 
 def test_only_one_answer_tries_an_assistant_again() -> None:
     now = 0.0
-    absences, error = Absences(lambda: now), ConnectError("gone")
-    absences.failed(1, error)
-    now = REST_SECONDS - 1
-    assert absences.without() == {1: error}
-    now = REST_SECONDS
-    assert [absences.without() for _ in range(2)] == [{}, {1: error}]
-    absences.back(1)
-    assert absences.without() == {}
+    breaker, error = CircuitBreaker(lambda: now), ConnectError("gone")
+    breaker.failed(1, error)
+    now = OPEN_SECONDS - 1
+    assert breaker.left_out() == {1: error}
+    now = OPEN_SECONDS
+    assert [breaker.left_out() for _ in range(2)] == [{}, {1: error}]
+    breaker.answered(1)
+    assert breaker.left_out() == {}
 
 
 class Down(ScriptedProvider):
@@ -1056,15 +1056,15 @@ async def test_an_assistant_that_is_down_from_the_start_is_left_out_and_tried_ag
             await fusion.generate("Q:")
     gone.described = 0
     async with Fusion(**options, on_assistant_error="draft") as fusion:
-        fusion.endpoints.absences = Absences(lambda: now)
+        fusion.endpoints.breaker = CircuitBreaker(lambda: now)
         first = await fusion.generate("Q:")
         again = [result async for result in fusion.map(["Q:"] * 5)]
         await fusion.estimate("Q:")
         assert (gone.described, gone.requests) == (1, 0)
-        now = REST_SECONDS
+        now = OPEN_SECONDS
         again += [result async for result in fusion.map(["Q:"] * 5)]
         assert (gone.described, gone.requests) == (2, 0)
-        gone.error, now = None, 2 * REST_SECONDS
+        gone.error, now = None, 2 * OPEN_SECONDS
         back = [await fusion.generate("Q:") for _ in range(2)]
     assert {result.text for result in (first, *again)} == {" The capital is Rome."}
     assert [token.text for token in first.tokens if not token.verified] == [" Rome", "."]
@@ -1153,7 +1153,7 @@ async def test_the_whole_way_without_assistants_that_fail(
         b"a b",
         writer,
         asked,
-        verifier.fires,
+        verifier.replaces,
         unit=unit,
         max_tokens=limit,
         fails=lambda assistant, place, _: place >= places[assistant],

@@ -167,7 +167,7 @@ class Pending:
         judgement = judge(
             self.tokens,
             chain,
-            verifier.fires,
+            verifier.replaces,
             unit=unit,
             first=verdict.at,
             assistant=assistant,

@@ -213,7 +213,7 @@ class _Outcome:
         return (
             self.whole
             and _contests_no_more(other, self.pair)
-            and all(other.fires(p, q) == fired for p, q, fired in self.decisions)
+            and all(other.replaces(p, q) == fired for p, q, fired in self.decisions)
         )
 
 

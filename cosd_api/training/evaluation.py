@@ -158,7 +158,7 @@ def best_rule(
     places: Sequence[Place], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
     """The most accurate rule of the grid at these places; of several the one that `check_grid` has first."""
-    return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.fires).accuracy)
+    return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
 def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS) -> dict[str, Fit]:
@@ -166,8 +166,8 @@ def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUART
     return {
         ALWAYS_DRAFT: lambda _: lambda _p, _q: False,
         ALWAYS_ASSISTANT: lambda _: lambda _p, _q: True,
-        DEFAULT_RULE: lambda _: PAPER.fires,
-        TUNED_RULE: lambda places: best_rule(places, alphas, betas).fires,
+        DEFAULT_RULE: lambda _: PAPER.replaces,
+        TUNED_RULE: lambda places: best_rule(places, alphas, betas).replaces,
     }
 
 

@@ -107,7 +107,7 @@ class Growing:
         return Grown(self._nodes(places, depth, leaf), depth, leaf, comparison is not None)
 
     def _learner(self, depth: int, leaf: int) -> Fit:
-        return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).fires
+        return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
     def _nodes(self, places: Sequence[Place], depth: int, leaf: int) -> tuple[Node, ...]:
         """Of two trees that do equally well where they were grown, that which does not look at q.

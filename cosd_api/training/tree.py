@@ -115,7 +115,7 @@ def _compared(
 ) -> Comparison | None:
     # The tree's depth and leaf size are chosen anew for each fold, from what it is trained on.
     def grown(train: Sequence[Place]) -> Decide:
-        return growing.grow(train).tree.fires
+        return growing.grow(train).tree.replaces
 
     methods = {**baselines(alphas, betas), TREE: grown}
     return held_out(places, methods, folds=growing.folds, seed=growing.seed)

@@ -103,7 +103,7 @@ def _counts(places: Sequence[Place], pairs: Sequence[RuleVerifier]) -> NDArray[n
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
     with np.errstate(invalid="ignore"):  # 0 times a beta without end is no number, and nothing is above it
         for at, pair in enumerate(pairs):
-            fires = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.fires, at all places at once
+            fires = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.replaces, at all places at once
             counts[:, at] = np.bincount(row[fires == label], minlength=len(examples))
     counts[:, -1] = np.bincount(row)
     return counts

@@ -1,4 +1,4 @@
-"""Who decides: a verifier looks at two probabilities and says whose word stands."""
+"""Verifiers: whether an assistant's word replaces the draft's, from two probabilities."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["AgreementVerifier", "RuleVerifier", "TreeVerifier", "Verifier", "nee
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Decides one disagreement. Any object with these three methods will do; it must be a pure function.
+    """Decides one disagreement. Any object with these three methods will do; they must be pure functions.
 
     `p` is the draft's probability of its own tokens, `q` the assistant's of its own, both in [0, 1].
 
-    One that does not look at `q` may say so by a fourth member, `needs_q = False`: then it is asked too where an
-    assistant does not tell its probability, and gets NaN.
+    A verifier that ignores `q` may say so by a fourth member, `needs_q = False`: then it is also asked where an
+    assistant does not report its probability, and `q` is NaN.
     """
 
-    def fires(self, p: float, q: float) -> bool:
+    def replaces(self, p: float, q: float) -> bool:
         """Whether the assistant's word replaces the draft's."""
         ...
 
     def contestable(self, p: float) -> bool:
-        """Whether some `q` in [0, 1] would fire. Where it is False the assistant is never asked."""
+        """Whether some `q` in [0, 1] would replace. Where it is False the assistant is never asked."""
         ...
 
-    def words(self, p: float, q: float) -> str:
+    def explain(self, p: float, q: float) -> str:
         """The decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
         ...
 

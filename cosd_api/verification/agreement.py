@@ -1,4 +1,4 @@
-"""Verification by agreement alone, for assistants that tell no probabilities."""
+"""Verification by agreement alone, for assistants that report no probabilities."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from cosd_api.verification.rule import shortened
 class AgreementVerifier(BaseModel):
     """Replaces an unsure draft token by whatever the assistant says: `p < alpha`, where the two differ.
 
-    Equations (4) and (5) without (6), which compares the assistant's probability: for an assistant that tells none. It
-    takes the word of an assistant that is only guessing, too, so `RuleVerifier` is the better one wherever it can be
-    used. `AgreementVerifier(alpha=0.5)` is the default.
+    Equations (4) and (5) without (6), for an assistant that reports no probability to compare. It also takes the word
+    of an assistant that is only guessing, so prefer `RuleVerifier` wherever it can be used.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.
@@ -30,7 +29,7 @@ class AgreementVerifier(BaseModel):
     kind: Literal["agreement"] = "agreement"
     alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
 
-    def fires(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """Equation (5)."""
         return p < self.alpha
 
@@ -38,7 +37,7 @@ class AgreementVerifier(BaseModel):
         """The same: the assistant's probability changes nothing."""
         return p < self.alpha
 
-    def words(self, p: float, q: float) -> str:  # noqa: ARG002
+    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
         """The comparison as it came out, e.g. `"0.31 < 0.5"`."""
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)

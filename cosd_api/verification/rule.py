@@ -32,7 +32,7 @@ class RuleVerifier(BaseModel):
     def _without_bare_infinity(self, bound: float) -> float | str:
         return bound if math.isfinite(bound) else "Infinity"
 
-    def fires(self, p: float, q: float) -> bool:
+    def replaces(self, p: float, q: float) -> bool:
         """Equations (5) and (6)."""
         return p < self.alpha and q > self.beta * p
 
@@ -40,7 +40,7 @@ class RuleVerifier(BaseModel):
         """Exact: no assistant is surer than 1, so beyond `beta * p >= 1` nothing can fire."""
         return p < self.alpha and self.beta * p < 1
 
-    def words(self, p: float, q: float) -> str:
+    def explain(self, p: float, q: float) -> str:
         """The two comparisons as they came out."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = (repr(bound).removesuffix(".0") for bound in (self.alpha, self.beta))

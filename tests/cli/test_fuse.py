@@ -210,7 +210,7 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--alpha", "-1"], "greater than or equal to 0"),
         (["Q", "--beta", "nan"], "greater than or equal to 0"),
         (["Q", "--tree", "nowhere.json"], "No such file"),
-        (["Q", "--tree", __file__], "is no tree"),
+        (["Q", "--tree", __file__], "is not a tree"),
         (["Q", "--tree", __file__, "--beta", "1"], "one or the other"),
         (["Q", "--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
         (["Q", "--max-tokens", "0"], "max-tokens"),
@@ -248,7 +248,7 @@ def test_what_is_wrong_with_a_tree_is_said_in_our_words(scripted: Scripted, tmp_
     result = scripted("Q", "--tree", str(tmp_path / "t"))
     words = "".join(result.stderr.replace("│", "").split())
     assert result.exit_code == 2
-    assert "isnotree:node0:child0isnotoneofthenodesafterit" in words
+    assert "isnotatree:node0:child0isnotoneofthenodesafterit" in words
 
 
 def test_servers_are_required() -> None:

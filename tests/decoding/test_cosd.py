@@ -33,13 +33,13 @@ from scheduled import NONE, as_reference, check, choosers, expected, failures, t
 class Always:
     """A verifier that always replaces."""
 
-    def fires(self, p: float, q: float) -> bool:
+    def replaces(self, p: float, q: float) -> bool:
         return True
 
     def contestable(self, p: float) -> bool:
         return True
 
-    def words(self, p: float, q: float) -> str:
+    def explain(self, p: float, q: float) -> str:
         return "always"
 
 
@@ -96,7 +96,13 @@ def test_a_rule_that_never_fires_gives_the_drafts_own_text(
     task["verifier"] = never
     outcome = schedules.run(**task, choose=choose)
     alone = reference.fuse(
-        task["prompt"], task["draft"], [], never.fires, unit="token", max_tokens=task["max_tokens"], stop=task["stop"]
+        task["prompt"],
+        task["draft"],
+        [],
+        never.replaces,
+        unit="token",
+        max_tokens=task["max_tokens"],
+        stop=task["stop"],
     )
     assert outcome.text == alone.text
     assert outcome.asks == []

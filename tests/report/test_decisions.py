@@ -79,7 +79,7 @@ async def test_colours_and_what_would_steer_the_terminal() -> None:
 
 async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -> None:
     class Own(RuleVerifier):
-        def words(self, p: float, q: float) -> str:
+        def explain(self, p: float, q: float) -> str:
             return "\x1b[2J"
 
     text = await shown(verifier=Own())

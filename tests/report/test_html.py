@@ -312,7 +312,7 @@ def test_the_region_is_where_the_verifier_fires(
     shapes = region(verifier)
     assert shapes is not None
     assert all(0 <= x <= 1 and 0 <= y <= 1 for shape in shapes for x, y in shape)
-    assert any(within(shape, float32(p), float32(q)) for shape in shapes) == verifier.fires(p, q)
+    assert any(within(shape, float32(p), float32(q)) for shape in shapes) == verifier.replaces(p, q)
 
 
 def test_the_region_of_an_unknown_verifier_is_not_known() -> None:

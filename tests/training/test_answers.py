@@ -128,7 +128,7 @@ async def test_what_is_not_fused_would_have_come_out_the_same(
     )
     for alpha in alphas:
         for beta in betas:
-            fires = RuleVerifier(alpha=alpha, beta=beta).fires
+            fires = RuleVerifier(alpha=alpha, beta=beta).replaces
             wanted = [
                 reference.fuse(prompt.encode(), writer, asked, fires, unit=unit, max_tokens=limit, stop=stop)
                 for prompt in prompts

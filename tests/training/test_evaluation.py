@@ -62,22 +62,22 @@ def test_what_is_no_probability_is_refused(bad: float) -> None:
 
 def test_a_score_by_hand() -> None:
     places = [Place(0.1, 0.9, 1, 0), Place(0.2, 0.9, 0, 0), Place(0.9, 0.9, 0, 0), Place(0.8, 0.9, 0, 0)]
-    found = score([*places, Place(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier().fires)
+    found = score([*places, Place(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier().replaces)
     assert found.matrix == ((2, 1), (0, 1))
     assert (found.places, found.accuracy, found.balanced_accuracy) == (4, 3 / 4, (2 / 3 + 1) / 2)
     assert (found + found).matrix == ((4, 2), (0, 2))
-    assert score(places[1:], RuleVerifier().fires).balanced_accuracy == 2 / 3
-    assert math.isnan(score([], RuleVerifier().fires).accuracy)
-    assert math.isnan(score([], RuleVerifier().fires).balanced_accuracy)
+    assert score(places[1:], RuleVerifier().replaces).balanced_accuracy == 2 / 3
+    assert math.isnan(score([], RuleVerifier().replaces).accuracy)
+    assert math.isnan(score([], RuleVerifier().replaces).balanced_accuracy)
 
 
 @given(PLACES, st.floats(0, 1.2), st.floats(0, 2))
 def test_a_score_counts_every_place_once(places: list[Place], alpha: float, beta: float) -> None:
     rule = RuleVerifier(alpha=alpha, beta=beta)
-    found = score(places, rule.fires)
+    found = score(places, rule.replaces)
     counted = [place for place in places if not place.agreed]
     assert found.places == len(counted)
-    right = sum(rule.fires(place.p, place.q) == (place.label == 1) for place in counted)
+    right = sum(rule.replaces(place.p, place.q) == (place.label == 1) for place in counted)
     assert not counted or found.accuracy == right / len(counted)
 
 

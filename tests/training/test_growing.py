@@ -42,7 +42,7 @@ def test_prediction_is_scikit_learns(classifier: Any, points: list[tuple[float, 
     edges = [0.0, 1.0, *(near for threshold in thresholds for near in neighbours(threshold))]
     points = [*points, *((edge, rng.choice(edges)) for edge in edges), *((rng.choice(edges), edge) for edge in edges)]
     predicted = classifier.predict(np.array(points, dtype=np.float64)).tolist()
-    assert [int(tree.fires(p, q)) for p, q in points] == predicted
+    assert [int(tree.replaces(p, q)) for p, q in points] == predicted
 
 
 def test_equal_weights_are_resolved_as_scikit_learn_does() -> None:
@@ -104,8 +104,8 @@ def test_below_five_examples_the_depth_is_two() -> None:
 def test_class_weights_are_what_depth_is_chosen_by() -> None:
     few = [Place(0.1 + 0.01 * at, 0.5, 1 if at % 10 == 0 else 0, at) for at in range(60)]
     counted, balanced = Growing(class_weight=None).grow(few), Growing().grow(few)
-    assert all(not counted.tree.fires(place.p, place.q) for place in few)
-    assert any(balanced.tree.fires(place.p, place.q) for place in few)
+    assert all(not counted.tree.replaces(place.p, place.q) for place in few)
+    assert any(balanced.tree.replaces(place.p, place.q) for place in few)
 
 
 @pytest.mark.parametrize(

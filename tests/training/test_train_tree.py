@@ -58,8 +58,8 @@ def test_a_tree_is_trained_and_compared() -> None:
     assert training.comparison.scores[TREE].balanced_accuracy > 0.9
     assert training.comparison.scores[TUNED_RULE].balanced_accuracy < 0.8
     assert training.warnings == ()
-    assert training.tree.fires(0.5, 0.95)
-    assert not training.tree.fires(0.5, 0.5)
+    assert training.tree.replaces(0.5, 0.95)
+    assert not training.tree.replaces(0.5, 0.5)
     assert not training.tree.contestable(0.95)
     assert Training.model_validate_json(training.model_dump_json()) == training
 
@@ -149,8 +149,8 @@ def test_places_where_both_agree_train_only_where_that_is_wanted_and_never_count
     agreeing: list[Row] = [(0.15, 0.9, 0, True), (0.1, 0.95, 0, True), (0.2, 0.95, 0, True)] * 3
     data = samples(*[[*rows, *agreeing]] * 6)
     without, kept = train_tree(data, class_weight=None), train_tree(data, class_weight=None, keep_agreeing=True)
-    assert without.tree.fires(0.12, 0.93)
-    assert not kept.tree.fires(0.12, 0.93)
+    assert without.tree.replaces(0.12, 0.93)
+    assert not kept.tree.replaces(0.12, 0.93)
     assert without.counts == kept.counts
     assert without.comparison is not None
     assert kept.comparison is not None

@@ -79,7 +79,7 @@ def test_accuracy_is_the_share_of_labelled_samples_that_the_rule_decides_right(
     tuning = tune(samples(*examples), alphas=alphas, betas=betas, resamples=1)
     for alpha in alphas:
         for beta in betas:
-            fires = RuleVerifier(alpha=alpha, beta=beta).fires
+            fires = RuleVerifier(alpha=alpha, beta=beta).replaces
             right = sum(fires(p, q) == (label == 1) for p, q, label in labelled)
             assert tuning.accuracy[alpha][beta] == right / len(labelled)
     assert tuning.best_accuracy == max(max(row.values()) for row in tuning.accuracy.values())

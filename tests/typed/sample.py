@@ -154,13 +154,13 @@ async def what_can_go_wrong() -> float | None:
 class Careful:
     """A verifier of the user's own."""
 
-    def fires(self, p: float, q: float) -> bool:
+    def replaces(self, p: float, q: float) -> bool:
         return p < 0.3 and q > 0.9
 
     def contestable(self, p: float) -> bool:
         return p < 0.3
 
-    def words(self, p: float, q: float) -> str:
+    def explain(self, p: float, q: float) -> str:
         return f"{p} against {q}"
 
 

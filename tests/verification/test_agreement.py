@@ -19,14 +19,14 @@ PROBS = st.floats(0, 1)
 @given(st.floats(0, 4), PROBS, PROBS | st.just(math.nan))
 def test_only_the_drafts_probability_counts(alpha: float, p: float, q: float) -> None:
     verifier = AgreementVerifier(alpha=alpha)
-    assert verifier.fires(p, q) == verifier.contestable(p) == (p < alpha)
+    assert verifier.replaces(p, q) == verifier.contestable(p) == (p < alpha)
 
 
 @pytest.mark.parametrize(
     ("p", "words"), [(0.31, "0.31 < 0.5"), (0.4996, "0.4996 < 0.5"), (0.5, "0.5 >= 0.5"), (0.9998, "0.9998 >= 0.5")]
 )
 def test_the_words_are_true(p: float, words: str) -> None:
-    assert AgreementVerifier().words(p, math.nan) == words
+    assert AgreementVerifier().explain(p, math.nan) == words
 
 
 @pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"alpha": math.nan}, {"alpha": math.inf}, {"beta": 1}])
@@ -45,13 +45,13 @@ def test_there_and_back() -> None:
 
 def test_who_looks_at_the_assistants_probability() -> None:
     class Own:
-        def fires(self, p: float, q: float) -> bool:
+        def replaces(self, p: float, q: float) -> bool:
             return True
 
         def contestable(self, p: float) -> bool:
             return True
 
-        def words(self, p: float, q: float) -> str:
+        def explain(self, p: float, q: float) -> str:
             return ""
 
     class Blind(Own):

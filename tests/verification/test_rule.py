@@ -19,16 +19,16 @@ BOUNDS = st.one_of(st.floats(0, 4), st.just(math.inf))
 @given(BOUNDS, BOUNDS, PROBS, PROBS)
 def test_contestable_is_exact(alpha: float, beta: float, p: float, q: float) -> None:
     rule = RuleVerifier(alpha=alpha, beta=beta)
-    assert rule.contestable(p) == rule.fires(p, 1.0)  # the rule is monotonic in q
-    if rule.fires(p, q):
+    assert rule.contestable(p) == rule.replaces(p, 1.0)  # the rule is monotonic in q
+    if rule.replaces(p, q):
         assert rule.contestable(p)
 
 
 def test_both_comparisons_are_strict() -> None:
     rule = RuleVerifier(alpha=0.5, beta=0.5)
-    assert rule.fires(0.4, 0.21)
-    assert not rule.fires(0.5, 1)
-    assert not rule.fires(0.4, 0.2)
+    assert rule.replaces(0.4, 0.21)
+    assert not rule.replaces(0.5, 1)
+    assert not rule.replaces(0.4, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def test_both_comparisons_are_strict() -> None:
     ],
 )
 def test_the_words_are_true(p: float, q: float, words: str) -> None:
-    assert RuleVerifier().words(p, q) == words
+    assert RuleVerifier().explain(p, q) == words
 
 
 @given(BOUNDS, BOUNDS, PROBS, PROBS)
 def test_the_words_are_true_whatever_the_numbers(alpha: float, beta: float, p: float, q: float) -> None:
     rule = RuleVerifier(alpha=alpha, beta=beta)
-    first, _, second = rule.words(p, q).partition(" and ")
+    first, _, second = rule.explain(p, q).partition(" and ")
     mine, sign, bound = first.split(" ")
     assert (float(mine) < float(bound)) == (sign == "<") == (p < alpha)
     if second:
         theirs, sign, factor, _, again = second.split(" ")
         assert again == mine
-        assert (float(theirs) > float(factor) * float(mine)) == (sign == ">") == rule.fires(p, q)
+        assert (float(theirs) > float(factor) * float(mine)) == (sign == ">") == rule.replaces(p, q)
         assert (float(theirs) == 1) == (q == 1)
     assert (float(mine) == 1) == (p == 1)
 

@@ -1,4 +1,4 @@
-"""Prediction from the JSON form, the region where it may fire, and what is no tree. Trained ones: tests/training."""
+"""Prediction from the JSON form, the region where it may fire, and invalid trees. Trained ones: tests/training."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def naive(tree: TreeVerifier, p: float, q: float, index: int = 0) -> bool:
 
 @given(trees(), st.floats(0, 1), st.floats(0, 1))
 def test_fires_where_the_leaf_says_so(tree: TreeVerifier, p: float, q: float) -> None:
-    assert tree.fires(p, q) == naive(tree, p, q)
-    if tree.fires(p, q):
+    assert tree.replaces(p, q) == naive(tree, p, q)
+    if tree.replaces(p, q):
         assert tree.contestable(p)
 
 
@@ -42,7 +42,7 @@ def test_fires_where_the_leaf_says_so(tree: TreeVerifier, p: float, q: float) ->
 def test_contestable_means_that_some_q_fires(tree: TreeVerifier, p: float) -> None:
     edges = [node.threshold for node in tree.nodes if node.threshold is not None]
     candidates = [0.0, 1.0, *(near for edge in edges for near in neighbours(edge))]
-    assert tree.contestable(p) == any(tree.fires(p, q) for q in candidates)
+    assert tree.contestable(p) == any(tree.replaces(p, q) for q in candidates)
 
 
 def test_between_thresholds_without_a_32_bit_float_nothing_is_asked() -> None:
@@ -51,7 +51,7 @@ def test_between_thresholds_without_a_32_bit_float_nothing_is_asked() -> None:
     nodes[2] = question("q", float32(0.1), 3, 4)
     wider = TreeVerifier.model_validate({"nodes": nodes})
     assert wider.contestable(0.3)
-    assert wider.fires(0.3, 0.1)
+    assert wider.replaces(0.3, 0.1)
 
 
 @given(trees(), tasks(), choosers())
@@ -67,19 +67,19 @@ def test_a_fusion_asks_only_what_can_matter(tree: TreeVerifier, task: dict[str, 
 def test_thresholds_are_compared_as_32_bit_floats() -> None:
     tree = TreeVerifier.model_validate({"nodes": [question("p", 0.1, 1, 2), LEAF_1, LEAF_0]})
     assert float32(0.1) > 0.1
-    assert not tree.fires(0.1, 0.9)
+    assert not tree.replaces(0.1, 0.9)
 
 
 def test_words_are_the_path() -> None:
     tree = TreeVerifier.model_validate({"nodes": EXAMPLE})
-    assert tree.words(0.31, 0.72) == "p 0.31 <= 0.42, q 0.72 > 0.55: replace"
-    assert tree.words(0.9, 0.72) == "p 0.9 > 0.42: keep"
+    assert tree.explain(0.31, 0.72) == "p 0.31 <= 0.42, q 0.72 > 0.55: replace"
+    assert tree.explain(0.9, 0.72) == "p 0.9 > 0.42: keep"
 
 
 @given(trees(), st.floats(0, 1), st.floats(0, 1))
 def test_words_are_true(tree: TreeVerifier, p: float, q: float) -> None:
-    path, _, verdict = tree.words(p, q).rpartition(": ")
-    assert (verdict == "replace") == tree.fires(p, q)
+    path, _, verdict = tree.explain(p, q).rpartition(": ")
+    assert (verdict == "replace") == tree.replaces(p, q)
     for step in path.split(", ") if path != "always" else []:
         _, x, sign, threshold = step.split(" ")
         assert (float(x) <= float(threshold)) == (sign == "<=")
@@ -197,7 +197,7 @@ ASKS = question("p", 0.5, 1, 2)
 def test_a_file_that_is_no_tree_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "tree.json"
     path.write_bytes(data)
-    with pytest.raises(SettingError, match=rf"tree\.json is no tree: .*{words}") as caught:
+    with pytest.raises(SettingError, match=rf"tree\.json is not a tree: .*{words}") as caught:
         TreeVerifier.load(path)
     assert len(str(caught.value)) < 300 + len(str(path))
 
@@ -206,7 +206,7 @@ def test_the_file_that_the_documentation_shows() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     tree = TreeVerifier.model_validate_json(block)
-    assert tree.words(0.5, 0.9) == "p 0.5 <= 0.606, q 0.9 > 0.865: replace"
+    assert tree.explain(0.5, 0.9) == "p 0.5 <= 0.606, q 0.9 > 0.865: replace"
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_other_schemas_are_refused() -> None:
 )
 def test_words_do_not_round_what_they_compare(p: float, words: str) -> None:
     nodes = [{"feature": "p", "threshold": 0.7956138253, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
-    assert TreeVerifier.model_validate({"nodes": nodes}).words(p, 0.5) == words
+    assert TreeVerifier.model_validate({"nodes": nodes}).explain(p, 0.5) == words
 
 
 def test_the_outline_has_every_way() -> None:
