@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from cosd_api import Fusion, SettingError
 from cosd_providers import (
     ConnectError,
+    ContextLengthError,
     ModelChoiceError,
     Piece,
     ProbeReport,
@@ -926,3 +928,91 @@ async def test_one_tokenizer_on_two_kinds_of_server_is_judged_by_tokens(draft: s
         ]
         async with Fusion(draft=models[0], assistant=models[1]) as fusion:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
+
+
+class WholeAnswers(Server):
+    """Shows probabilities in whole answers, and none in streams: LiteLLM's `/v1/completions`."""
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        self.probs = "ignored" if json.loads(request.content or "{}").get("stream") else "yes"
+        return super().handle(request)
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+@pytest.mark.parametrize("dialect", ["openai", "vllm"])
+async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any, dialect: str) -> None:
+    report = await examined(WholeAnswers(Talker(), shape=shape), dialect=dialect)
+    assert (report["logprobs"].value, report["propose"].value) == (False, True)
+    assert report["logprobs"].seen == "whole answers have probabilities, streams do not"
+    assert not report.can_draft and "no probabilities" in report.draft_lacks[0]
+    assert report.can_assist and report.assistant_lacks == ()
+    assert "singles" in report.strategies
+    assert not any(word in str(report) for word in ("nothing to ask", "streamed logprobs  yes"))
+
+
+async def test_a_strategy_that_does_not_fit_the_context_is_not_used() -> None:
+    class Narrow(ScriptedProvider):
+        """Reads a whole text in one request only where it is short."""
+
+        strategies = ("echo", "singles")
+        strategy = "singles"
+
+        def with_strategy(self, strategy: str) -> Narrow:
+            view = copy(self)
+            view.strategy = strategy
+            return view
+
+        async def propose(self, *given: Any, **options: Any) -> list[Proposal | None]:
+            if self.strategy == "echo":
+                raise ContextLengthError("the text is too long", endpoint=self.name)
+            return await super().propose(*given, **options)
+
+    report = await probe(Narrow(Talker()))
+    ways = {way.name: way for way in report.ways}
+    assert (ways["echo"].proved, ways["echo"].wrong, ways["echo"].seen) == (False, False, "the text is too long")
+    assert report.can_assist and report.strategies == ("singles",)
+
+
+class Old(FakeVllm):
+    """At temperature 0 its probabilities are 1 and 0."""
+
+    version = "0.8.5"
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/version":
+            return httpx.Response(200, json={"version": self.version})
+        plain, body = self.model, json.loads(request.content or "{}")
+        self.model = Powered(plain, body.get("temperature") or 0)
+        try:
+            return super().handle(request)
+        finally:
+            self.model = plain
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.8.5", "update the server to 0.10 or newer, which has --logprobs-mode raw_logprobs"),
+        ("0.10.0", "--logprobs-mode raw_logprobs"),
+        ("0.32.0+cpu", "--logprobs-mode raw_logprobs"),
+    ],
+)
+async def test_flags_are_advised_that_the_version_has(version: str, words: str) -> None:
+    fake = Old(Talker())
+    fake.version = version
+    report = await examined(fake, "vllm")
+    assert report["probabilities"].value == "degenerate"
+    assert next(advice for advice in report.advice if "--logprobs-mode" in advice).startswith(words)
+
+
+async def test_a_server_that_does_not_say_how_it_was_started_is_probed() -> None:
+    class Silent(LlamaCpp):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            asked = [path for path, _ in self.requests].count("/v1/models")
+            if request.url.path == "/v1/models" and asked:
+                self.requests.append((request.url.path, None))
+                return httpx.Response(404, text="gone")
+            return super().handle(request)
+
+    report = await examined(Silent(Talker()), "llama.cpp")
+    assert report.can_draft and report.can_assist

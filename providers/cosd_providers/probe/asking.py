@@ -21,7 +21,7 @@ from cosd_providers.probe.lines import Line, Value
 from cosd_providers.scoring import TIES
 from cosd_providers.usage import Usage
 
-__all__ = ["DRAFTED", "PROMPT", "SENTENCE", "TOO_SHORT", "Inquiry", "reason"]
+__all__ = ["DRAFTED", "OURS", "PROMPT", "SENTENCE", "TOO_SHORT", "Inquiry", "reason"]
 
 SENTENCE = "The capital of France is Paris, and the capital of Spain is Madrid."
 """A text in which a model is sure at some places and unsure at others."""
@@ -37,7 +37,7 @@ TOO_SHORT = "the answer was too short"
 _DUMP = re.compile(r"\n|\{['\"]")
 """Where a server's message becomes a dump of data."""
 
-_OURS = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
+OURS = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
 """Failures that say nothing of what the server can do."""
 
 
@@ -53,7 +53,9 @@ class Inquiry:
         usage: what all of it has cost.
         lines: what was found.
         first: what the server said after `SENTENCE` less its last words, at temperature 0.
-        draft: a short draft.
+        draft: a short draft, streamed.
+        own: the model's own answer, at places of which it is asked as an assistant: the draft, or an answer in one
+            piece where a stream shows no probabilities.
         scored: how a given text is scored in one request, where that was asked.
         fastest: seconds of the fastest request for one token.
         settings: what the server tells of how it was started.
@@ -68,6 +70,7 @@ class Inquiry:
     lines: list[Line] = field(default_factory=list[Line])
     first: Said | None = None
     draft: list[Token] = field(default_factory=list[Token])
+    own: list[Token] = field(default_factory=list[Token])
     scored: Scoring | None = None
     fastest: float | None = None
     settings: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -106,7 +109,7 @@ class Inquiry:
         """
         try:
             await question(self)
-        except _OURS:
+        except OURS:
             raise
         except ProviderError as error:
             self.note(name, None, asked, reason(error))

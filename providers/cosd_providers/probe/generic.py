@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Any
 
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
@@ -64,7 +65,10 @@ async def draft(inquiry: Inquiry) -> None:
     """Whether a draft comes with probabilities, and goes on after a pause as it would have without."""
     asked = f"a draft of {DRAFTED} tokens, and one of half as many that is then gone on from"
     given = inquiry.prompt
-    await _find_draft(inquiry)
+    try:
+        await _find_draft(inquiry)
+    finally:
+        _streamed(inquiry)
     if not inquiry.draft:
         inquiry.note("draft", None, asked, TOO_SHORT)
         return
@@ -75,6 +79,16 @@ async def draft(inquiry: Inquiry) -> None:
     if inquiry.prompt != given:
         line = next(line for line in inquiry.lines if line.name == "draft")
         inquiry.note("draft", line.value, asked, f"{line.seen}; after a text of the probe's own, as {TOO_SHORT}")
+
+
+def _streamed(inquiry: Inquiry) -> None:
+    """Correct the line of probabilities, which was asked for without a stream, by what a stream shows."""
+    told = any(token.prob is not None for token in inquiry.draft)
+    asked = "one token with 5 alternatives, and a streamed draft"
+    if inquiry.value("logprobs") is True and not told and not inquiry.short:
+        inquiry.note("logprobs", False, asked, "whole answers have probabilities, streams do not")
+    elif inquiry.value("logprobs") is False and told:
+        inquiry.note("logprobs", True, asked, "streams have probabilities, whole answers do not")
 
 
 async def _find_draft(inquiry: Inquiry) -> None:
@@ -88,7 +102,7 @@ async def _find_draft(inquiry: Inquiry) -> None:
             inquiry.note("end", known, "the end of a draft", words)
         own = [token for token in tokens if not token.end]
         if len(own) > len(body):
-            body, inquiry.draft, inquiry.prompt = own, tokens, prompt
+            body, inquiry.draft, inquiry.own, inquiry.prompt = own, tokens, tokens, prompt
         if len(body) >= _LEAST:
             return
     inquiry.short = not body
@@ -157,15 +171,15 @@ def places(tokens: Sequence[Token]) -> list[tuple[int, Question]]:
 
 
 async def propose(inquiry: Inquiry) -> None:
-    """Whether the same model, asked as an assistant at places of its own draft, says the draft."""
-    asked = "what is proposed at places of the draft, held against the draft"
+    """Whether the same model, asked as an assistant at places of its own answer, says that answer."""
+    asked = "what is proposed at places of its own answer, held against that answer"
     if not inquiry.info.capabilities.probs:
         await _agreement(inquiry)
         return
-    if not inquiry.draft:
+    if not any(token.prob is not None for token in inquiry.own) and not await _write(inquiry, asked):
         return
-    text = b"".join(token.data for token in inquiry.draft)
-    questions = [question for _, question in places(inquiry.draft)]
+    text = b"".join(token.data for token in inquiry.own)
+    questions = [question for _, question in places(inquiry.own)]
     try:
         found = await inquiry.provider.propose(inquiry.prompt, text, questions, usage=inquiry.usage)
     except ProviderError as error:
@@ -177,6 +191,33 @@ async def propose(inquiry: Inquiry) -> None:
     inquiry.note("propose", right, asked, seen)
 
 
+async def _write(inquiry: Inquiry, asked: str) -> bool:
+    """Have the model write an answer in one piece, to be asked about; False where it shows none, which is noted."""
+    if inquiry.wire is None or inquiry.short:
+        inquiry.note("propose", None, asked, TOO_SHORT if inquiry.short else "without a draft it has no own text")
+        return False
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        [said] = await inquiry.ask([prompt], limit=DRAFTED)
+        told = takewhile(lambda position: not position.pick.open, said.positions)
+        tokens = [position.pick.token for position in told]
+        if len(tokens) > len(inquiry.own):
+            inquiry.own, inquiry.prompt = tokens, prompt
+        if len(tokens) >= _LEAST:
+            break
+    if not any(token.prob is not None for token in inquiry.own):
+        inquiry.note("propose", None, asked, "neither a stream nor a whole answer shows its probabilities")
+        inquiry.own = []
+    return bool(inquiry.own)
+
+
+async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
+    """The token that the model writes after the prompt and a text."""
+    if inquiry.draft or inquiry.wire is None:
+        return (await drafted(inquiry.provider, inquiry.prompt, text, 1, inquiry.usage))[0]
+    [said] = await inquiry.ask([inquiry.prompt + text.decode("utf-8", "ignore")])
+    return [position.pick.token for position in said.positions]
+
+
 async def judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
     """Whether what is proposed at `places` of the draft is what the model says there.
 
@@ -184,15 +225,15 @@ async def judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bo
     there begins with.
     """
     same, other, wrong = 0, 0, list[int]()
-    for (at, question), proposal in zip(places(inquiry.draft), found, strict=True):
+    for (at, question), proposal in zip(places(inquiry.own), found, strict=True):
         if proposal is None:
             continue
-        if differs(inquiry.draft[at : at + 1], proposal.tokens[:1]) is None:
+        if differs(inquiry.own[at : at + 1], proposal.tokens[:1]) is None:
             same += 1
             continue
-        text = b"".join(token.data for token in inquiry.draft)[: question.start]
-        fresh, _ = await drafted(inquiry.provider, inquiry.prompt, text, 1, inquiry.usage)
-        if _trimmed(inquiry.draft[at : at + 1], proposal.tokens[:1]):
+        text = b"".join(token.data for token in inquiry.own)[: question.start]
+        fresh = await _next(inquiry, text)
+        if _trimmed(inquiry.own[at : at + 1], proposal.tokens[:1]):
             wrong.append(at)
         elif differs(fresh, proposal.tokens[:1]) is None:
             other += 1
@@ -262,6 +303,6 @@ GENERIC = (
     ("tokenizer", "the tokens of a text", tokenizer),
     ("draft", "a short draft, and one that is gone on from", draft),
     ("score", "the draft's text to be scored", score),
-    ("propose", "what is proposed at places of the draft", propose),
+    ("propose", "what is proposed at places of its own answer", propose),
 )
 """The questions, in order: the line, what is asked, and how."""

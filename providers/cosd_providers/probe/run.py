@@ -9,9 +9,9 @@ from typing import Any
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.findings import Wire
-from cosd_providers.probe.asking import DRAFTED, PROMPT, TOO_SHORT, Inquiry, reason
+from cosd_providers.probe.asking import DRAFTED, OURS, PROMPT, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.chat import CHAT
 from cosd_providers.probe.generic import GENERIC
 from cosd_providers.probe.lines import Line, Spent
@@ -96,7 +96,7 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     wire: Wire | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, wire, prompt)
     if wire is not None:
-        inquiry.settings = await wire.settings()
+        inquiry.settings = await _settings(wire)
     _told(inquiry)
     for name, asked, question in GENERIC[:1]:
         await inquiry.examine(name, asked, question)
@@ -124,7 +124,7 @@ async def _report(inquiry: Inquiry, began: float) -> ProbeReport:
     digest = sha256(repr(ids).encode()).hexdigest() if ids else None
     engine, options = _connected(inquiry.provider)
     right = next((way.name for way in found if way.proved), None)
-    if right is not None and any(way.wrong for way in found):
+    if right is not None and (any(way.wrong for way in found) or inquiry.value("propose") is False):
         options["strategy"] = right
     keep: Any = getattr(inquiry.provider, "snapshot", None)
     usage = inquiry.usage
@@ -168,6 +168,16 @@ def _refused(provider: Provider, error: UnsupportedError, began: float) -> Probe
         advice=(error.hint,) if error.hint else (),
         spent=Spent(requests=getattr(provider, "sent", 0), seconds=round(time.monotonic() - began, 3)),
     )
+
+
+async def _settings(wire: Wire) -> dict[str, int]:
+    """How the server was started; empty where it does not say."""
+    try:
+        return await wire.settings()
+    except OURS:
+        raise
+    except ProviderError:
+        return {}
 
 
 def _told(inquiry: Inquiry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cosd_providers.probe.asking import Inquiry
@@ -46,7 +47,7 @@ def advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     lacks = {
         "cache told": value("cache") is None,
         "cache": value("cache") is False,
-        "raw": value("probabilities") in ("changed", "scaled", "degenerate"),
+        "raw": value("probabilities") in ("changed", "degenerate"),
         "depth": isinstance(depth, int) and depth < TIES,
         "scoring": not inquiry.info.capabilities.score,
         "tokenizer": value("tokenizer") is False,
@@ -58,7 +59,16 @@ def advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     wrong = [way.name for way in found if way.wrong]
     words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it says something else"] if right and wrong else []
     rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
-    return [*words, *(row for lack, row in rows if lacks[lack])]
+    return [*words, *(_for_version(row, inquiry.info.build) for lack, row in rows if lacks[lack])]
+
+
+def _for_version(words: str, version: str | None) -> str:
+    """The advice, behind an update for a server that is too old for the flag."""
+    since = _SINCE.get(words.partition(" ")[0])
+    found = re.match(r"v?(\d+)\.(\d+)", version or "")
+    if since is None or found is None or (int(found[1]), int(found[2])) >= since:
+        return words
+    return f"update the server to {'.'.join(map(str, since))} or newer, which has {words}"
 
 
 _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
@@ -78,3 +88,6 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
 """What helps against what is lacking, by the server's kind; "" is for all."""
+
+_SINCE = {"--logprobs-mode": (0, 10)}
+"""The first version with a flag, where older ones are still in use."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cosd_providers.contract import Proposal, Provider, Token
-from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
-from cosd_providers.probe.asking import Inquiry, reason
+from cosd_providers.errors import ProviderError
+from cosd_providers.probe.asking import OURS, Inquiry, reason
 from cosd_providers.probe.generic import judged, places, same_prob
 from cosd_providers.probe.lines import Way
 from cosd_providers.probe.words import EXAMPLE
@@ -33,7 +33,7 @@ def offered(provider: Provider) -> Sequence[Strategy]:
 
 async def ways(inquiry: Inquiry) -> list[Way]:
     """Each strategy with what came of it, the proved ones first. The first that is proved is the others' measure."""
-    if not inquiry.draft:
+    if not inquiry.own:
         return []
     found: list[Way] = []
     if not offered(inquiry.provider):
@@ -49,7 +49,9 @@ async def ways(inquiry: Inquiry) -> list[Way]:
             if proved and (other := _otherwise(name, usage)):
                 proved, seen = False, other
             model = said if model is None and proved else model
-        except (UnsupportedError, InvalidRequestError, ResponseError) as error:
+        except OURS:
+            raise
+        except ProviderError as error:
             proved, wrong, seen = False, False, reason(error)
         inquiry.usage.requests += usage.requests
         inquiry.usage.bill(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
@@ -66,8 +68,8 @@ async def _asked(inquiry: Inquiry, name: Strategy, usage: Usage) -> list[Proposa
     """What is proposed at places of the draft, by one strategy alone."""
     asked: Any = inquiry.provider
     provider: Provider = asked.with_strategy(name)
-    text = b"".join(token.data for token in inquiry.draft)
-    questions = [question for _, question in places(inquiry.draft)]
+    text = b"".join(token.data for token in inquiry.own)
+    questions = [question for _, question in places(inquiry.own)]
     return await provider.propose(inquiry.prompt, text, questions, usage=usage)
 
 
