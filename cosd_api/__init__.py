@@ -18,10 +18,9 @@ from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
 from cosd_api.training.answers import AnswerTuning, tune_answers
 from cosd_api.training.collect import collect
-from cosd_api.training.examples import Example, Sample
-from cosd_api.training.samples import Samples
-from cosd_api.training.trained import Training
-from cosd_api.training.tree import train_tree
+from cosd_api.training.dataset import Example, Sample, Samples
+from cosd_api.training.fit import train_tree
+from cosd_api.training.report import Training
 from cosd_api.training.tuning import RuleTuning, tune
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__

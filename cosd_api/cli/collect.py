@@ -20,8 +20,7 @@ from cosd_api.cli.options import (
 )
 from cosd_api.report.terminal import visible
 from cosd_api.training.collect import OnError, collect
-from cosd_api.training.examples import read_examples
-from cosd_api.training.samples import Samples
+from cosd_api.training.dataset import Samples, read_examples
 
 __all__ = ["run_collect"]
 

@@ -15,9 +15,8 @@ from rich.progress import Progress
 from cosd_api.cli.guard import say
 from cosd_api.cli.options import check_writable
 from cosd_api.training.collect import collect
-from cosd_api.training.examples import Example, read_examples
-from cosd_api.training.kept import holds_samples
-from cosd_api.training.samples import Samples
+from cosd_api.training.dataset import Example, Samples, read_examples
+from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ContextLengthError, ProviderError
 
@@ -55,7 +54,7 @@ async def samples_of(
     if keep is not None:
         check_writable(keep, "--samples")
     try:
-        found = Samples.load(data) if holds_samples(data) else read_examples(data)
+        found = Samples.load(data) if file_kind(data) == SAMPLES else read_examples(data)
     except OSError as error:
         raise typer.BadParameter(f"{data}: {error.strerror}", param_hint="DATA") from error
     samples = found if isinstance(found, Samples) else await _collected(data, found, draft, assistants, keep)

@@ -13,8 +13,7 @@ from cosd_api.cli.data import Data, KeptSamples, MaybeAssistantUrls, MaybeDraftU
 from cosd_api.cli.guard import guarded, say
 from cosd_api.cli.options import AssistantModels, DraftModel, all_connected, check_writable, connected
 from cosd_api.report.terminal import visible
-from cosd_api.training.growing import DEEPEST, check_sklearn
-from cosd_api.training.tree import train_tree
+from cosd_api.training.fit import DEEPEST, check_sklearn, train_tree
 
 __all__ = ["run_train_tree"]
 

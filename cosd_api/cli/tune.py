@@ -25,9 +25,9 @@ from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour
 from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.training.answers import tune_answers
-from cosd_api.training.grid import QUARTERS, check_grid
-from cosd_api.training.growing import COMPARING, check_sklearn
-from cosd_api.training.tuned import Tuned
+from cosd_api.training.evaluation import QUARTERS, check_grid
+from cosd_api.training.fit import COMPARING, check_sklearn
+from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
 
 __all__ = ["run_tune"]
@@ -81,7 +81,7 @@ def run_tune(
 
         async def work() -> None:
             found = await samples_of(data, writer, others, samples)
-            results: list[Tuned] = [tune(found, alphas=alphas, betas=betas, folds=folds, seed=seed)]
+            results: list[GridTuning] = [tune(found, alphas=alphas, betas=betas, folds=folds, seed=seed)]
             _show(results[0])
             if answers and writer is not None:
                 with progress("fusing") as shown:
@@ -108,16 +108,16 @@ def run_tune(
             anyio.run(work)
 
 
-def _show(tuned: Tuned) -> None:
+def _show(tuned: GridTuning) -> None:
     """Its report without the recommendation, with colours in the map; and what speaks against it."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(heatmap(tuned.panel, colour=has_colour(console)))
-    print(f"\n{tuned.told()}\n", flush=True)
+    print(f"\n{tuned.findings()}\n", flush=True)
     for warning in tuned.warnings:
         say(f"note: {warning}")
 
 
-def _recommend(tuned: Tuned) -> None:
+def _recommend(tuned: GridTuning) -> None:
     print(tuned.advice())
     if tuned.recommended == tuned.best:
         alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # every digit

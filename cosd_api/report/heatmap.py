@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from cosd_api.errors import SettingError
-from cosd_api.training.panel import Heatmap, percent
+from cosd_api.training.report import Heatmap, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,1 +1,1 @@
-"""Trees and thresholds from data: samples of what two models would write, a tree trained on them, thresholds tuned."""
+"""Trees and thresholds from data: decision samples of two models, a tree trained on them, and tuned thresholds."""

@@ -15,10 +15,12 @@ from cosd_api.endpoints import Endpoints
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
 from cosd_api.settings import DEFAULT_MAX_TOKENS, Prompt, check_count, check_unit, refuse
-from cosd_api.training.examples import Example, checked_examples
-from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, check_numpy, chosen, gridded
-from cosd_api.training.wording import counted
+from cosd_api.training.dataset import Example, check_examples
+from cosd_api.training.evaluation import PAPER, QUARTERS, check_grid
+from cosd_api.training.report import GridTuning
+from cosd_api.training.tuning import by_grid, check_numpy, grid_tuning
 from cosd_api.verification import RuleVerifier
+from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 from cosd_providers.messages import OnSpecialTokens
 
@@ -33,34 +35,34 @@ _Pair = tuple[float, float]
 """Alpha and beta."""
 
 
-class AnswerTuning(Tuned):
-    """How many fused answers are right, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
+class AnswerTuning(GridTuning):
+    """Accuracy of fused answers, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the part of the answers that are right, and `examples` all that were asked.
+    `accuracy` is the share of right answers, and `examples` counts all that were asked.
 
     Attributes:
-        acceptance_rate: by alpha, then by beta: draft tokens kept / (kept + replaced), over all answers. The more is
-            replaced, the slower the answers are.
-        fused: answers that were fused. The others are known from these: where another pair decides at every place as
-            one before it did, and is contested at no other place, the answer is the same.
+        acceptance_rate: by alpha, then by beta: draft tokens kept / (kept + replaced), over all answers. More
+            replacements make answers slower.
+        fused: number of answers that were fused. The others follow from these: where another pair decides every place
+            as an earlier one did, and contests no further place, its answer is the same.
     """
 
-    counts_what: ClassVar[str] = "answers"
+    measured: ClassVar[str] = "answers"
 
     acceptance_rate: dict[float, dict[float, float]]
     fused: int
 
     def _about_best(self) -> str:
         kept = self.acceptance_rate[self.best.alpha][self.best.beta]
-        right = f"With it {self.best_accuracy:.1%} of {counted(self.examples, 'answer')} are right{self._in_words()}"
+        answers = counted(self.examples, "answer")
+        right = f"With it {self.best_accuracy:.1%} of {answers} are right{self._interval_in_words()}"
         return f"{super()._about_best()} {right}, and {kept:.0%} of the draft's tokens are kept."
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Whether an answer holds the example's target as whole words; without one, whether it is the reference answer.
+    """Whether a text contains the example's target as whole words or, without target, equals the reference answer.
 
-    Upper and lower case count, how much white space there is does not. Behind a reference that does not end there
-    (`ends` False) anything may follow.
+    Case matters, the amount of white space does not. If the example's `ends` is False, more text may follow.
     """
     wanted, found = (
         " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
@@ -88,41 +90,41 @@ async def tune_answers(
     seed: int = 0,
     **refused: Never,
 ) -> AnswerTuning:
-    """How many answers are right with every pair of alpha and beta, and with the paper's; and which pair to use.
+    """Count the right answers with every pair of alpha and beta, and with the paper's; recommend a pair.
 
-    It takes up to `len(alphas) * len(betas) + 1` answers to every example, as a rule a good deal fewer (`fused`).
-    Answers are checked as they come, in the order of the examples. The first error ends it, as in `Fusion.map`.
+    Each example takes up to `len(alphas) * len(betas) + 1` answers, usually far fewer (`fused`). Answers are checked as
+    they arrive, in the order of the examples. The first error ends the run, as in `Fusion.map`.
 
     Args:
         examples: `Example`, or dictionaries with its fields.
-        draft: URL of a server, or a provider; it stays open from the first answer to the last.
+        draft: URL of a server, or a provider, which stays open throughout.
         assistant: the same, or several of them.
-        alphas: to be tried; by default those of the paper's Figure 2.
+        alphas: values to try; by default those of the paper's Figure 2.
         betas: likewise.
-        right: whether an answer to an example is right; by default `is_right`, which looks for the example's target.
-        max_tokens: of an answer, as in `Fusion.stream`.
+        right: whether a text is a right answer to an example; by default `is_right`, which looks for the target.
+        max_tokens: limit for each answer, as in `Fusion.stream`.
         stop: strings; an answer ends before the first one.
-        unit: what is judged together; by default found by comparing the tokenizers.
+        unit: the unit that is judged; by default found by comparing the tokenizers.
         on_special_tokens: as in `Fusion`.
-        concurrency: answers under way at once.
-        progress: is told how many answers of how many are known: at first, and as they come.
-        resamples: of the bootstrap over examples, which gives the intervals.
-        seed: of the resamples.
+        concurrency: number of answers at the same time.
+        progress: called with the number of known answers and their total, at first and as they come.
+        resamples: number of bootstrap resamples, which give the intervals.
+        seed: seed of the resamples.
 
     Raises:
-        SettingError: an argument is none, or NumPy is missing.
-        ProviderError: a server failed; its `partial` is what there is of that answer.
+        SettingError: an argument is invalid, or NumPy is missing.
+        ProviderError: a server failed; its `partial` is the answer so far.
     """
     refuse(refused, tune_answers)
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)
     check_numpy()
-    asked = [*checked_examples(examples).values()]
+    asked = [*check_examples(examples).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
-    asking = _Asking(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
+    answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
-    # Those that could put a word in the most places come first: what they decided tells most of the others.
+    # Pairs that can replace in the most places come first: their decisions determine most of the other answers.
     wanted = sorted(pairs if PAPER in pairs else [*pairs, PAPER], key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
@@ -131,21 +133,21 @@ async def tune_answers(
             done = (number + 1) * len(asked) - len(missing)
             if progress is not None:
                 progress(done, len(asked) * len(wanted))
-            async with aclosing(asking.answers(pair, [asked[at].prompt for at in missing])) as answers:
+            async with aclosing(answering.answers(pair, [asked[at].prompt for at in missing])) as answers:
                 for at in missing:
                     result = await anext(answers)
                     known[at][_key(pair)] = _Outcome.of(result, pair, right=bool(judge(asked[at], result.text)))
                     done, fused = done + 1, fused + 1
                     if progress is not None:
                         progress(done, len(asked) * len(wanted))
-    tuned = chosen(pairs, _counts(known, [*pairs, PAPER]), resamples, seed)
-    rates = gridded(pairs, [_acceptance([outcomes[_key(pair)] for outcomes in known]) for pair in pairs])
+    tuned = grid_tuning(pairs, _counts(known, [*pairs, PAPER]), resamples, seed)
+    rates = by_grid(pairs, [_acceptance([outcomes[_key(pair)] for outcomes in known]) for pair in pairs])
     return AnswerTuning(**dict(tuned), acceptance_rate=rates, fused=fused)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """How answers are fused; see `tune_answers`."""
+class _Answering:
+    """Servers and settings for fused answers; see `tune_answers`."""
 
     servers: Endpoints
     unit: Unit | None
@@ -155,7 +157,7 @@ class _Asking:
     stop: str | Sequence[str] | None
 
     async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """In the order of the prompts, with a fusion of its own over the same servers."""
+        """Answers in the order of the prompts, from a fusion of their own over the same servers."""
         fusion = Fusion(
             draft=self.servers.draft,
             assistant=self.servers.assistants,
@@ -171,16 +173,16 @@ class _Asking:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What is kept of an answer.
+    """Summary of one answer.
 
     Attributes:
-        pair: what decided.
-        right: whether it is right.
-        kept: draft tokens in it.
-        replaced: draft tokens in whose place an assistant's word stands.
-        decisions: of every place that was judged the two probabilities, and whether the assistant's word was put there.
-        whole: whether these are all that mattered. A stop string may hide some; and where one assistant's word stands,
-            what another might have said behind it.
+        pair: the rule that decided.
+        right: whether the answer is right.
+        kept: number of draft tokens in it.
+        replaced: number of draft tokens that were replaced.
+        decisions: the two probabilities of every judged place, and whether the assistant's word replaced the draft's.
+        whole: whether these are all decisions that mattered. A stop string may hide some. With several assistants, the
+            replacement by one hides what another might have written after it.
     """
 
     pair: RuleVerifier
@@ -192,7 +194,7 @@ class _Outcome:
 
     @classmethod
     def of(cls, result: FusionResult, pair: RuleVerifier, *, right: bool) -> _Outcome:
-        """Of an answer that was fused with `pair`."""
+        """Summary of an answer that was fused with `pair`."""
         decisions = frozenset(
             (one.draft_prob, one.prob, one.fired)
             for token in result.tokens
@@ -207,8 +209,8 @@ class _Outcome:
     def holds_with(self, other: RuleVerifier) -> bool:
         """Whether the answer is provably the same when `other` decides.
 
-        `other` contests no place that `pair` did not, so that no more is asked about; and where an assistant differed,
-        it decides alike. So the text takes the same way, place by place.
+        `other` contests only places that `pair` contested, so nothing more is asked, and decides alike wherever an
+        assistant differed. So the text is the same, place by place.
         """
         return (
             self.whole
@@ -218,10 +220,7 @@ class _Outcome:
 
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
-    """Whether every probability of the draft that `other` contests is one that `pair` contests.
-
-    Each contests all of them up to a bound.
-    """
+    """Whether `pair` contests every draft probability that `other` contests. Each contests all up to a bound."""
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 
@@ -231,7 +230,7 @@ def _key(pair: RuleVerifier) -> _Pair:
 
 
 def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
-    """The examples whose answer with this pair is not known; where an earlier one tells it, it is entered."""
+    """The examples whose answer with this pair is unknown. Answers that follow from earlier ones are entered."""
     missing: list[int] = []
     for at, outcomes in enumerate(known):
         same = next((one for one in outcomes.values() if one.holds_with(pair)), None)
@@ -243,7 +242,7 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
 
 
 def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """What `chosen` takes: of every example whether each pair's answer is right, out of one."""
+    """The counts for `grid_tuning`: for each example whether each pair's answer is right, of one."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)

@@ -15,11 +15,18 @@ from cosd_api.endpoints import Endpoints, Learned
 from cosd_api.errors import SettingError
 from cosd_api.records import EndpointUsage
 from cosd_api.settings import check_choice, check_count
-from cosd_api.training.data import Appender, Lines
-from cosd_api.training.examples import Example, ExampleSamples, checked_examples
-from cosd_api.training.forcing import Forcing
-from cosd_api.training.kept import Header, Kept, line_of
-from cosd_api.training.samples import Failure, Samples
+from cosd_api.training.dataset import (
+    Example,
+    ExampleSamples,
+    Failure,
+    Header,
+    Samples,
+    SamplesFile,
+    check_examples,
+    samples_line,
+)
+from cosd_api.training.json_lines import Appender, Lines
+from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Proposal, Provider
 from cosd_providers.errors import ProviderError, UnsupportedError
@@ -29,9 +36,9 @@ from cosd_providers.usage import Usage
 __all__ = ["OnError", "Progress", "collect"]
 
 OnError = Literal["raise", "skip"]
-"""What an example does that could not be asked about: end the run, or be left out and told of."""
+"""After an endpoint's error, end the run or leave the example out."""
 Progress = Callable[[int, int], None]
-"""Is told how many of how many examples are done."""
+"""Called with the number of examples done and their total."""
 
 
 async def collect(
@@ -45,91 +52,83 @@ async def collect(
     on_error: OnError = "raise",
     on_special_tokens: OnSpecialTokens = "warn",
 ) -> Samples:
-    """Holds both models to reference answers, and says where they differ and who was right (section 3.2).
+    """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
-    Each example takes one scoring request to each endpoint: what would it write at every boundary of its own encoding
-    of the answer? Where the tokenizers differ, the assistant is asked a second time, about the places inside of its own
-    tokens from which it would have to go on (`cosd_api.training.forcing`). A few things take more: a token that is part
-    of a character, a chat template that writes the white space before an answer, and a server that neither scores a
-    text nor takes several at once, such as Ollama: that is a request for each token of the answer. `Samples.usage`
-    says what was sent.
+    Each example takes one scoring request to each endpoint, for the model's next token at every boundary of its own
+    encoding of the answer. With different tokenizers the assistant gets a second request, for the draft's boundaries
+    inside its own tokens. Some cases take more: a token that is part of a character, a chat template that writes the
+    white space before an answer, and a server such as Ollama that neither scores texts nor takes several at once, which
+    needs a request for each token of the answer. `Samples.usage` reports the requests.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. One that is there twice is asked about once.
+        examples: `Example`, or dictionaries with its fields. Duplicates are asked about once.
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same; one alone, since a tree decides between two models.
-        path: a file of JSON lines that keeps the samples. It gets each example's line as soon as it is done. What it
-            holds already is not asked about again, so that a run that was interrupted goes on where it was. A last line
-            that a crash has cut is taken away.
-        concurrency: examples under way at once.
-        progress: is told how many of how many examples are done: at first, and after each.
-        on_error: an endpoint's error ends the run (`"raise"`), or only leaves its example out (`"skip"`; it is among
-            `Samples.failed`, and is asked about again by the next run). Either way what was done is in the file.
-        on_special_tokens: as of `Fusion`.
+        assistant: the same; exactly one, since a verifier decides between two models.
+        path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that the file
+            has already are not asked about again, so an interrupted run resumes. A last line cut by a crash is removed.
+        concurrency: number of examples asked about at the same time.
+        progress: called with the number of examples done and their total, at first and after each.
+        on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: it is listed in
+            `Samples.failed`, and the next run asks about it again. Finished examples are in the file either way.
+        on_special_tokens: as in `Fusion`.
 
     Returns:
-        The samples of the examples that were given, in their order.
+        The samples of the given examples, in their order.
 
     Raises:
-        SettingError: there are no examples, or one is none; more than one assistant; a file that is of something else,
-            of other models or broken, none of which is touched.
-        UnsupportedError: an endpoint cannot be asked so; found before the first example.
-        ProviderError: an endpoint failed; a note with it (`__notes__`) says at which example.
+        SettingError: there are no examples or one is invalid; there are several assistants; the file is broken or holds
+            something else or samples of other models. The file is not changed.
+        UnsupportedError: an endpoint lacks what samples need; raised before the first example.
+        ProviderError: an endpoint failed; a note on it (`__notes__`) names the example.
         OSError: the file cannot be read or written.
     """
-    wanted = checked_examples(examples)
+    wanted = check_examples(examples)
     check_count("concurrency", concurrency)
     check_choice("on_error", on_error, OnError)
     check_choice("on_special_tokens", on_special_tokens, OnSpecialTokens)
     several = assistant if isinstance(assistant, Sequence) and not isinstance(assistant, str) else [assistant]
     if len(several) > 1:
-        words = f"samples are of two models, and there are {len(several)} assistants"
-        raise SettingError(f"{words}: collect for each of them, in a file of its own")
+        words = f"samples compare two models, but there are {len(several)} assistants"
+        raise SettingError(f"{words}: collect for each assistant, in a file of its own")
     endpoints, file = Endpoints(draft, assistant), None if path is None else Path(path)
-    kept = _read(file)
+    kept = SamplesFile.read(file) if file is not None and file.exists() else Lines()
     async with endpoints:
-        learned = await _learned(endpoints)
+        learned = await _discover(endpoints)
         header = Header(draft=learned.draft, assistant=learned.assistants[0], unit=learned.unit)
         run = _Run(endpoints, learned, on_special_tokens, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
-                run.write = _opened(stack, file, kept, header)
-            await run.ask(wanted, kept.examples if isinstance(kept, Kept) else (), concurrency, progress)
+                run.write = _open(stack, file, kept, header)
+            await run.ask(wanted, kept.examples if isinstance(kept, SamplesFile) else (), concurrency, progress)
     return run.samples([*wanted.values()], header)
 
 
-def _read(file: Path | None) -> Kept | Lines:
-    return Kept.read(file) if file is not None and file.exists() else Lines()
-
-
-def _opened(stack: ExitStack, file: Path, kept: Kept | Lines, header: Header) -> Callable[[ExampleSamples], None]:
-    """Opens the file for the rest; what is returned appends an example to it."""
-    lines = kept
-    if isinstance(kept, Kept):
-        kept.header.check_pair(header, file)
-        lines = kept.lines
-    assert isinstance(lines, Lines)
-    appender = stack.enter_context(Appender(file, lines))
-    if lines is kept:
+def _open(stack: ExitStack, file: Path, kept: SamplesFile | Lines, header: Header) -> Callable[[ExampleSamples], None]:
+    """Open the file; the function returned appends an example to it."""
+    if isinstance(kept, SamplesFile):
+        kept.header.check_same_pair(header, file)
+        appender = stack.enter_context(Appender(file, kept.lines))
+    else:
+        appender = stack.enter_context(Appender(file, kept))
         appender.write(header.model_dump_json())
-    return lambda one: appender.write(line_of(one))
+    return lambda one: appender.write(samples_line(one))
 
 
-async def _learned(endpoints: Endpoints) -> Learned:
-    """What the servers are.
+async def _discover(endpoints: Endpoints) -> Learned:
+    """The facts about both servers.
 
     Raises:
-        UnsupportedError: one of them cannot be asked what samples are made of.
+        UnsupportedError: a server gives no probabilities or no token boundaries.
     """
     everybody = [("draft", endpoints.draft), ("assistant", endpoints.assistants[0])]
     for name, info in [(name, await provider.describe()) for name, provider in everybody]:
         able = info.capabilities
         if not able.probs:
-            words = f"the {name} does not tell the probabilities of its tokens, and samples are made of them"
-            hint = "Serve the model where they are told, by llama.cpp or vLLM for example."
+            words = f"the {name} reports no probabilities of its tokens, which samples need"
+            hint = "Serve the model with a server that does, such as llama.cpp or vLLM."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if not (able.tokenize or able.score):
-            words = f"the {name}'s server neither encodes a text nor scores one: where its tokens end is not known"
+            words = f"the {name}'s server neither tokenizes nor scores texts, so token boundaries are unknown"
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
     return await endpoints.learn()
@@ -139,7 +138,7 @@ class _Run:
     """One run of `collect`.
 
     Attributes:
-        write: keeps an example that is done.
+        write: stores a finished example.
     """
 
     def __init__(
@@ -159,27 +158,30 @@ class _Run:
     async def ask(
         self, wanted: Mapping[int, Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
     ) -> None:
-        """Asks about what is wanted, by number, and not among what is kept."""
+        """Ask about the wanted examples, by number, except those in `kept`."""
         before = {one.example.key: one for one in kept}
         for example in wanted.values():
             if (one := before.get(example.key)) is not None:
-                self._done[example.key] = one.model_copy(update={"example": example})  # its target may be another
+                self._done[example.key] = one.model_copy(update={"example": example})  # its target may differ
         self._there = len(self._done)
         waiting = deque((number, example) for number, example in wanted.items() if example.key not in self._done)
-        tell = progress or _silence
-        tell(len(self._done), len(wanted))
         errors: list[Exception] = []
+
+        def report() -> None:
+            if progress is not None:
+                progress(len(self._done) + len(self._failed), len(wanted))
 
         async def work() -> None:
             while waiting:
                 try:
                     await self._take(*waiting.popleft())
-                    tell(len(self._done) + len(self._failed), len(wanted))
-                except Exception as error:  # noqa: BLE001 - a full disk's, or the caller's own: raised below, as it is
+                    report()
+                except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
                     errors.append(error)
                     group.cancel_scope.cancel()
                     return
 
+        report()
         async with anyio.create_task_group() as group:
             for _ in range(min(concurrency, len(waiting))):
                 group.start_soon(work)
@@ -191,7 +193,7 @@ class _Run:
             one = await self._ask(example)
         except ProviderError as error:
             if not self._skips:
-                error.add_note(f"at example {number} of those that were given")
+                error.add_note(f"at example {number} of those given")
                 raise
             self._failed[example.key] = Failure(number=number, example=example, error=str(error))
             return
@@ -205,15 +207,16 @@ class _Run:
         text = example.answer.encode()
         asked = [partial(_proposals, turn, text, ledger) for turn, ledger in zip(turns, self._ledgers, strict=True)]
         mine, theirs = await concurrently(asked)
-        forcing = Forcing(text, mine, theirs, unit=learned.unit, ends=example.ends)
+        forcing = TeacherForcing(text, mine, theirs, unit=learned.unit, ends=example.ends)
         if forcing.missing:
             asks = turns[1]
-            forcing.hear(await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1]))
+            answers = await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1])
+            forcing.add_answers(answers)
         samples, skipped = forcing.samples()
         return ExampleSamples(example=example, samples=samples, skipped=skipped)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
-        """What came of it."""
+        """The result of the run."""
         names = (header.draft.name, header.assistant.name)
         found = Samples(
             examples=tuple(self._done[one.key] for one in wanted if one.key in self._done),
@@ -229,10 +232,6 @@ class _Run:
             return found
         same = f"the two models agree at all {found.positions} places: are they the same model?"
         return found.model_copy(update={"warnings": (*found.warnings, same)})
-
-
-def _silence(_done: int, _all: int) -> None:
-    pass
 
 
 async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage) -> list[Proposal | None]:

@@ -1,7 +1,7 @@
-"""How good a way to decide is: on places of reference answers where exactly one of the two models is right.
+"""Accuracy of a verifier at places of reference answers where exactly one of the two models is right.
 
-Examples are never torn apart: of one example all places are held out together, or none. Otherwise a method would be
-judged on places that are nearly those it has learned from.
+All places of one example are held out together. Otherwise a method would be tested on places that nearly equal those
+it was trained on.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cosd_api.errors import SettingError
-from cosd_api.training.grid import ENOUGH_EXAMPLES, PAPER, QUARTERS, check_grid
-from cosd_api.training.samples import Label, Samples
+from cosd_api.training.dataset import Label, Samples
 from cosd_api.verification import RuleVerifier
+from cosd_api.wording import counted
 
 __all__ = [
     "ALWAYS_ASSISTANT",
     "ALWAYS_DRAFT",
     "DEFAULT_RULE",
     "ENOUGH_EXAMPLES",
+    "PAPER",
+    "QUARTERS",
     "TREE",
     "TUNED_RULE",
     "Comparison",
@@ -31,6 +34,7 @@ __all__ = [
     "Score",
     "baselines",
     "best_rule",
+    "check_grid",
     "deciding",
     "held_out",
     "lacking",
@@ -42,20 +46,27 @@ __all__ = [
 ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
 DEFAULT_RULE, TUNED_RULE, TREE = "rule (0.5, 0.5)", "tuned rule", "tree"
 
+PAPER = RuleVerifier(alpha=0.5, beta=0.5)
+"""The pair that the paper settled on."""
+QUARTERS = (0.25, 0.5, 0.75, 1.0)
+"""The values of alpha and of beta in the paper's Figure 2."""
+ENOUGH_EXAMPLES = 5
+"""Examples needed for an estimate on held-out ones."""
+
 Decide = Callable[[float, float], bool]
-"""Whether the assistant's word replaces the draft's, given `(p, q)`: the `fires` of a verifier."""
+"""Whether the assistant's word replaces the draft's, given `(p, q)`: `Verifier.replaces`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place of a reference answer that has a label.
+    """One labelled place of a reference answer.
 
     Attributes:
-        p: the draft's probability of its own, in [0, 1].
+        p: the draft's probability of its own text, in [0, 1].
         q: the assistant's.
-        label: 0 where the draft is right, 1 where the assistant is and the draft is not.
-        group: which example it is from; the same example in several data sets is one.
-        agreed: both are right. Nothing is decided there: it may train a tree, and never counts in a score.
+        label: 0 where the draft is right, 1 where only the assistant is.
+        group: number of its example; the same example in several data sets is one.
+        agreed: whether both are right. Such a place may train a tree, and counts in no score.
     """
 
     p: float
@@ -66,22 +77,22 @@ class Place:
 
 
 Fit = Callable[[Sequence[Place]], Decide]
-"""A method: what it learns from places is how it decides."""
+"""A method: learns from places and returns a decision function."""
 
 
 def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[Place]:
-    """The places that have a label.
+    """The labelled places.
 
     Args:
-        samples: of one data set or several.
-        keep_agreeing: those too where both models are right, with label 0.
+        samples: one data set or several.
+        keep_agreeing: include places where both models are right, with label 0.
 
     Raises:
-        SettingError: a probability is none.
+        SettingError: a probability is outside [0, 1].
     """
     groups: dict[str, int] = {}
     found: list[Place] = []
-    for one in _listed(samples):
+    for one in [samples] if isinstance(samples, Samples) else samples:
         for example in one.examples:
             group = groups.setdefault(example.example.key, len(groups))
             for sample in example.samples:
@@ -92,21 +103,16 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
     return found
 
 
-def _listed(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
-    return [samples] if isinstance(samples, Samples) else samples
-
-
 class Score(BaseModel):
-    """What came of deciding at many places.
+    """Result of deciding at many places.
 
-    Accuracy counts mistakes, each as one. It flatters the constants: where the draft is right nine times out of ten,
-    always keeping its word has 90 %, though that fuses nothing. Balanced accuracy, where it has 50 %, asks how well a
-    method tells the two apart, and does not change with how often each model is right, which differs from one text to
-    the next.
+    Accuracy favours the constants: where the draft is right nine times out of ten, always keeping its word scores 90 %
+    and fuses nothing. Balanced accuracy gives that 50 %. It measures how well a method tells the two cases apart,
+    however often each model is right, which differs from text to text.
 
     Attributes:
-        matrix: the confusion matrix, `matrix[label][replaced]`: in row 0 the draft was right, in row 1 the assistant;
-            column 0 counts what was kept, column 1 what was replaced.
+        matrix: the confusion matrix, `matrix[label][replaced]`: row 0 where the draft was right, row 1 where the
+            assistant was; column 0 counts kept words, column 1 replaced ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -115,34 +121,29 @@ class Score(BaseModel):
 
     @property
     def places(self) -> int:
-        """How many there were."""
+        """Number of places."""
         return sum(map(sum, self.matrix))
 
     @property
     def accuracy(self) -> float:
-        """The share of them where the right word stands, in [0, 1]; NaN without any."""
+        """Share of places decided right, in [0, 1]; NaN without places."""
         return (self.matrix[0][0] + self.matrix[1][1]) / self.places if self.places else float("nan")
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean of that share where the draft is right and where the assistant is; NaN without any.
-
-        Where only one of them ever is, its share alone.
-        """
+        """Mean of the accuracies for label 0 and label 1, or that of the only label; NaN without places."""
         shares = [row[label] / sum(row) for label, row in enumerate(self.matrix) if sum(row)]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def __add__(self, other: Score) -> Score:
-        """Of both together."""
-        (a, b), (c, d) = (
-            [mine + theirs for mine, theirs in zip(*rows, strict=True)]
-            for rows in zip(self.matrix, other.matrix, strict=True)
-        )
-        return Score(matrix=((a, b), (c, d)))
+        """The score of both together."""
+        (a, b), (c, d) = self.matrix
+        (e, f), (g, h) = other.matrix
+        return Score(matrix=((a + e, b + f), (c + g, d + h)))
 
 
 def score(places: Sequence[Place], decide: Decide) -> Score:
-    """How `decide` does at these places; those where both models agree do not count."""
+    """Score `decide` at these places, except those where both models agree."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
         if not place.agreed:
@@ -151,18 +152,47 @@ def score(places: Sequence[Place], decide: Decide) -> Score:
     return Score(matrix=((a, b), (c, d)))
 
 
-# Methods, compared on examples that they have not seen.
+# Rules over a grid.
+
+
+def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
+    """Every pair of alpha and beta, the preferred ones of equally good pairs first: see `GridTuning.best`.
+
+    Raises:
+        SettingError: there are none, a value is invalid, or a value is given twice.
+    """
+    for name, values in (("alphas", alphas), ("betas", betas)):
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise SettingError(f"{name} must be several numbers, such as (0.25, 0.5), not {values!r}")
+        for value in values:
+            _check_value(name, value)
+        if len(set(values)) < len(values):
+            raise SettingError(f"{name} has a value twice: {', '.join(f'{value:g}' for value in values)}")
+    pairs = (RuleVerifier(alpha=alpha, beta=beta) for alpha in alphas for beta in betas)
+    return sorted(pairs, key=lambda pair: (_distance(pair), pair.alpha, -pair.beta))
+
+
+def _check_value(name: str, value: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        RuleVerifier.model_validate({name.removesuffix("s"): value if number else None})
+    except ValidationError:
+        raise SettingError(f"{name} must be non-negative numbers, not {value!r}") from None
+
+
+def _distance(pair: RuleVerifier) -> float:
+    return abs(pair.alpha - PAPER.alpha) + abs(pair.beta - PAPER.beta)
 
 
 def best_rule(
     places: Sequence[Place], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """The most accurate rule of the grid at these places; of several the one that `check_grid` has first."""
+    """The most accurate rule of the grid at these places; of equal ones the first that `check_grid` returns."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
 def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS) -> dict[str, Fit]:
-    """What a tree is compared with: both constants, the rule as it is, and the rule tuned over a grid."""
+    """The methods that a tree is compared with: both constants, the paper's rule, and the rule tuned over a grid."""
     return {
         ALWAYS_DRAFT: lambda _: lambda _p, _q: False,
         ALWAYS_ASSISTANT: lambda _: lambda _p, _q: True,
@@ -171,13 +201,16 @@ def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUART
     }
 
 
+# Methods, compared on held-out examples.
+
+
 class Comparison(BaseModel):
     """Several methods on the same held-out examples, each place held out once.
 
     Attributes:
-        examples: how many have a place that counts.
-        folds: how many parts they were dealt into. Each was judged by what was learned from the others alone, the
-            depth of a tree and the bounds of a tuned rule included.
+        examples: number of examples with a place that counts.
+        folds: number of parts that they were divided into. Each part was judged by methods fitted to the others alone,
+            including the depth of a tree and the bounds of a tuned rule.
         scores: by method.
     """
 
@@ -205,7 +238,7 @@ def _row(name: str, widest: int, *cells: str) -> str:
 
 
 def held_out(places: Sequence[Place], methods: Mapping[str, Fit], *, folds: int, seed: int) -> Comparison | None:
-    """Every method on the same held-out examples; None where they do not suffice (`lacking` says why)."""
+    """Compare methods on held-out examples; None where the examples do not suffice (`lacking` says why)."""
     if lacking(places) is not None:
         return None
     parts = split(places, folds=folds, seed=seed)
@@ -217,30 +250,29 @@ def held_out(places: Sequence[Place], methods: Mapping[str, Fit], *, folds: int,
 
 
 def lacking(places: Sequence[Place]) -> str | None:
-    """What these places lack for an estimate on held-out examples, in words; None where nothing."""
+    """The reason why these places do not suffice for an estimate on held-out examples; None where they do."""
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
-        held = "no example has" if not count else "1 example has" if count == 1 else f"{count} examples have"
-        return f"{held} a place where just one of the two models is right, and an estimate takes {ENOUGH_EXAMPLES}"
+        have = f"{count or 'no'} example has" if count < 2 else f"{counted(count, 'example')} have"
+        return f"{have} a place where just one of the two models is right, and an estimate takes {ENOUGH_EXAMPLES}"
     for label, who in ((0, "draft"), (1, "assistant")):
         having = sum(label in labels for labels in examples.values())
         if having < 2:
-            held = f"{'only 1' if having else 'no'} example has a place where the {who} alone is right"
-            return f"{held}, and an estimate takes 2: with one held out there is one to learn from"
+            have = f"{'only 1' if having else 'no'} example has a place where the {who} alone is right"
+            return f"{have}, and an estimate takes 2: one to hold out and one to learn from"
     return None
 
 
 def split(places: Sequence[Place], *, folds: int = 5, seed: int = 0) -> list[tuple[list[Place], list[Place]]]:
-    """The places, dealt by whole examples: what is trained on and what is held out, for each fold.
+    """The training and test places of each fold, divided by whole examples.
 
-    What is trained on always has both labels, where at least two examples have each: the examples are dealt in the
-    order of which labels they have, so that two that follow each other never fall into the same fold.
+    Training places have both labels wherever two examples have each: examples are dealt in the order of their labels,
+    so that neighbours never fall into the same fold.
     """
     labels = deciding(places)
     groups = sorted({place.group for place in places})
     random.Random(seed).shuffle(groups)  # noqa: S311 - no secret
-    # Those with the assistant's label are neighbours then, and so are those with the draft's.
-    order = [{1}, {0, 1}, {0}, set[int]()]
+    order = [{1}, {0, 1}, {0}, set[int]()]  # examples with the assistant's label are neighbours, and with the draft's
     groups.sort(key=lambda group: order.index(labels.get(group, set())))
     count = min(folds, max(1, len(labels)))
     fold = {group: number % count for number, group in enumerate(groups)}
@@ -254,7 +286,7 @@ def split(places: Sequence[Place], *, folds: int = 5, seed: int = 0) -> list[tup
 
 
 def deciding(places: Sequence[Place]) -> dict[int, set[int]]:
-    """The examples with places that count, and which labels they have there."""
+    """The labels of each example that has places that count."""
     found: dict[int, set[int]] = {}
     for place in places:
         if not place.agreed:

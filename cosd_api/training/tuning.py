@@ -1,52 +1,65 @@
-"""Alpha and beta of the rule from decision samples, without a query: the paper's Figure 2, for decisions."""
+"""Alpha and beta of the rule from decision samples, without requests: the paper's Figure 2, for decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from cosd_api.errors import SettingError
 from cosd_api.settings import check_count
-from cosd_api.training.evaluation import Comparison, Place, lacking, places_of
-from cosd_api.training.grid import PAPER, QUARTERS, Tuned, check_grid, chosen
-from cosd_api.training.samples import Samples
-from cosd_api.training.tree import compare
-from cosd_api.training.wording import about_dropped, counted, filled, one_sided
+from cosd_api.training.dataset import Samples
+from cosd_api.training.evaluation import (
+    ENOUGH_EXAMPLES,
+    PAPER,
+    QUARTERS,
+    Comparison,
+    Place,
+    check_grid,
+    lacking,
+    places_of,
+)
+from cosd_api.training.fit import compare
+from cosd_api.training.report import GridTuning, Interval, about_dropped, one_sided
 from cosd_api.verification import RuleVerifier
+from cosd_api.wording import counted, paragraph
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RuleTuning", "tune"]
+__all__ = ["RuleTuning", "by_grid", "check_numpy", "grid_tuning", "tune"]
+
+_TAILS = (2.5, 97.5)  # percent, for a 95 % interval
+_BLOCK = 4_000_000  # examples drawn at a time: about 100 MB
 
 
-class RuleTuning(Tuned):
-    """How right the rule decides, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
+class RuleTuning(GridTuning):
+    """Accuracy of the rule's decisions, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the part of the labelled samples that a pair decides right: it puts the assistant's word where the
-    label is 1, and keeps the draft's where it is 0. `examples` are those that have such samples.
+    `accuracy` is the share of labelled samples that a pair decides right: it takes the assistant's word where the label
+    is 1 and keeps the draft's where it is 0. `examples` counts those with labelled samples.
 
     Attributes:
-        labelled: how many samples there are.
-        comparison: rule, tuned rule and tree on the same held-out folds; None with too few examples.
-        lacking: what the examples lack for that, in words.
+        labelled: number of labelled samples.
+        comparison: the paper's rule, the tuned rule and a tree on the same held-out examples; None with too few.
+        lacking: why there are too few, in words.
     """
 
-    counts_what: ClassVar[str] = "decisions"
+    measured: ClassVar[str] = "decisions"
 
     labelled: int
     comparison: Comparison | None
     lacking: str | None
 
-    def told(self) -> str:
-        """What is to be thought of the best pair, and the comparison on held-out examples."""
-        lack = filled(f"Nothing is compared on held-out examples: {self.lacking}.")
-        return f"{super().told()}\n\n{self.comparison or lack}"
+    def findings(self) -> str:
+        """The accuracy of the best pair, and the comparison on held-out examples."""
+        lack = paragraph(f"Nothing is compared on held-out examples: {self.lacking}.")
+        return f"{super().findings()}\n\n{self.comparison or lack}"
 
     def _about_best(self) -> str:
         places = f"{counted(self.labelled, 'place')} of {counted(self.examples, 'example')}"
-        right = f"With it {self.best_accuracy:.1%} of the decisions are right{self._in_words()}"
+        right = f"With it {self.best_accuracy:.1%} of the decisions are right{self._interval_in_words()}"
         return f"{super()._about_best()} {right}, at {places} where just one of the models is."
 
 
@@ -59,57 +72,53 @@ def tune(
     resamples: int = 1000,
     seed: int = 0,
 ) -> RuleTuning:
-    """How right the rule decides at every pair of alpha and beta, and which pair to use; nothing is sent.
+    """Measure the rule's decisions at every pair of alpha and beta, and recommend a pair; sends no request.
 
     A right decision is not yet a right answer: `tune_answers` counts those. Of equally good pairs the nearest to the
     paper's (0.5, 0.5) is the best. Where no pair is better than the paper's, the paper's is recommended
     (`RuleTuning.recommended`).
 
     Args:
-        samples: what `collect` gathered, one data set or several.
-        alphas: to be tried; by default those of the paper's Figure 2.
+        samples: samples from `collect`, one data set or several.
+        alphas: values to try; by default those of the paper's Figure 2.
         betas: likewise.
-        folds: of the comparison on held-out examples.
-        resamples: of the bootstrap over examples, which gives the intervals.
-        seed: of the resamples and the folds.
+        folds: number of folds of the comparison on held-out examples.
+        resamples: number of bootstrap resamples, which give the intervals.
+        seed: seed of the resamples and the folds.
 
     Raises:
-        SettingError: no sample has a label, an argument is none, or scikit-learn is missing.
+        SettingError: no sample has a label, an argument is invalid, or scikit-learn is missing.
     """
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     comparison = compare(samples, alphas=alphas, betas=betas, folds=folds, seed=seed)
     places, sets = places_of(samples), [samples] if isinstance(samples, Samples) else samples
     if not places:
-        raise SettingError(_nothing(sets))
-    tuned = chosen(pairs, _counts(places, [*pairs, PAPER]), resamples, seed)
-    found = dict(tuned.model_copy(update={"warnings": (*_about_data(places, sets), *tuned.warnings)}))
+        raise SettingError(_nothing_to_tune_on(sets))
+    tuned = grid_tuning(pairs, _counts(places, [*pairs, PAPER]), resamples, seed)
+    labels = [place.label for place in places]
+    lacks = one_sided(labels.count(0), labels.count(1))
+    doubts = [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
+    found = {**dict(tuned), "warnings": (*doubts, *tuned.warnings)}
     return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
 
 
-def _about_data(places: Sequence[Place], sets: Sequence[Samples]) -> list[str]:
-    """What speaks against the data, in words."""
-    labels = [place.label for place in places]
-    lacks = one_sided(labels.count(0), labels.count(1))
-    return [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
-
-
 def _counts(places: Sequence[Place], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """What `chosen` takes: of every example how many places each pair decides right, and how many there are."""
+    """The counts for `grid_tuning`: places of each example that each pair decides right, and all its places."""
     import numpy as np  # noqa: PLC0415
 
     p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
     examples, row = np.unique(group, return_inverse=True)
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times a beta without end is no number, and nothing is above it
+    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and nothing is above it
         for at, pair in enumerate(pairs):
-            fires = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.replaces, at all places at once
-            counts[:, at] = np.bincount(row[fires == label], minlength=len(examples))
+            replaces = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.replaces, at all places at once
+            counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
     counts[:, -1] = np.bincount(row)
     return counts
 
 
-def _nothing(samples: Sequence[Samples]) -> str:
+def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
     positions, agreeing, dropped = (
         sum(getattr(one, name) for one in samples) for name in ("positions", "agreeing", "dropped")
     )
@@ -118,3 +127,98 @@ def _nothing(samples: Sequence[Samples]) -> str:
     words = f"of {positions} places the two models agree at {agreeing}, and are both wrong at {dropped}"
     more = "collect examples where one of them is right and the other is not"
     return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])
+
+
+# The best pair and its certainty: shared with `tune_answers`.
+
+
+def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
+    """The best of `pairs`, with its certainty by bootstrap over examples.
+
+    Args:
+        pairs: as `check_grid` returns them.
+        counts: a row for each example: the number right with each pair, then with the paper's, then the total.
+        resamples: number of resamples.
+        seed: seed of the resamples.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    found: NDArray[np.float64] = _shares(counts.sum(axis=0, keepdims=True).astype(np.float64))[0]
+    best = int(np.argmax(found[:-1]))  # the first of equal ones
+    interval = gain_interval = best_share = None
+    if len(counts) > 1:
+        ordered = counts[np.lexsort(counts.T)]  # the order of the examples is a matter of timing
+        again = _shares(_resampled(ordered, resamples, seed))
+        interval = _interval(again[:, best])
+        gain_interval = _interval(again[:, best] - again[:, -1])
+        best_share = np.count_nonzero(again[:, :-1].argmax(axis=1) == best) / resamples
+    return GridTuning(
+        accuracy=by_grid(pairs, found[:-1]),
+        best=pairs[best],
+        interval=interval,
+        paper=float(found[-1]),
+        gain_interval=gain_interval,
+        best_share=best_share,
+        examples=len(counts),
+        resamples=resamples,
+        seed=seed,
+        warnings=_about_few(len(counts)),
+    )
+
+
+def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[float, dict[float, float]]:
+    """The pairs' values by alpha and then by beta, both ascending."""
+    found = {alpha: dict[float, float]() for alpha in sorted({pair.alpha for pair in pairs})}
+    for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
+        found[pair.alpha][pair.beta] = float(value)  # may be NumPy's
+    return found
+
+
+def check_numpy() -> None:
+    """Check that NumPy can be imported, before work that takes long.
+
+    Raises:
+        SettingError: NumPy is missing; the message names the extra.
+    """
+    try:
+        import_module("numpy")  # comes with an extra, and is slow to load
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise SettingError('tuning needs NumPy: pip install "cosd-api[train]"') from None
+
+
+def _about_few(examples: int) -> tuple[str, ...]:
+    if examples >= ENOUGH_EXAMPLES:
+        return ()
+    if examples == 1:
+        return (f"a single example says nothing about others: give at least {ENOUGH_EXAMPLES}",)
+    few = f"{examples} examples say little about others, and so does their interval"
+    return (f"{few}: give at least {ENOUGH_EXAMPLES}",)
+
+
+def _shares(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return sums[:, :-1] / sums[:, -1:]
+
+
+def _interval(values: NDArray[np.float64]) -> Interval:
+    import numpy as np  # noqa: PLC0415
+
+    low, high = np.percentile(values, _TAILS)
+    return float(low), float(high)
+
+
+def _resampled(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
+    """Sums of the drawn rows, a line for each resample: whole numbers, exact as floats."""
+    import numpy as np  # noqa: PLC0415
+
+    source, size = np.random.default_rng(seed), len(counts)
+    lines = max(1, _BLOCK // size)
+    table = counts.astype(np.float64)
+    blocks: list[NDArray[np.float64]] = []
+    for begin in range(0, resamples, lines):
+        count = min(lines, resamples - begin)
+        draws = source.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
+        times = np.bincount(draws.ravel(), minlength=count * size).reshape(count, size)
+        blocks.append(times.astype(np.float64) @ table)
+    return np.concatenate(blocks)

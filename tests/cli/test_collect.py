@@ -13,6 +13,7 @@ from typer.testing import Result
 
 from commands import Scripted, cosd, start_scripted, words
 from cosd_api import Samples
+from cosd_api.training.evaluation import places_of
 from cosd_providers import ConnectError, ContextLengthError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -52,7 +53,7 @@ def test_what_was_counted_and_what_is_kept(scripted: Scripted, examples: Path, o
     done = collect(examples, output)
     assert (done.exit_code, done.stderr) == (0, f"cosd: wrote {output}\n")
     samples = Samples.load(output)
-    label = samples.decisive().label
+    label = [place.label for place in places_of(samples)]
     lines = [line.split(None, 1) for line in done.stdout.splitlines()]
     assert [(int(count), words.split(":")[0]) for count, words in lines] == [
         (3, "examples"),
@@ -85,7 +86,7 @@ def test_a_server_that_fails(scripted: Scripted, examples: Path, output: Path) -
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
         f"cosd: what was done is in {output}: the same command goes on from there\n"
-        "cosd: at example 2 of those that were given\ncosd: http://one: refused\n"
+        "cosd: at example 2 of those given\ncosd: http://one: refused\n"
     )
     assert len(Samples.load(output).examples) == 1
 
@@ -107,7 +108,7 @@ def test_an_example_that_is_too_long(scripted: Scripted, examples: Path, output:
     scripted.providers["http://one"].faults = [fault]
     assert collect(examples, output, "--concurrency", "1").stderr.endswith(
         "cosd: cosd collect --on-error skip leaves out examples that are too long\n"
-        "cosd: at example 1 of those that were given\ncosd: http://one: it does not fit\n"
+        "cosd: at example 1 of those given\ncosd: http://one: it does not fit\n"
     )
 
 
@@ -120,22 +121,22 @@ def test_an_endpoint_that_cannot_be_asked(scripted: Scripted, examples: Path, ou
     scripted.providers["http://one"].probs = False
     done = collect(examples, output)
     assert done.exit_code == 1
-    assert "cosd: scripted:: the assistant does not tell the probabilities of its tokens" in done.stderr
+    assert "cosd: scripted:: the assistant reports no probabilities of its tokens" in done.stderr
     assert not output.exists()
 
 
 def test_two_assistants(scripted: Scripted, examples: Path, output: Path) -> None:
     done = collect(examples, output, assistants=("one", "two"))
     assert done.exit_code == 2
-    assert "samples are of two models, and there are 2 assistants" in words(done)
+    assert "samples compare two models, but there are 2 assistants" in words(done)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("", "is empty: give lines such as"),
-        ('{"prompt": "Q"}\n', "line 1: it lacks 'answer'"),
-        ('{"prompt": "Q", "answer": " a"}\nQ\n', "line 2: it is no JSON"),
+        ('{"prompt": "Q"}\n', "line 1: the field 'answer' is missing"),
+        ('{"prompt": "Q", "answer": " a"}\nQ\n', "line 2: invalid JSON"),
         ('{"kind": "cosd-samples"}\n', "is a file of samples, which cosd train-tree and cosd tune take. Give examples"),
         (None, "No such file"),
     ],
@@ -155,7 +156,7 @@ def test_a_file_that_is_not_ours_stays_as_it_is(scripted: Scripted, examples: Pa
     before = examples.read_bytes()
     done = collect(examples, examples)
     assert done.exit_code == 2
-    assert "is no file of samples, and is left as it is" in words(done)
+    assert "is not a file of samples and was not changed" in words(done)
     assert examples.read_bytes() == before
 
 

@@ -58,7 +58,7 @@ def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: P
     assert result.exit_code == 0, words(result)
     assert Samples.load(kept).labelled == 3
     assert "2 examples: 1 place where the draft is right" in words(result)
-    assert "note: how good the tree is is not known: 2 examples have a place" in words(result)
+    assert "note: the tree's accuracy is unknown: 2 examples have a place" in words(result)
     assert TreeVerifier.load(tree).trained_on["depth"] == 2
     asked = len(scripted.providers["http://draft"].calls)
     again = cosd("train-tree", str(kept), "-o", str(tree))
@@ -103,8 +103,8 @@ def test_settings_go_to_the_tree(tmp_path: Path) -> None:
         ([HEADER, row(0, 0, 1)], ("--depth", "13"), "--depth"),
         ([HEADER, row(0, 0, 1)], ("--min-leaf", "0"), "--min-leaf"),
         ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),
-        ([HEADER, {"prompt": "Q"}], (), "line 2: it lacks"),
-        (["no example"], (), "line 1: it is no JSON object"),
+        ([HEADER, {"prompt": "Q"}], (), "line 2: the field"),
+        (["no example"], (), "line 1: not a JSON object"),
         ([{"kind": "tree"}], (), "is a decision tree, which cosd fuse --tree takes. Give examples"),
     ],
 )

@@ -43,7 +43,7 @@ def test_from_samples_alone(tmp_path: Path) -> None:
     ) in words(result)
     assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
     assert "cosd: note: all 2 labelled samples are the assistant's: the draft was never right" in result.stderr
-    assert "cosd: note: a single example tells nothing of others: give at least 5\n" in result.stderr
+    assert "cosd: note: a single example says nothing about others: give at least 5\n" in result.stderr
     assert result.stdout.endswith(
         "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.5\n"
     )
@@ -98,7 +98,7 @@ def test_the_table_on_held_out_examples(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def _row(at: int) -> dict[str, Any]:
-    from cosd_api.training.examples import Example
+    from cosd_api.training.dataset import Example
 
     example = {"prompt": f"Q{at}", "answer": " a"}
     sample = {"p": 0.3, "q": 0.2 + at / 10, "label": at % 2, "agreed": False, "start": 0}
@@ -111,7 +111,7 @@ def _row(at: int) -> dict[str, Any]:
     ("options", "said"),
     [
         (("--answers",), "Invalid value for --answers: fuses the examples: give --draft and --assistant"),
-        (("--alpha", "-1"), "alphas must be numbers from 0 on, not -1.0"),
+        (("--alpha", "-1"), "alphas must be non-negative numbers, not -1.0"),
         (("--beta", "1", "--beta", "1"), "betas has a value twice: 1, 1"),
         (("--png", "no/such/folder.png"), "no/such/folder.png cannot be written: No such file or directory"),
         ((), "has examples, which two models are asked about first: give --draft and --assistant"),

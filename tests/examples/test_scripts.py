@@ -13,7 +13,7 @@ import pytest
 
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.training.examples import read_examples
+from cosd_api.training.dataset import read_examples
 from scripts import EXAMPLES, run_script
 
 HOSTS = ["hosted_draft", "llama_cpp_laptop", "tgi_host", "three_assistants", "two_chat_models", "two_vllm_hosts"]

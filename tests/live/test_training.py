@@ -11,6 +11,7 @@ import pytest
 from cosd_api import Example, Fusion, Samples, TreeVerifier, collect, train_tree
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import Pair
+from cosd_api.training.evaluation import places_of
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.ollama import Ollama
 from plain import MODELS, PlainLlamaCpp
@@ -50,7 +51,7 @@ class TestCollect:
                 ]
                 assert place.label == (0 if right[0] else 1 if right[1] else None)
                 assert place.agreed == (place.draft == place.assistant)
-        labels = found.decisive().label
+        labels = [place.label for place in places_of(found)]
         assert 0 in labels and 1 in labels  # the fact is the assistant's, the total the draft's
 
     async def test_two_requests_an_example(self, pair: Pair) -> None:
@@ -76,7 +77,7 @@ class TestCollect:
         server = StandInOllama(model, ("facts:latest",), 512, model.beginning)
         given = examples("capital", 1)
         with server.serve() as url:
-            with pytest.raises(UnsupportedError, match="neither encodes a text nor scores one") as caught:
+            with pytest.raises(UnsupportedError, match="neither tokenizes nor scores texts") as caught:
                 await collect(given, draft=pair.sums, assistant=Ollama(url))
             assert "connect(url, tokenizer=...)" in str(caught.value)
             found = await collect(given, draft=pair.sums, assistant=Ollama(url, tokenizer=MODELS / "facts"))

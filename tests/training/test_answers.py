@@ -16,7 +16,7 @@ import reference
 import toys
 from cosd_api import RuleVerifier, SettingError, fuse
 from cosd_api.training.answers import AnswerTuning, is_right, tune_answers
-from cosd_api.training.examples import Example
+from cosd_api.training.dataset import Example
 from cosd_providers.errors import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -183,8 +183,8 @@ async def test_an_error_of_the_check_ends_it_as_it_is() -> None:
     ("arguments", "words"),
     [
         ({"examples": []}, "there are no examples"),
-        ({"examples": [{"prompt": "Q"}]}, r"examples\[0\]: it lacks 'answer'"),
-        ({"alphas": [-1]}, "alphas must be numbers from 0 on"),
+        ({"examples": [{"prompt": "Q"}]}, r"examples\[0\]: the field 'answer' is missing"),
+        ({"alphas": [-1]}, "alphas must be non-negative numbers"),
         ({"resamples": 0}, "resamples must be a whole number from 1 on"),
         ({"seed": -1}, "seed must be a whole number from 0 on"),
         ({"concurrency": 0}, "concurrency must be a whole number from 1 on"),

@@ -157,7 +157,7 @@ async def test_samples_judged_otherwise_are_left_alone(tmp_path: Path) -> None:
     path, (draft, assistant) = tmp_path / "samples.jsonl", pair()
     await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)
     path.write_text(path.read_text().replace('"unit":"token"', '"unit":"word"'))
-    with pytest.raises(SettingError, match="samples of unit='word', and these endpoints are judged by 'token'"):
+    with pytest.raises(SettingError, match="samples of unit='word', but these endpoints are judged by 'token'"):
         await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)
 
 
@@ -165,7 +165,7 @@ async def test_samples_judged_otherwise_are_left_alone(tmp_path: Path) -> None:
 async def test_a_file_that_is_not_ours_is_never_touched(tmp_path: Path, content: str) -> None:
     path, (draft, assistant) = tmp_path / "mine", pair()
     path.write_text(content)
-    with pytest.raises(SettingError, match="is no file of samples, and is left as it is"):
+    with pytest.raises(SettingError, match="is not a file of samples and was not changed"):
         await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)
     assert path.read_text() == content
     assert asked(draft, assistant) == [0, 0]
@@ -195,7 +195,7 @@ async def test_an_error_ends_the_run_and_what_was_done_is_kept(tmp_path: Path) -
     path, (draft, assistant) = tmp_path / "samples.jsonl", failing(3)
     with pytest.raises(ConnectError, match="refused") as caught:
         await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
-    assert caught.value.__notes__ == ["at example 3 of those that were given"]
+    assert caught.value.__notes__ == ["at example 3 of those given"]
     assert kept(path) == ["Q0", "Q1"]
     found = await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
     assert (len(found.examples), found.there) == (6, 2)
@@ -284,8 +284,8 @@ class Deaf(ScriptedProvider):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (ScriptedProvider.from_texts({}, probs=False), "does not tell the probabilities of its tokens"),
-        (Deaf.from_texts({}), "'s server neither encodes a text nor scores one"),
+        (ScriptedProvider.from_texts({}, probs=False), "reports no probabilities of its tokens"),
+        (Deaf.from_texts({}), "'s server neither tokenizes nor scores texts"),
     ],
 )
 async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: Any, words: str) -> None:
@@ -304,7 +304,7 @@ async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: 
     [
         (
             {"assistant": [pair()[1], pair()[1]]},
-            "samples are of two models, and there are 2 assistants: collect for each",
+            "samples compare two models, but there are 2 assistants: collect for each",
         ),
         ({"assistant": []}, "assistant is empty"),
         ({"draft": 7}, "draft must be a URL or a provider"),
@@ -312,7 +312,7 @@ async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: 
         ({"on_error": "ignore"}, 'on_error must be "raise" or "skip"'),
         ({"on_special_tokens": "eat"}, 'on_special_tokens must be "warn" or "refuse"'),
         ({"examples": []}, "there are no examples"),
-        ({"examples": [{"prompt": "Q"}]}, r"examples\[0\]: it lacks 'answer'"),
+        ({"examples": [{"prompt": "Q"}]}, r"examples\[0\]: the field 'answer' is missing"),
     ],
 )
 async def test_settings_that_cannot_be(more: dict[str, Any], words: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import RuleVerifier, SettingError
+from cosd_api.training.dataset import Example, ExampleSamples, Label, Sample, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
@@ -27,7 +28,6 @@ from cosd_api.training.evaluation import (
     score,
     split,
 )
-from cosd_api.training.samples import Example, ExampleSamples, Label, Sample, Samples
 
 PROBS = st.integers(0, 16).map(lambda count: count / 16)
 LABELS: st.SearchStrategy[Label] = st.sampled_from((0, 1))

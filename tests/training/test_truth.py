@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import toys
 from cosd_api import FusionResult, RuleVerifier, fuse
 from cosd_api.alignment import Unit
-from cosd_api.training.forcing import Forcing
+from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
 from reference import generate, text_of, whole
@@ -61,12 +61,14 @@ def decided(result: FusionResult) -> tuple[list[Said], int]:
     return found, silent
 
 
-async def sampled(pair: Sequence[toys.ToyModel], prompt: str, answer: bytes, unit: Unit, *, ends: bool) -> Forcing:
+async def sampled(
+    pair: Sequence[toys.ToyModel], prompt: str, answer: bytes, unit: Unit, *, ends: bool
+) -> TeacherForcing:
     draft, assistant = map(served, pair)
     told = [await one.propose(prompt, answer, None, usage=Usage()) for one in (draft, assistant)]
-    forcing = Forcing(answer, *told, unit=unit, ends=ends)
+    forcing = TeacherForcing(answer, *told, unit=unit, ends=ends)
     if forcing.missing:
-        forcing.hear(await assistant.propose(prompt, answer, forcing.missing, usage=Usage()))
+        forcing.add_answers(await assistant.propose(prompt, answer, forcing.missing, usage=Usage()))
     return forcing
 
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import RuleVerifier, SettingError
+from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE
-from cosd_api.training.examples import Example, ExampleSamples, Sample
-from cosd_api.training.samples import Samples
-from cosd_api.training.tree import compare
+from cosd_api.training.fit import compare
 from cosd_api.training.tuning import RuleTuning, tune
 
 Row = tuple[float, float, int | None]
@@ -150,10 +149,10 @@ def test_no_labelled_sample() -> None:
         ({"alphas": ()}, r"alphas must be several numbers, such as \(0.25, 0.5\), not \(\)"),
         ({"betas": 0.5}, "betas must be several numbers"),
         ({"betas": "0.5"}, "betas must be several numbers"),
-        ({"alphas": (0.5, -1)}, "alphas must be numbers from 0 on, not -1"),
-        ({"betas": (math.nan,)}, "betas must be numbers from 0 on, not nan"),
-        ({"betas": (True,)}, "betas must be numbers from 0 on, not True"),
-        ({"betas": ("1",)}, "betas must be numbers from 0 on, not '1'"),
+        ({"alphas": (0.5, -1)}, "alphas must be non-negative numbers, not -1"),
+        ({"betas": (math.nan,)}, "betas must be non-negative numbers, not nan"),
+        ({"betas": (True,)}, "betas must be non-negative numbers, not True"),
+        ({"betas": ("1",)}, "betas must be non-negative numbers, not '1'"),
         ({"alphas": (0.5, 0.25, 0.5)}, "alphas has a value twice: 0.5, 0.25, 0.5"),
         ({"resamples": 0}, "resamples must be a whole number from 1 on"),
         ({"folds": 1}, "folds must be a whole number from 2 on"),
@@ -185,7 +184,7 @@ def test_as_text_it_is_a_report() -> None:
     assert max(map(len, str(tuning).splitlines())) <= 80
     assert "It came out best in " in worded(tuning)
     assert "\n\nNothing is compared on held-out examples: 3 examples have" in str(tuning)
-    assert "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\n\nNote: 3 examples tell little" in str(tuning)
+    assert "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\n\nNote: 3 examples say little" in str(tuning)
 
 
 def test_pairs_that_do_as_well_are_counted() -> None:
@@ -224,5 +223,5 @@ def test_data_that_tell_little_are_named() -> None:
         "would write them, leading space included"
     )
     (few,) = tune(samples(*[dropped[:2]] * 4)).warnings
-    assert few == "4 examples tell little of others, and so does an interval of so few: give at least 5"
+    assert few == "4 examples say little about others, and so does their interval: give at least 5"
     assert tune(samples(*[dropped[:2]] * 5)).warnings == ()

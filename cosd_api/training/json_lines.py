@@ -1,7 +1,4 @@
-"""Files of JSON lines: read with the number of each line, and appended to line by line.
-
-A line is whole when it ends in a line feed, or is JSON as it is. A crash can only cut the last one.
-"""
+"""JSON lines files: read with line numbers, and appended to so that a crash can only cut the last line."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 
-__all__ = ["BOM", "SAMPLES", "Appender", "Line", "Lines", "kind_of", "lines_of", "problem", "what_it_is", "wrong"]
+__all__ = ["SAMPLES", "Appender", "Line", "Lines", "file_kind", "foreign_kind", "line_error", "problem", "read_lines"]
 
-BOM = b"\xef\xbb\xbf"  # what some editors put before a text
 SAMPLES: Literal["cosd-samples"] = "cosd-samples"
-"""What a file of samples says that it is."""
+"""The `kind` in the header of a samples file."""
 
-_HEAD = 300  # bytes, in which a file says what it is
+_BOM = b"\xef\xbb\xbf"  # some editors put it before the text
+_HEAD = 300  # bytes: a file names its kind within these
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
-_LOOKS: Mapping[str, str] = {
+_BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",
     r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"text"': "result",
     r'\s*\{\s*"prompt"': "examples",
@@ -35,7 +32,7 @@ _KINDS: Mapping[str, str] = {
     "tree": "a decision tree, which cosd fuse --tree takes",
     "cosd-trace": "the trace of an answer, which cosd explain takes",
     SAMPLES: "a file of samples, which cosd train-tree and cosd tune take",
-    "array": "one JSON array, and not an object on each line",
+    "array": "one JSON array, not an object on each line",
     "result": "the result of a fusion, as cosd fuse --json prints it",
     "examples": "a file of examples, which cosd collect takes",
 }
@@ -51,13 +48,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What a file holds.
+    """The content of a JSON lines file.
 
     Attributes:
-        lines: those that are whole; empty ones are left out.
-        size: bytes up to the end of the last whole one.
-        rest: what is there of a last line that was cut.
-        ended: whether the last whole one ends in a line feed.
+        lines: complete lines: those that end in a line feed or are valid JSON. Empty ones are left out.
+        size: bytes up to the end of the last complete line.
+        rest: bytes of a last line that a crash has cut.
+        ended: whether the last complete line ends in a line feed.
     """
 
     lines: tuple[Line, ...] = ()
@@ -66,95 +63,100 @@ class Lines:
     ended: bool = True
 
 
-def kind_of(path: str | Path) -> str | None:
-    """What a file is, by how it begins; None where that tells nothing. What is in it is not looked at.
+def file_kind(path: str | Path) -> str | None:
+    """The kind of a file, judged by its first bytes alone; None if they do not tell.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with Path(path).open("rb") as file:
-        head = file.read(_HEAD).removeprefix(BOM).decode(errors="replace")
-    if (said := _KIND.match(head)) is not None:
-        return said[1]
-    return next((kind for looks, kind in _LOOKS.items() if re.match(looks, head)), None)
+        head = file.read(_HEAD).removeprefix(_BOM).decode(errors="replace")
+    if (named := _KIND.match(head)) is not None:
+        return named[1]
+    return next((kind for beginning, kind in _BEGINNINGS.items() if re.match(beginning, head)), None)
 
 
-def what_it_is(kind: str | None, *, wanted: str) -> str | None:
-    """What a file of some kind is and which command takes it; None where it is what is wanted, or not known."""
+def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
+    """Description of a file of another kind, with the command that takes it; None if it is or may be as wanted.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    kind = file_kind(path)
     return None if kind is None or kind == wanted else _KINDS.get(kind)
 
 
-def lines_of(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
-    """Reads a file.
+def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
+    """Read a file.
 
     Args:
-        path: of the file.
-        may_be_cut: whether a last line that is no JSON is what a crash has left.
-        hint: what to do about a line that is none.
+        path: the file.
+        may_be_cut: take a last line without line feed that is invalid JSON for one that a crash has cut.
+        hint: how to repair an invalid line, for the error message.
 
     Raises:
-        OSError: it cannot be read.
-        SettingError: a line is no JSON object; the words name file and line.
+        OSError: the file cannot be read.
+        SettingError: a line is not a JSON object; the message names file and line.
     """
-    found: list[Line] = []
+    lines: list[Line] = []
     size, raw = 0, b""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             try:
-                if raw.removeprefix(BOM).strip():
-                    found.append(Line(number, _fields(raw.removeprefix(BOM))))
+                if raw.removeprefix(_BOM).strip():
+                    lines.append(Line(number, _fields(raw.removeprefix(_BOM))))
             except (ValueError, TypeError, RecursionError) as error:
                 if may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
-                    return Lines(tuple(found), size, rest=raw)
-                raise wrong(path, number, _words(error) + hint) from None
+                    return Lines(tuple(lines), size, rest=raw)
+                raise line_error(path, number, _reason(error) + hint) from None
             size += len(raw)
-    return Lines(tuple(found), size, ended=not raw or raw.endswith(b"\n"))
+    return Lines(tuple(lines), size, ended=not raw or raw.endswith(b"\n"))
 
 
 def _fields(raw: bytes) -> Mapping[str, Any]:
     value: object = json.loads(raw.decode().rstrip("\r\n"))
     if not isinstance(value, dict):
-        raise TypeError("it is no JSON object: {...}")
+        raise TypeError("not a JSON object: {...}")
     return cast("dict[str, Any]", value)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     match error:
         case UnicodeDecodeError():
-            return f"it is not UTF-8 text at byte {error.start}"
+            return f"not UTF-8 text at byte {error.start}"
         case json.JSONDecodeError():
-            return f"it is no JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})"
+            return f"invalid JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})"
         case RecursionError():
-            return "it is nested too deeply"
+            return "nested too deeply"
         case _:
             return str(error)
 
 
-def wrong(path: Path, number: int, words: str) -> SettingError:
-    """What is wrong with one line of a file."""
-    return SettingError(f"{path}, line {number}: {words}")
+def line_error(path: Path, number: int, reason: str) -> SettingError:
+    """The error for one line of a file."""
+    return SettingError(f"{path}, line {number}: {reason}")
 
 
 def problem(error: ValidationError, known: Sequence[str]) -> str:
-    """The first thing that is wrong with a line, in words that repeat nothing of it.
+    """The first problem that validation found, in words that repeat no content.
 
     Args:
-        error: what it was found by.
-        known: the fields that a line may have.
+        error: the validation error.
+        known: the fields that are allowed.
     """
     found = error.errors(include_url=False, include_input=False)
-    for one in found:  # of a field that is misspelt, that the right one is missing says less
+    for one in found:  # a misspelt field explains more than "the right one is missing"
         if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
             name = str(one["loc"][0])
             if near := difflib.get_close_matches(name, known, 1):
-                return f"it has the unknown field {name!r}; did you mean {near[0]!r}?"
+                return f"unknown field {name!r}; did you mean {near[0]!r}?"
     first = found[0]
     where = ".".join(map(str, first["loc"]))
     match first["type"]:
         case "missing":
-            return f"it lacks {where!r}"
+            return f"the field {where!r} is missing"
         case "extra_forbidden":
-            return f"it has the unknown field {where!r}; known are {', '.join(known)}"
+            return f"unknown field {where!r}; known are {', '.join(known)}"
         case "string_too_short":
             return f"{where} is empty"
         case _:
@@ -163,15 +165,15 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
 
 
 class Appender:
-    """Appends to a file, a line at a time; what was written is in the file at once.
+    """A context manager that appends lines to a file and flushes after each.
 
     Args:
-        path: of the file; made where it is not there.
-        lines: what it held when it was read. A last line that was cut is taken away.
+        path: the file; created if missing.
+        lines: its content when it was read. A cut last line is removed.
 
     Raises:
-        OSError: on entering, it cannot be written.
-        SettingError: on entering, it has changed since it was read.
+        OSError: on entering, the file cannot be written.
+        SettingError: on entering, the file has changed since it was read.
     """
 
     def __init__(self, path: Path, lines: Lines) -> None:
@@ -197,6 +199,6 @@ class Appender:
         self._file.close()
 
     def write(self, line: str) -> None:
-        """Appends one line."""
+        """Append one line."""
         self._file.write(line.encode() + b"\n")
         self._file.flush()

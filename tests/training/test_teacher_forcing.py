@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_api.alignment import Unit
-from cosd_api.training.forcing import Forcing
-from cosd_api.training.samples import Label, Sample
+from cosd_api.training.dataset import Label, Sample
+from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
@@ -211,9 +211,9 @@ async def found_by(
 ) -> tuple[list[Row], int]:
     providers = [ScriptedProvider(toys.Heard(model), end_prob=not model.hides_end) for model in (draft, assistant)]
     told = [await provider.propose(prompt.decode(), answer, None, usage=Usage()) for provider in providers]
-    forcing = Forcing(answer, *told, unit=unit, ends=ends)
+    forcing = TeacherForcing(answer, *told, unit=unit, ends=ends)
     if forcing.missing:
-        forcing.hear(await providers[1].propose(prompt.decode(), answer, forcing.missing, usage=Usage()))
+        forcing.add_answers(await providers[1].propose(prompt.decode(), answer, forcing.missing, usage=Usage()))
     samples, skipped = forcing.samples()
     return rows(samples), skipped
 
@@ -259,7 +259,7 @@ def told(*tokens: tuple[int, str | None, float | None]) -> list[Proposal | None]
 
 def aligned(answer: bytes, draft: Any, assistant: Any, *, unit: Unit, ends: bool = True) -> tuple[Any, int]:
     """What comes of it where nothing has to be asked beside."""
-    forcing = Forcing(answer, draft, assistant, unit=unit, ends=ends)
+    forcing = TeacherForcing(answer, draft, assistant, unit=unit, ends=ends)
     assert forcing.missing == []
     return forcing.samples()
 
@@ -290,10 +290,10 @@ MULTI = told((0, " Mul", 0.9), (4, "ti", 0.4), (6, "task", 0.6), (10, "ing", 0.3
 
 def test_a_span_is_as_sure_as_its_least_sure_token() -> None:
     assistant = told((0, " Multi", 0.7), (6, "-tasking", 0.5), (13, None, 1.0))
-    forcing = Forcing(b" Multitasking", MULTI, assistant, unit="word")
+    forcing = TeacherForcing(b" Multitasking", MULTI, assistant, unit="word")
     # " Multi" is agreed on, "task" and "-tasking" are not; from behind it the assistant has to be asked.
     assert forcing.missing == [Question(10, (b"ing",), word=True)]
-    forcing.hear([Proposal(10, (Token(b"ing", 0.2), Token(b" of", 0.9)))])
+    forcing.add_answers([Proposal(10, (Token(b"ing", 0.2), Token(b" of", 0.9)))])
     samples, skipped = forcing.samples()
     assert rows(samples) == [
         (0.4, 0.7, 0, True, 0),
@@ -307,9 +307,9 @@ def test_a_span_is_as_sure_as_its_least_sure_token() -> None:
 def test_where_the_draft_goes_wrong_the_assistant_is_judged_by_what_it_says_there() -> None:
     draft = told((0, " Mul", 0.9), (4, "ti", 0.4), (6, "plex", 0.6), (10, "ing", 0.3), (13, None, 1.0))
     assistant = told((0, " Multitasking", 0.7), (13, None, 1.0))  # of its own one token for all of it
-    forcing = Forcing(b" Multitasking", draft, assistant, unit="word")
+    forcing = TeacherForcing(b" Multitasking", draft, assistant, unit="word")
     assert forcing.missing == [Question(10, (b"ing",), word=True)]
-    forcing.hear([None])  # it cannot say
+    forcing.add_answers([None])  # it cannot say
     samples, skipped = forcing.samples()
     assert samples[0] == Sample(0.4, 0.7, 1, False, 0, " Multiplex", " Multitasking", " Multitask")
     assert (len(samples), skipped) == (2, 1)
@@ -325,9 +325,9 @@ def test_another_word_of_the_drafts_is_another_unit() -> None:
     """It would end, or go on with another word, where the reference goes on with the word: judged from there."""
     draft = told((0, " Mul", 0.9), (4, None, 0.4), (6, None, 1.0))
     assistant = told((0, " Multi", 0.7), (6, None, 1.0))
-    forcing = Forcing(b" Multi", draft, assistant, unit="word")
+    forcing = TeacherForcing(b" Multi", draft, assistant, unit="word")
     assert forcing.missing == [Question(4, (b"",), word=True)]
-    forcing.hear([Proposal(4, (Token(b"ti", 0.8),))])
+    forcing.add_answers([Proposal(4, (Token(b"ti", 0.8),))])
     samples, skipped = forcing.samples()
     assert samples[0] == Sample(0.4, 0.8, 1, False, 4, "", "ti", "ti")
     assert (len(samples), skipped) == (2, 0)

@@ -1,28 +1,33 @@
-"""From samples to a tree, and the report that says whether it is worth having."""
+"""From samples to a tree: fitting, the report on it, and nodes that predict as scikit-learn does."""
 
 from __future__ import annotations
 
 import json
 import random
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.tree import DecisionTreeClassifier
 
 import cosd_api
 from cosd_api import Endpoint, SettingError, Training, TreeVerifier, train_tree
+from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, Place
-from cosd_api.training.growing import Growing, Grown
-from cosd_api.training.samples import Example, ExampleSamples, Sample, Samples
-from cosd_api.training.tree import compare
+from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
 from cosd_api.verification.tree import Node
+from trees import neighbours
 
 Row = tuple[float, float, int | None, bool]
 """p, q, label, and whether both agree."""
+
+
 SECRET = "sk-secret"
 
 
@@ -79,8 +84,8 @@ def test_the_report() -> None:
         "  p <= 0.5: replace",
         "  p > 0.5: keep",
         "",
-        "Note: how good the tree is is not known: 3 examples have a place where just one",
-        "of the two models is right, and an estimate takes 5.",
+        "Note: the tree's accuracy is unknown: 3 examples have a place where just one of",
+        "the two models is right, and an estimate takes 5.",
     ]
     told = str(train_tree(drawn(8)))
     assert " to a leaf (both chosen on held-out examples): q <= 0." in " ".join(told.split())
@@ -167,7 +172,7 @@ def test_several_sets_are_one_and_another_pair_is_a_note() -> None:
     assert together.warnings == ()
     another = second.model_copy(update={"draft": endpoint("other")})
     other = train_tree([first, another], depth=2, min_leaf=1)
-    assert "the samples are of 2 pairs of models, and the tree is of none of them alone" in other.warnings
+    assert "the samples are of 2 pairs of models, so the tree fits none of them alone" in other.warnings
 
 
 # Whether it is worth having.
@@ -212,8 +217,8 @@ def test_a_tree_that_is_no_better_than_a_constant_says_so() -> None:
             "all 41 labelled samples are the draft's: the assistant was never right where the draft was wrong; add ex",
         ),
         (samples([(0.1, 0.9, 1, False)] * 3), "all 3 labelled samples are the assistant's: the draft was never right"),
-        ("samples.jsonl", r"samples must be what collect\(\) returns or Samples.load\(\) reads"),
-        ([{"p": 0.1}], "samples must be what"),
+        ("samples.jsonl", r"samples must be the result of collect\(\) or Samples.load\(\)"),
+        ([{"p": 0.1}], "samples must be the result of"),
     ],
 )
 def test_what_the_data_lacks_is_said(data: Any, words: str) -> None:
@@ -227,8 +232,8 @@ def test_five_examples_of_which_one_alone_has_a_label_are_no_folds() -> None:
     assert (training.comparison, training.chosen, training.depth) == (None, False, 2)
     (note,) = training.warnings
     assert note.endswith(
-        "only 1 example has a place where the assistant alone is right, and an estimate takes 2: with "
-        "one held out there is one to learn from"
+        "only 1 example has a place where the assistant alone is right, and an estimate takes 2: one to hold out and "
+        "one to learn from"
     )
 
 
@@ -255,18 +260,18 @@ def test_whatever_the_data_there_is_a_tree_or_a_reason(rows: Any, keep_agreeing:
             return
         training = train_tree(data, keep_agreeing=keep_agreeing, class_weight=class_weight)
     assert isinstance(training.tree, TreeVerifier)
-    assert (training.comparison is None) == any("is not known" in note for note in training.warnings)
+    assert (training.comparison is None) == any("accuracy is unknown" in note for note in training.warnings)
 
 
 def test_nothing_of_what_is_held_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth and leaf size are chosen where a tree is grown."""
     seen: list[set[int]] = []
 
-    def grow(_: Growing, places: Sequence[Place]) -> Grown:
+    def fit(_: TreeFit, places: Sequence[Place]) -> FittedTree:
         seen.append({place.group for place in places})
-        return Grown((Node(value=0),), 1, 1, chosen=False)
+        return FittedTree((Node(value=0),), 1, 1, chosen=False)
 
-    monkeypatch.setattr(Growing, "grow", grow)
+    monkeypatch.setattr(TreeFit, "fit", fit)
     assert compare(drawn(9), folds=3) is not None
     assert [len(groups) for groups in seen] == [6, 6, 6]
     assert not set.intersection(*seen)
@@ -306,3 +311,122 @@ def test_many_places_where_neither_is_right_are_a_note() -> None:
         SettingError, match="the answers are written as a model would write them, leading space included"
     ):
         train_tree(neither)
+
+
+# The fitted tree.
+
+
+PROBS = st.floats(0, 1, width=32) | st.floats(0, 1) | st.integers(0, 8).map(lambda count: count / 8)
+
+
+@st.composite
+def classifiers(draw: st.DrawFn) -> Any:
+    """Fitted on anything: noise, ties, equal points with different labels, one class alone, weights or none."""
+    points = draw(st.lists(st.tuples(PROBS, PROBS), min_size=1, max_size=30))
+    labels = draw(st.lists(st.integers(0, 1), min_size=len(points), max_size=len(points)))
+    classifier = DecisionTreeClassifier(
+        max_depth=draw(st.none() | st.integers(1, 5)),
+        min_samples_leaf=draw(st.integers(1, 4)),
+        max_leaf_nodes=draw(st.none() | st.integers(2, 9)),  # grown in another order
+        class_weight=draw(st.sampled_from(("balanced", None))),
+        splitter=draw(st.sampled_from(("best", "random"))),
+        random_state=draw(st.integers(0, 9)),
+    )
+    return classifier.fit(np.array(points, dtype=np.float32), labels)
+
+
+@given(classifiers(), st.lists(st.tuples(PROBS, PROBS), max_size=9), st.randoms(use_true_random=False))
+def test_prediction_is_scikit_learns(classifier: Any, points: list[tuple[float, float]], rng: Any) -> None:
+    tree = TreeVerifier(nodes=nodes_of(classifier))
+    thresholds = [x for x in classifier.tree_.threshold.tolist() if x >= 0]
+    edges = [0.0, 1.0, *(near for threshold in thresholds for near in neighbours(threshold))]
+    points = [*points, *((edge, rng.choice(edges)) for edge in edges), *((rng.choice(edges), edge) for edge in edges)]
+    predicted = classifier.predict(np.array(points, dtype=np.float64)).tolist()
+    assert [int(tree.replaces(p, q)) for p, q in points] == predicted
+
+
+def test_equal_weights_are_resolved_as_scikit_learn_does() -> None:
+    """Both labels at the same point: its `predict` takes the first class."""
+    classifier = DecisionTreeClassifier().fit(np.array([[0.5, 0.5], [0.5, 0.5]], dtype=np.float32), [1, 0])
+    assert [node.value for node in nodes_of(classifier)] == [0] == classifier.predict([[0.5, 0.5]]).tolist()
+
+
+def test_a_question_whose_answers_are_the_same_is_not_asked() -> None:
+    points = np.array([[0.1, 0.0], [0.2, 0.0], [0.3, 0.0], [0.4, 0.0], [0.5, 0.0]], dtype=np.float32)
+    classifier = DecisionTreeClassifier(max_depth=1).fit(points, [0, 0, 0, 0, 1])
+    classifier.tree_.value[2] = [[1.0, 0.0]]
+    assert classifier.tree_.node_count == 3
+    assert [node.value for node in nodes_of(classifier)] == [0]
+
+
+def test_of_two_trees_that_do_equally_well_the_one_that_asks_less_is_taken() -> None:
+    for seed in range(4):  # scikit-learn draws lots
+        apart = [Place(0.2, 0.9, 1, 0), Place(0.3, 0.9, 1, 1), Place(0.7, 0.4, 0, 0), Place(0.8, 0.3, 0, 1)]
+        assert [node.feature for node in TreeFit(seed=seed).fit(apart).nodes] == ["p", None, None]
+    # Two questions about p, or one about q: that is the simpler tree.
+    by_q = [Place(0.2, 0.9, 1, 0), Place(0.5, 0.2, 0, 0), Place(0.8, 0.9, 1, 1)]
+    assert [node.feature for node in TreeFit().fit(by_q).nodes] == ["q", None, None]
+
+
+# Depth and leaf size.
+
+
+def places(examples: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[Place]:
+    """The assistant is right where p < 0.4 and q > 0.6, but for some noise."""
+    rng = np.random.default_rng(seed)
+    found: list[Place] = []
+    for group in range(examples):
+        for p, q, flip in rng.random((each, 3)).tolist():
+            right = (p < 0.4 and q > 0.6) != (flip < noise)
+            found.append(Place(p, q, 1 if right else 0, group))
+    return found
+
+
+def test_depth_and_leaf_size_are_chosen_on_held_out_examples() -> None:
+    noisy = TreeFit().fit(places(20, 20, noise=0.15))
+    assert (noisy.depth, noisy.min_leaf, noisy.chosen) == (2, 20, True)
+    # Eight stripes of p are told apart by three questions, not by two.
+    stripes = [
+        Place(p, q, 1 if int(p * 8) % 2 else 0, one.group) for one in places(20, 20) for p, q in [(one.p, one.q)]
+    ]
+    assert TreeFit().fit(stripes).depth == 3
+    given = TreeFit(depth=1, min_leaf=7).fit(stripes)
+    assert (given.depth, given.min_leaf, given.chosen) == (1, 7, False)
+    half = TreeFit(depth=1).fit(stripes)
+    assert (half.depth, half.chosen) == (1, True)
+
+
+def test_below_five_examples_the_depth_is_two() -> None:
+    grown = TreeFit().fit(places(4, 20))
+    assert (grown.depth, grown.min_leaf, grown.chosen) == (2, 1, False)
+
+
+def test_class_weights_are_what_depth_is_chosen_by() -> None:
+    few = [Place(0.1 + 0.01 * at, 0.5, 1 if at % 10 == 0 else 0, at) for at in range(60)]
+    counted, balanced = (TreeVerifier(nodes=fit.fit(few).nodes) for fit in (TreeFit(class_weight=None), TreeFit()))
+    assert all(not counted.replaces(place.p, place.q) for place in few)
+    assert any(balanced.replaces(place.p, place.q) for place in few)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"depth": 0}, "depth must be a whole number from 1 on, not 0"),
+        ({"depth": 13}, "depth must be at most 12, not 13"),
+        ({"depth": 2.0}, "depth must be a whole number"),
+        ({"min_leaf": 0}, "min_leaf must be a whole number from 1 on"),
+        ({"folds": 1}, "folds must be a whole number from 2 on"),
+        ({"seed": -1}, "seed must be a whole number from 0 on"),
+        ({"seed": 2**32}, "seed must be at most 4294967295"),
+        ({"class_weight": {0: 1}}, r"class_weight must be 'balanced' or None, not \{0: 1\}"),
+    ],
+)
+def test_what_no_tree_can_be_grown_by(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        TreeFit(**settings)
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SettingError, match=r'needs scikit-learn: pip install "cosd-api\[train\]"'):
+        check_sklearn()

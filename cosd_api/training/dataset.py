@@ -1,0 +1,437 @@
+"""Examples and decision samples, in memory and in files (section 3.2 and equation 7 of the CoSD paper).
+
+An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
+written next and a probability of it. A decision sample is the two probabilities and the model that was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import SettingError
+from cosd_api.records import Endpoint, EndpointUsage
+from cosd_api.settings import check_prompt
+from cosd_api.training.json_lines import (
+    SAMPLES,
+    Line,
+    Lines,
+    file_kind,
+    foreign_kind,
+    line_error,
+    problem,
+    read_lines,
+)
+from cosd_api.version import __version__
+from cosd_api.wording import with_notes
+from cosd_providers.messages import Message
+
+__all__ = [
+    "Example",
+    "ExampleSamples",
+    "Failure",
+    "Header",
+    "Label",
+    "Sample",
+    "Samples",
+    "SamplesFile",
+    "check_examples",
+    "read_examples",
+    "samples_line",
+]
+
+Label = Literal[0, 1]
+"""0: the draft's word is right, 1: the assistant's."""
+_Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
+_START = f'{{"kind":"{SAMPLES}"'.encode()
+_REPAIR = ". Remove the line, and collect will ask about its example again"
+_ANOTHER_FILE = "give collect another file, or move this one away"
+
+
+class Strict(BaseModel):
+    """A record in a file. Unknown fields are refused: one may be a misspelt field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Example(Strict):
+    """A prompt and the right answer.
+
+    Attributes:
+        prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
+        answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
+        target: text that a right answer must contain as whole words; None for the whole answer, white space
+            normalized. `tune_answers` uses it; decision samples do not.
+        ends: whether the answer must end here. If False, whatever follows it does not count.
+    """
+
+    prompt: str | tuple[Message, ...]
+    answer: str = Field(min_length=1)
+    target: str | None = Field(default=None, min_length=1)
+    ends: StrictBool = True
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _is_a_prompt(cls, given: Any) -> Any:
+        return check_prompt(given)
+
+    @field_validator("answer", "target")
+    @classmethod
+    def _is_unicode(cls, given: str | None) -> str | None:
+        try:
+            (given or "").encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"not valid Unicode text at character {error.start}") from None
+        return given
+
+    @property
+    def key(self) -> str:
+        """Its identity: SHA-256 (hex) of prompt, answer and `ends`."""
+        prompt = self.prompt if isinstance(self.prompt, str) else [[one.role, one.content] for one in self.prompt]
+        return _sha256([prompt, self.answer, self.ends])
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One place of a reference answer, with what both models would have written there.
+
+    Attributes:
+        p: the draft's probability of its own text, in [0, 1]; the lowest of several tokens'.
+        q: the assistant's, likewise.
+        label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
+        agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
+        start: byte offset in the answer.
+        draft: text that the draft would have written; empty for its end of sequence.
+        assistant: text that the assistant would have written.
+        reference: text of the answer at this place; empty for its end.
+    """
+
+    p: _Probability
+    q: _Probability
+    label: Label | None
+    agreed: bool
+    start: int
+    draft: str
+    assistant: str
+    reference: str
+
+
+class ExampleSamples(Strict):
+    """The samples of one example.
+
+    Attributes:
+        example: the prompt and its answer.
+        samples: one for each place that could be judged, in the order of the text.
+        skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
+            no answer or no probability, or the text of one is the beginning of the other's.
+    """
+
+    example: Example
+    samples: tuple[Sample, ...]
+    skipped: int = Field(default=0, ge=0)
+
+
+class Failure(Strict):
+    """An example that could not be asked about.
+
+    Attributes:
+        number: its number among the given examples, from 1.
+        example: the example.
+        error: the reason.
+    """
+
+    number: int
+    example: Example
+    error: str
+
+
+class Samples(Strict):
+    """Decision samples of one pair of models.
+
+    Attributes:
+        examples: the examples with their samples.
+        draft: the draft endpoint; None for samples that were not collected.
+        assistant: the assistant endpoint, likewise.
+        unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
+        failed: the examples that could not be asked about.
+        usage: requests and tokens of this run, by `"draft"` and `"assistant"`.
+        warnings: notes for the reader.
+        there: number of examples that the file had already.
+    """
+
+    examples: tuple[ExampleSamples, ...] = ()
+    draft: Endpoint | None = None
+    assistant: Endpoint | None = None
+    unit: Unit | None = None
+    failed: tuple[Failure, ...] = ()
+    usage: dict[str, EndpointUsage] = Field(default_factory=dict[str, EndpointUsage])
+    warnings: tuple[str, ...] = ()
+    there: int = 0
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file that `collect` has written; a line cut by a crash is left out, with a warning.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: the file is of another kind, of a newer version or broken.
+        """
+        file = SamplesFile.read(Path(path))
+        if not isinstance(file, SamplesFile):
+            raise SettingError(f"{path} is empty: collect has written no samples to it yet")
+        header = file.header
+        cut = f"the last line of {path} was cut and is left out; collect again to ask about its example"
+        return cls(
+            examples=file.examples,
+            draft=header.draft,
+            assistant=header.assistant,
+            unit=header.unit,
+            warnings=(cut,) if file.lines.rest else (),
+        )
+
+    @property
+    def positions(self) -> int:
+        """Number of judged places: `agreeing + labelled + dropped`."""
+        return sum(len(one.samples) for one in self.examples)
+
+    @property
+    def agreeing(self) -> int:
+        """Number of places where both models would have written the same."""
+        return self._count(agreed=True, labels=(0, 1, None))
+
+    @property
+    def labelled(self) -> int:
+        """Number of places where the models differ and one is right. Trees are trained on these."""
+        return self._count(labels=(0, 1))
+
+    @property
+    def dropped(self) -> int:
+        """Number of places where the models differ and neither is right."""
+        return self._count(labels=(None,))
+
+    @property
+    def skipped(self) -> int:
+        """Number of places that could not be judged; see `ExampleSamples`."""
+        return sum(one.skipped for one in self.examples)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the examples, in any order, with p, q, label and agreement of each sample."""
+        ordered = sorted(self.examples, key=lambda one: one.example.key)
+        return _sha256([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
+
+    def report(self) -> str:
+        """The counts, a line each. `str()` adds the warnings."""
+        rows = [
+            (len(self.examples), f"examples, {self.there} of them there already" if self.there else "examples"),
+            (self.positions, "places where both models were compared"),
+            (self.agreeing, "agreeing: both would have written the same"),
+            (self._count(labels=(0,)), "labelled 0: they differ, and the draft is right"),
+            (self._count(labels=(1,)), "labelled 1: they differ, and the assistant is right"),
+            (self.dropped, "dropped: they differ, and neither is right"),
+            (self.skipped, "skipped: places that could not be compared"),
+            (len(self.failed), "failed: examples that were left out"),
+        ]
+        rows += [
+            (one.requests, f"requests to the {name}: {one.billed_tokens} tokens") for name, one in self.usage.items()
+        ]
+        width = max(len(str(count)) for count, _ in rows)
+        return "\n".join(f"{count:>{width}} {words}" for count, words in rows)
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
+
+    def _count(self, *, labels: tuple[Label | None, ...], agreed: bool = False) -> int:
+        return sum(s.agreed == agreed and s.label in labels for one in self.examples for s in one.samples)
+
+
+# Files of examples.
+
+
+def read_examples(path: str | Path) -> list[Example]:
+    """Read a file of examples: a line for each, such as `{"prompt": ..., "answer": ...}`.
+
+    Raises:
+        OSError: the file cannot be read.
+        SettingError: the file is empty or of another kind, or a line is not an example.
+    """
+    path = Path(path)
+    if (kind := foreign_kind(path, wanted="examples")) is not None:
+        raise SettingError(f"{path} is {kind}. Give examples: {_EXAMPLE_LINES}")
+    examples: list[Example] = []
+    for line in read_lines(path, may_be_cut=False).lines:
+        try:
+            examples.append(Example.model_validate(line.fields))
+        except ValidationError as error:
+            raise line_error(path, line.number, problem(error, [*Example.model_fields])) from None
+    if not examples:
+        raise SettingError(f"{path} is empty: give {_EXAMPLE_LINES}")
+    return examples
+
+
+def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Example]:
+    """Validated examples by their number, from 1; of equal ones only the first.
+
+    Raises:
+        SettingError: there are none, or one is invalid.
+    """
+    several: object = given
+    if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
+        raise SettingError(f"examples must be several Example or dictionaries, not {type(given).__name__}")
+    examples: dict[int, Example] = {}
+    keys: set[str] = set()
+    for at, one in enumerate(given):
+        try:
+            example = one if isinstance(one, Example) else Example.model_validate(one)
+        except ValidationError as error:
+            raise SettingError(f"examples[{at}]: {problem(error, [*Example.model_fields])}") from None
+        if example.key not in keys:
+            examples[at + 1] = example
+        keys.add(example.key)
+    if not examples:
+        raise SettingError("there are no examples")
+    return examples
+
+
+# Files of samples: a header, then a line for each example.
+
+
+class Header(Strict):
+    """The first line of a samples file.
+
+    Attributes:
+        kind: the file's kind.
+        schema_version: version of the format.
+        draft: the draft endpoint.
+        assistant: the assistant endpoint.
+        unit: the unit that was judged.
+        library_version: version of cosd-api.
+    """
+
+    kind: Literal["cosd-samples"] = SAMPLES
+    schema_version: Literal[1] = 1
+    draft: Endpoint
+    assistant: Endpoint
+    unit: Unit
+    library_version: str = __version__
+
+    def check_same_pair(self, other: Header, path: Path) -> None:
+        """Check that samples under `other` belong in the file at `path`, which has this header.
+
+        Models are compared by name: their addresses may change.
+
+        Raises:
+            SettingError: the models or the unit differ.
+        """
+        for mine, theirs in ((self.draft, other.draft), (self.assistant, other.assistant)):
+            if mine.model != theirs.model:
+                words = f"{path} holds samples with {mine.model} as the {mine.name}, not {theirs.model}"
+                raise SettingError(f"{words}: {_ANOTHER_FILE}")
+        if self.unit != other.unit:
+            words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
+            raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
+
+
+class _Row(Strict):
+    """The line of one example."""
+
+    key: str
+    prompt: Any
+    answer: Any
+    target: Any = None
+    ends: Any = True
+    samples: tuple[Sample, ...]
+    skipped: int = Field(ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesFile:
+    """The content of a samples file.
+
+    Attributes:
+        header: its first line.
+        examples: the examples with their samples.
+        lines: the lines as read, for `json_lines.Appender`.
+    """
+
+    header: Header
+    examples: tuple[ExampleSamples, ...]
+    lines: Lines
+
+    @classmethod
+    def read(cls, path: Path) -> Self | Lines:
+        """Read a file; returns its lines alone where it has no header yet.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: the file is of another kind, of a newer version or broken.
+        """
+        if foreign_kind(path, wanted=SAMPLES) is not None:
+            raise _not_samples(path)
+        try:
+            lines = read_lines(path, may_be_cut=True, hint=_REPAIR)
+        except SettingError:
+            if file_kind(path) != SAMPLES:
+                raise _not_samples(path) from None
+            raise
+        if not lines.lines:
+            if not lines.rest.startswith(_START[: len(lines.rest)]):
+                raise _not_samples(path)
+            return lines
+        first, *rest = lines.lines
+        header = _header(path, first)
+        found: dict[str, ExampleSamples] = {}
+        for line in rest:
+            one = _row(path, line)
+            found.setdefault(one.example.key, one)
+        return cls(header, tuple(found.values()), lines)
+
+
+def samples_line(one: ExampleSamples) -> str:
+    """The line of one example, without line feed."""
+    example = one.example.model_dump(mode="json")
+    samples = one.model_dump(mode="json", include={"samples", "skipped"})
+    return json.dumps({"key": one.example.key, **example, **samples}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _not_samples(path: Path) -> SettingError:
+    kind = foreign_kind(path, wanted=SAMPLES)
+    named = "" if kind is None else f" (it is {kind})"
+    return SettingError(f"{path} is not a file of samples and was not changed{named}: {_ANOTHER_FILE}")
+
+
+def _header(path: Path, line: Line) -> Header:
+    if line.fields.get("kind") != SAMPLES:
+        raise _not_samples(path)
+    version = line.fields.get("schema_version")
+    if isinstance(version, int) and version > Header.model_fields["schema_version"].default:
+        raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
+    try:
+        return Header.model_validate(line.fields)
+    except ValidationError as error:
+        reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
+        raise line_error(path, line.number, reason) from None
+
+
+def _row(path: Path, line: Line) -> ExampleSamples:
+    try:
+        row = _Row.model_validate(line.fields)
+        example = Example.model_validate({name: getattr(row, name) for name in Example.model_fields})
+        one = ExampleSamples(example=example, samples=row.samples, skipped=row.skipped)
+    except ValidationError as error:
+        raise line_error(path, line.number, problem(error, [*_Row.model_fields]) + _REPAIR) from None
+    if example.key != row.key:
+        raise line_error(path, line.number, f"its key does not match its prompt and answer{_REPAIR}")
+    return one
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()

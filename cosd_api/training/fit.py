@@ -1,0 +1,420 @@
+"""Training the tree `T(p, q)` that decides (section 3.2 and equation 7 of the CoSD paper).
+
+scikit-learn fits the tree; the nodes of a `TreeVerifier` need no scikit-learn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from cosd_api.errors import SettingError
+from cosd_api.records import Endpoint
+from cosd_api.settings import check_count
+from cosd_api.training.dataset import Samples
+from cosd_api.training.evaluation import (
+    ALWAYS_ASSISTANT,
+    ALWAYS_DRAFT,
+    DEFAULT_RULE,
+    QUARTERS,
+    TREE,
+    TUNED_RULE,
+    Comparison,
+    Decide,
+    Fit,
+    Place,
+    Score,
+    baselines,
+    held_out,
+    lacking,
+    places_of,
+)
+from cosd_api.training.report import Counts, Training, about_dropped, one_sided
+from cosd_api.verification import TreeVerifier
+from cosd_api.verification.tree import Node
+from cosd_api.version import __version__
+
+__all__ = [
+    "COMPARING",
+    "DEEPEST",
+    "ClassWeight",
+    "FittedTree",
+    "TreeFit",
+    "check_sklearn",
+    "compare",
+    "nodes_of",
+    "train_tree",
+]
+
+ClassWeight = Literal["balanced"]
+
+COMPARING = "comparing the rule with a tree on held-out examples"
+"""The reason why tuning needs scikit-learn."""
+DEEPEST = 12
+"""Largest depth: `TreeVerifier` still reads the 4096 leaves of a full tree."""
+_DEPTHS = (1, 2, 3, 4)
+_LEAVES = (20, 5, 1)
+# The default for few examples. Two questions in a row express what the rule asks: unsure draft, sure assistant.
+_DEPTH, _LEAF = 2, 1
+_LARGEST_SEED = 2**32 - 1  # NumPy's
+
+
+def train_tree(
+    samples: Samples | Sequence[Samples],
+    *,
+    depth: int | None = None,
+    min_leaf: int | None = None,
+    keep_agreeing: bool = False,
+    class_weight: ClassWeight | None = "balanced",
+    folds: int = 5,
+    seed: int = 0,
+) -> Training:
+    """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's; sends no request.
+
+    Three examples are enough, as in the paper. With five or more that have a place where just one of the models is
+    right, depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the
+    rule on held-out ones. With fewer the depth is 2, and the tree's accuracy is unknown. The same samples, in any
+    order, and the same arguments give the same tree.
+
+    Args:
+        samples: samples from `collect`, one data set or several. An example in several of them is held out once.
+        depth: limit on the number of questions in a row, up to 12; None chooses.
+        min_leaf: least number of places for each leaf; None chooses.
+        keep_agreeing: train on places where both models are right, too, with label 0, as the paper words it. Nothing is
+            decided there, and they never count in the comparison.
+        class_weight: `"balanced"` gives the places where the draft is right the same total weight as those where the
+            assistant is, and chooses by balanced accuracy. None weighs every place alike and chooses by accuracy.
+        folds: number of folds of the cross-validation.
+        seed: seed of the folds and of scikit-learn.
+
+    Raises:
+        SettingError: the samples hold nothing to learn from, an argument is invalid, or scikit-learn is missing
+            (`pip install "cosd-api[train]"`).
+    """
+    trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
+    check_sklearn()
+    sets = _check_samples(samples)
+    places = places_of(sets, keep_agreeing=keep_agreeing)
+    counts = Counts.of(sets, places)
+    _check_labels(counts, places)
+    fitted = trees.fit(places)
+    comparison = _compare(places, trees)
+    pairs = _pairs(sets)
+    trained_on: dict[str, JsonValue] = {
+        "pairs": pairs,
+        "data": _digest(sets),
+        "counts": counts.model_dump(),
+        "features": ["p", "q"],
+        "depth": fitted.depth,
+        "min_leaf": fitted.min_leaf,
+        "keep_agreeing": keep_agreeing,
+        "class_weight": class_weight,
+        "folds": folds,
+        "seed": seed,
+        "scikit_learn": _sklearn_version(),
+        "library_version": __version__,
+    }
+    tree = TreeVerifier(nodes=fitted.nodes, trained_on=trained_on)
+    return Training(
+        tree=tree,
+        depth=fitted.depth,
+        min_leaf=fitted.min_leaf,
+        given=trees.given,
+        chosen=fitted.chosen,
+        counts=counts,
+        comparison=comparison,
+        warnings=(*_about_data(len(pairs), places, counts), *_about_tree(tree), *_about_worth(comparison, trees)),
+    )
+
+
+def compare(
+    samples: Samples | Sequence[Samples],
+    *,
+    alphas: Sequence[float] = QUARTERS,
+    betas: Sequence[float] = QUARTERS,
+    folds: int = 5,
+    seed: int = 0,
+) -> Comparison | None:
+    """Compare both constants, the paper's rule, the tuned rule and a tree on the same held-out examples.
+
+    None where the samples do not suffice: fewer than five examples have a place where just one of the models is right,
+    or fewer than two for one of the models.
+
+    Raises:
+        SettingError: an argument is invalid, or scikit-learn is missing.
+    """
+    check_sklearn(COMPARING)
+    return _compare(places_of(_check_samples(samples)), TreeFit(folds=folds, seed=seed), alphas, betas)
+
+
+def _compare(
+    places: Sequence[Place], trees: TreeFit, alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
+) -> Comparison | None:
+    # Each fold chooses the tree's depth and leaf size from its own training places.
+    def fit_tree(train: Sequence[Place]) -> Decide:
+        return TreeVerifier(nodes=trees.fit(train).nodes).replaces
+
+    return held_out(places, {**baselines(alphas, betas), TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
+
+
+# Fitting.
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTree:
+    """A tree fitted to places.
+
+    Attributes:
+        nodes: for `TreeVerifier`.
+        depth: limit on the number of questions in a row.
+        min_leaf: least number of places for each leaf.
+        chosen: whether one of the two was chosen on held-out examples.
+    """
+
+    nodes: tuple[Node, ...]
+    depth: int
+    min_leaf: int
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFit:
+    """Fits trees to places, with the arguments of `train_tree`.
+
+    Raises:
+        SettingError: an argument is invalid.
+    """
+
+    depth: int | None = None
+    min_leaf: int | None = None
+    class_weight: ClassWeight | None = "balanced"
+    folds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("depth", self.depth, 1, DEEPEST),
+            ("min_leaf", self.min_leaf, 1, None),
+            ("folds", self.folds, 2, None),
+            ("seed", self.seed, 0, _LARGEST_SEED),
+        ):
+            if value is not None and check_count(name, value, least=least) > (value if most is None else most):
+                raise SettingError(f"{name} must be at most {most}, not {value}")
+        if self.class_weight not in ("balanced", None):
+            raise SettingError(f"class_weight must be 'balanced' or None, not {self.class_weight!r}")
+
+    @property
+    def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
+        """Which of depth and leaf size are given."""
+        depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
+        return (*depth, "min_leaf") if self.min_leaf is not None else depth
+
+    def measure(self, score: Score) -> float:
+        """The accuracy that depth and leaf size are chosen by, in keeping with the class weights."""
+        return score.accuracy if self.class_weight is None else score.balanced_accuracy
+
+    def fit(self, places: Sequence[Place]) -> FittedTree:
+        """Fit a tree.
+
+        Depth and leaf size, unless given, are the best on held-out examples, the simplest of equally good ones; with
+        too few examples depth 2 and leaves of any size.
+        """
+        limits = {
+            f"{depth} {leaf}": (depth, leaf)  # the simplest first
+            for depth in ([self.depth] if self.depth else _DEPTHS)
+            for leaf in ([self.min_leaf] if self.min_leaf else _LEAVES)
+        }
+        methods = {name: self._method(*pair) for name, pair in limits.items()}
+        comparison = held_out(places, methods, folds=self.folds, seed=self.seed) if len(limits) > 1 else None
+        if comparison is None:
+            depth, leaf = self.depth or _DEPTH, self.min_leaf or _LEAF
+        else:
+            scores = comparison.scores
+            depth, leaf = limits[max(scores, key=lambda name: self.measure(scores[name]))]
+        return FittedTree(self._nodes(places, depth, leaf), depth, leaf, comparison is not None)
+
+    def _method(self, depth: int, leaf: int) -> Fit:
+        return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
+
+    def _nodes(self, places: Sequence[Place], depth: int, leaf: int) -> tuple[Node, ...]:
+        """The nodes of a tree; of two equally good ones, that which ignores q.
+
+        With few places p and q often tell the labels apart equally well, and scikit-learn picks one at random. A
+        question about q alone must be asked wherever the draft is sure, too: at nearly every token, and a sure
+        assistant that is wrong passes.
+        """
+        import numpy as np  # noqa: PLC0415 - an extra, and slow to load
+
+        features = np.array([(place.p, place.q) for place in places], dtype=np.float32)
+        labels = np.array([place.label for place in places])
+        weights = np.ones(len(labels)) if self.class_weight is None else 1 / np.bincount(labels)[labels]
+
+        def rank(one: Any) -> tuple[float, int]:
+            answers = one.classes_[one.tree_.predict(features).argmax(axis=1)]
+            return -float(weights[answers == labels].sum()), one.tree_.node_count
+
+        p_only = features * np.array([1, 0], dtype=np.float32)  # a constant feature is never asked about
+        return nodes_of(min((self._classifier(shown, labels, depth, leaf) for shown in (p_only, features)), key=rank))
+
+    def _classifier(self, features: Any, labels: Any, depth: int, leaf: int) -> Any:
+        import sklearn  # noqa: PLC0415
+        from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
+
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # most of the time otherwise
+            classifier = DecisionTreeClassifier(
+                max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
+            )
+            return classifier.fit(features, labels)
+
+
+def nodes_of(classifier: Any) -> tuple[Node, ...]:  # Any: scikit-learn has no types
+    """The nodes, root first, of a fitted `DecisionTreeClassifier` on `[p, q]`.
+
+    Each leaf answers as scikit-learn's `predict` does: with the class of most weight, the first of equal ones.
+    A question whose answers are all the same is left out.
+    """
+    tree = classifier.tree_
+    lefts: list[int] = tree.children_left.tolist()
+    rights: list[int] = tree.children_right.tolist()
+    features: list[int] = tree.feature.tolist()
+    thresholds: list[float] = tree.threshold.tolist()
+    classes: list[int] = classifier.classes_.tolist()
+    #: The answer of all leaves below; None where they differ. Children come after their parents.
+    answers: list[int | None] = [classes[column] for column in tree.value[:, 0, :].argmax(axis=1).tolist()]
+    for at in reversed(range(len(lefts))):
+        if lefts[at] >= 0:
+            left = answers[lefts[at]]
+            answers[at] = left if left == answers[rights[at]] else None
+    nodes: list[dict[str, object]] = []
+
+    def put(at: int) -> int:
+        nodes.append({"value": answers[at]})
+        index = len(nodes) - 1
+        if answers[at] is None:
+            question = {"feature": ("p", "q")[features[at]], "threshold": thresholds[at]}
+            nodes[index] = {**question, "left": put(lefts[at]), "right": put(rights[at])}
+        return index
+
+    put(0)
+    return tuple(map(Node.model_validate, nodes))
+
+
+def check_sklearn(purpose: str = "training a tree") -> None:
+    """Check that scikit-learn can be imported, before work that takes long.
+
+    Args:
+        purpose: what needs it, for the message.
+
+    Raises:
+        SettingError: scikit-learn is missing; the message names the extra.
+    """
+    try:
+        import sklearn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - only whether it is there
+    except ModuleNotFoundError as error:
+        if error.name != "sklearn":
+            raise
+        raise SettingError(f'{purpose} needs scikit-learn: pip install "cosd-api[train]"') from None
+
+
+def _sklearn_version() -> str:
+    import sklearn  # noqa: PLC0415
+
+    return str(sklearn.__version__)
+
+
+# The data.
+
+
+def _check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
+    sets = [samples] if isinstance(samples, Samples) else samples
+    if not isinstance(sets, Sequence) or not all(isinstance(one, Samples) for one in sets):
+        raise SettingError("samples must be the result of collect() or Samples.load(), or a list of these")
+    if not any(one.examples for one in sets):
+        raise SettingError("there is nothing to train on: the samples have no examples")
+    # `collect` stores examples in the order in which they finish, and no tree may depend on that.
+    ordered = [
+        one.model_copy(update={"examples": tuple(sorted(one.examples, key=lambda found: found.example.key))})
+        for one in sets
+    ]
+    return sorted(ordered, key=lambda one: one.digest)
+
+
+def _check_labels(counts: Counts, places: Sequence[Place]) -> None:
+    right = counts.draft_right + counts.assistant_right
+    if not right + counts.agreeing + counts.dropped:
+        raise SettingError(
+            f"there is nothing to train on: no place of the {counts.examples} examples could be judged "
+            f"({counts.skipped} were skipped)"
+        )
+    if not right:
+        words = f"the two models agree at {counts.agreeing} places, and at {counts.dropped} neither is right"
+        more = "add examples that one of them can answer and the other cannot"
+        raise SettingError("; ".join([f"there is nothing to decide: {words}", more, *about_dropped(0, counts.dropped)]))
+    if len({place.label for place in places}) == 1:  # including places where both agree, if they train
+        raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
+
+
+def _pairs(sets: Sequence[Samples]) -> list[JsonValue]:
+    """The pairs of models, each once; without addresses, which may be confidential."""
+    found: list[JsonValue] = []
+    for one in sets:
+        pair: JsonValue = {"draft": _model(one.draft), "assistant": _model(one.assistant), "unit": one.unit}
+        if pair not in found:
+            found.append(pair)
+    return found
+
+
+def _model(endpoint: Endpoint | None) -> JsonValue:
+    return None if endpoint is None else {"engine": endpoint.engine, "model": endpoint.model}
+
+
+def _digest(sets: Sequence[Samples]) -> str:
+    if len(sets) == 1:
+        return sets[0].digest
+    return hashlib.sha256(" ".join(one.digest for one in sets).encode()).hexdigest()
+
+
+# Warnings.
+
+
+def _about_data(pairs: int, places: Sequence[Place], counts: Counts) -> list[str]:
+    found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
+    if pairs > 1:
+        found.append(f"the samples are of {pairs} pairs of models, so the tree fits none of them alone")
+    if (lack := lacking(places)) is not None:
+        found.append(f"the tree's accuracy is unknown: {lack}")
+    return found
+
+
+def _about_tree(tree: TreeVerifier) -> list[str]:
+    if (value := tree.nodes[0].value) is None:
+        return []
+    does = "takes the assistant's word" if value else "keeps the draft's word, so that the assistant is never asked"
+    return [f"the tree found nothing to tell the two apart by: it always {does}"]
+
+
+def _about_worth(comparison: Comparison | None, trees: TreeFit) -> list[str]:
+    """Warnings where a rule or a constant does as well on held-out examples."""
+    if comparison is None:
+        return []
+    scores, mine = comparison.scores, comparison.scores[TREE]
+    found: list[str] = []
+    rule = max((DEFAULT_RULE, TUNED_RULE), key=lambda name: trees.measure(scores[name]))
+    if trees.measure(mine) <= trees.measure(scores[rule]):
+        name = "balanced accuracy" if trees.class_weight else "plain accuracy"
+        found.append(
+            f"on held-out examples the tree has a {name} of {trees.measure(mine):.1%}, and the {rule}, which is "
+            f"simpler, {trees.measure(scores[rule]):.1%}"
+        )
+    constant = max((ALWAYS_DRAFT, ALWAYS_ASSISTANT), key=lambda name: scores[name].accuracy)
+    if mine.accuracy <= scores[constant].accuracy:
+        who = constant.removeprefix("always ")
+        found.append(
+            f"on held-out examples the {who} alone is right at {scores[constant].accuracy:.1%} of the places, and what "
+            f"the tree takes at {mine.accuracy:.1%}"
+        )
+    return found

@@ -1,0 +1,332 @@
+"""Results of training and tuning, and their reports as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import indent
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cosd_api.training.dataset import Samples
+from cosd_api.training.evaluation import PAPER, Comparison, Place
+from cosd_api.verification import RuleVerifier, TreeVerifier
+from cosd_api.wording import counted, paragraph, with_notes
+
+__all__ = ["Cell", "Counts", "GridTuning", "Heatmap", "Interval", "Training", "about_dropped", "one_sided", "percent"]
+
+Interval = tuple[float, float]
+
+_LARGEST_SHOWN = 31  # nodes: a full tree of depth 4
+
+
+def about_dropped(labelled: int, dropped: int) -> list[str]:
+    """The warning about data where neither model is right at most places where they differ."""
+    if dropped <= labelled:
+        return []
+    where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
+    return [f"{where}: check that the answers are written as a model would write them, leading space included"]
+
+
+def one_sided(draft_right: int, assistant_right: int) -> str | None:
+    """The warning about labels that are all of one kind; None where there are both kinds or none."""
+    right = draft_right + assistant_right
+    if not right or (draft_right and assistant_right):
+        return None
+    samples = "the only labelled sample is" if right == 1 else f"all {right} labelled samples are"
+    mine, other = ("draft", "assistant") if draft_right else ("assistant", "draft")
+    return (
+        f"{samples} the {mine}'s: the {other} was never right where the {mine} was wrong; "
+        f"add examples that the {other} can answer and the {mine} cannot (if there are none, the {mine} alone is "
+        "as good)"
+    )
+
+
+# Training a tree.
+
+
+class Counts(BaseModel):
+    """Counts of the data that a tree was trained on.
+
+    Attributes:
+        examples: all examples, including those without a labelled place.
+        draft_right: places where the models differ and the draft is right (label 0).
+        assistant_right: places where they differ and the assistant is right (label 1).
+        agreeing: places where both would have written the same.
+        dropped: places where they differ and neither is right.
+        skipped: places that could not be judged.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    examples: int
+    draft_right: int
+    assistant_right: int
+    agreeing: int
+    dropped: int
+    skipped: int
+
+    @classmethod
+    def of(cls, samples: Sequence[Samples], places: Sequence[Place]) -> Counts:
+        """Counts of several data sets, given their labelled places."""
+        labels = [place.label for place in places if not place.agreed]
+        return cls(
+            examples=sum(len(one.examples) for one in samples),
+            draft_right=labels.count(0),
+            assistant_right=labels.count(1),
+            agreeing=sum(one.agreeing for one in samples),
+            dropped=sum(one.dropped for one in samples),
+            skipped=sum(one.skipped for one in samples),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.examples, 'example')}: {counted(self.draft_right, 'place')} where the draft is right and "
+            f"the assistant is not, {self.assistant_right} the other way round; {self.agreeing} where they agree, "
+            f"{self.dropped} where neither is right, {self.skipped} that could not be judged"
+        )
+
+
+class Training(BaseModel):
+    """A trained tree and the evidence for it; `str()` gives a report.
+
+    Attributes:
+        tree: the verifier: `Fusion(..., verifier=training.tree)`, or `training.tree.save(path)`.
+        depth: limit on the number of questions in a row; the tree may be shallower.
+        min_leaf: least number of places for each leaf.
+        given: which of these two were given as arguments.
+        chosen: whether the others were chosen on held-out examples; False where there were too few.
+        counts: counts of the data.
+        comparison: the tree beside the rule and the constants on held-out examples; None where there were too few. It
+            judges the method: each fold trains a tree of its own.
+        warnings: reasons to doubt the tree.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tree: TreeVerifier
+    depth: int
+    min_leaf: int
+    given: tuple[Literal["depth", "min_leaf"], ...] = ()
+    chosen: bool
+    counts: Counts
+    comparison: Comparison | None
+    warnings: tuple[str, ...] = ()
+
+    def report(self) -> str:
+        """The data, the tree and the comparison. `str()` adds the warnings."""
+        nodes = len(self.tree.nodes)
+        outline = f"{nodes} nodes, too many to show" if nodes > _LARGEST_SHOWN else self.tree.outline()
+        parts = [paragraph(f"{self.counts}."), paragraph(self._heading()), indent(outline, "  ")]
+        return "\n\n".join([*parts, *([str(self.comparison)] if self.comparison is not None else [])])
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
+
+    def _heading(self) -> str:
+        """The depth of the tree, and where its limits come from."""
+        otherwise = "chosen on held-out examples" if self.chosen else "the default for few examples"
+        depth, leaf = ("given" if name in self.given else otherwise for name in ("depth", "min_leaf"))
+        first = f" ({depth})" if depth != leaf else ""
+        last = leaf if first else f"both {leaf}"
+        leaves = f"at least {counted(self.min_leaf, 'place')} to a leaf"
+        return f"Tree of depth {_depth(self.tree)}. Limits: depth {self.depth}{first}, {leaves} ({last}):"
+
+
+def _depth(tree: TreeVerifier) -> int:
+    """Largest number of questions in a row."""
+    depths = [0] * len(tree.nodes)
+    for at, node in enumerate(tree.nodes):  # children come after their parents
+        for child in (node.left, node.right):
+            if child is not None:
+                depths[child] = depths[at] + 1
+    return max(depths)
+
+
+# Tuning over a grid of alpha and beta.
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Position of one number in a heatmap's text.
+
+    Attributes:
+        start: its first character, including the space before it.
+        stop: one past its last, including the space after it.
+        value: the number, from 0 to 1.
+        best: whether it is marked as the best.
+    """
+
+    start: int
+    stop: int
+    value: float
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heatmap:
+    """One panel of the paper's Figure 2. As text, alpha increases to the right and beta upwards; `*` marks the best.
+
+    Attributes:
+        title: meaning of the numbers.
+        values: from 0 to 1, by alpha and then by beta; every alpha has the same betas.
+        best: the best alpha and beta.
+    """
+
+    title: str
+    values: Mapping[float, Mapping[float, float]]
+    best: tuple[float, float]
+
+    @property
+    def alphas(self) -> list[float]:
+        """In ascending order."""
+        return sorted(self.values)
+
+    @property
+    def betas(self) -> list[float]:
+        """In ascending order."""
+        return sorted(next(iter(self.values.values())))
+
+    def shades(self) -> Callable[[float], float]:
+        """A function from value to lightness, from 0 (the panel's lowest) to 1; equal values are all 1."""
+        everything = [value for row in self.values.values() for value in row.values()]
+        low, high = min(everything), max(everything)
+        return lambda value: (value - low) / (high - low) if high > low else 1.0
+
+    def laid_out(self) -> tuple[str, list[Cell]]:
+        """The text, and the positions of its numbers."""
+        head = max(len("beta"), *(len(f"{beta:g}") for beta in self.betas))
+        # A cell holds a value and its mark, or the alpha below it, and a space on either side.
+        width = max(len("*100.0"), *(len(f"{alpha:g}") for alpha in self.alphas)) + 2
+        text, cells = f"{self.title}, in % (*: best)\n{'beta':>{head}}\n", list[Cell]()
+        for beta in reversed(self.betas):
+            text += f"{beta:>{head}g} "
+            for alpha in self.alphas:
+                value, best = self.values[alpha][beta], (alpha, beta) == self.best
+                cells.append(Cell(len(text), len(text) + width, value, best))
+                text += f"{('*' if best else '') + percent(value):>{width - 1}} "
+            text += "\n"
+        text += " " * head + " " + "".join(f"{alpha:>{width - 1}g} " for alpha in self.alphas) + " alpha"
+        return text, cells
+
+    def __str__(self) -> str:
+        return self.laid_out()[0]
+
+
+def percent(value: float) -> str:
+    """A share in percent, without the sign."""
+    return f"{100 * value:.1f}"
+
+
+class GridTuning(BaseModel):
+    """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
+
+    The intervals are those of a pair that was chosen on these very examples. On new ones it does slightly worse, which
+    a bootstrap does not show.
+
+    Attributes:
+        accuracy: by alpha, then by beta, in [0, 1].
+        best: the most accurate pair of the grid. Of equal ones the nearest to the paper's (0.5, 0.5), by the sum of
+            both differences; then the one with the smaller alpha, which asks less; then the one with the greater beta.
+        interval: 95 % interval of its accuracy, by bootstrap over examples; None with a single example.
+        paper: accuracy of (0.5, 0.5), whether on the grid or not.
+        gain_interval: 95 % interval of `gain`, with both pairs judged on the same resampled examples.
+        best_share: share of the resamples in which the best pair is the best again; None with a single example.
+        examples: number of examples that count.
+        resamples: number of bootstrap resamples.
+        seed: seed of the resamples.
+        warnings: reasons to doubt the result.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    measured: ClassVar[str] = ""
+    """Things that are right or wrong."""
+
+    accuracy: dict[float, dict[float, float]]
+    best: RuleVerifier
+    interval: Interval | None
+    paper: float
+    gain_interval: Interval | None
+    best_share: float | None
+    examples: int
+    resamples: int
+    seed: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def best_accuracy(self) -> float:
+        """Accuracy of the best pair."""
+        return self.accuracy[self.best.alpha][self.best.beta]
+
+    @property
+    def gain(self) -> float:
+        """Accuracy of the best pair, less that of the paper's (0.5, 0.5)."""
+        return self.best_accuracy - self.paper
+
+    @property
+    def ties(self) -> int:
+        """Number of other pairs of the grid that are as accurate."""
+        return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1
+
+    @property
+    def recommended(self) -> RuleVerifier:
+        """The best pair; or the paper's, which is the default, where no pair of the grid is better."""
+        return self.best if self.gain > 0 else PAPER
+
+    @property
+    def panel(self) -> Heatmap:
+        """The accuracies as a heatmap."""
+        return Heatmap(f"right {self.measured}", self.accuracy, (self.best.alpha, self.best.beta))
+
+    def report(self) -> str:
+        """The accuracies, the findings and the recommendation. `str()` adds the warnings."""
+        return "\n\n".join([str(self.panel), self.findings(), self.advice()])
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
+
+    def findings(self) -> str:
+        """The accuracy of the best pair and its uncertainty, in words."""
+        return paragraph(f"{self._about_best()} {self._about_others()}")
+
+    def advice(self) -> str:
+        """The recommended pair, in words."""
+        if self.recommended != self.best:
+            return paragraph(
+                f"Recommended (by {self.measured}): the default, alpha 0.5 and beta 0.5: none of the pairs that "
+                "were tried is better."
+            )
+        return f"Recommended (by {self.measured}): alpha {self.best.alpha:g} and beta {self.best.beta:g}."
+
+    def _about_best(self) -> str:
+        return f"Best by {self.measured}: alpha {self.best.alpha:g} and beta {self.best.beta:g}."
+
+    def _about_others(self) -> str:
+        """Comparison with other pairs, and the certainty of the choice."""
+        words: list[str] = []
+        if self.best == PAPER:
+            words.append("It is the paper's own pair.")
+        elif self.gain_interval is not None:
+            low, high = (f"{100 * bound:+.1f}" for bound in self.gain_interval)
+            gain = f"That is {100 * self.gain:+.1f} points against the paper's (0.5, 0.5)"
+            words.append(f"{gain} (95 % interval: {low} to {high}).")
+        again = (
+            "" if self.best_share is None else f"{self.best_share:.0%} of {self.resamples} resamples of the examples"
+        )
+        if self.ties:
+            nearest = "" if self.best == PAPER else "; it is the nearest to (0.5, 0.5)"
+            words.append(f"{counted(self.ties, 'other pair does', 'other pairs do')} as well{nearest}.")
+            words += [f"Chosen so, it came out best in {again}."] if again else []
+        elif again:
+            words.append(f"It came out best in {again}.")
+        return " ".join(words)
+
+    def _interval_in_words(self) -> str:
+        if self.interval is None:
+            return ""
+        low, high = self.interval
+        if low == high:  # every resample gives the same
+            return " (no interval: all examples say the same)"
+        return f" (95 % interval: {low:.1%} to {high:.1%})"

@@ -1,0 +1,25 @@
+"""English for reports and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import fill
+
+__all__ = ["counted", "paragraph", "with_notes"]
+
+_WIDTH = 80
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A number and its noun: `1 place`, `2,000 places`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def paragraph(words: str) -> str:
+    """The words in lines of at most 80 columns."""
+    return fill(words, _WIDTH, break_on_hyphens=False)
+
+
+def with_notes(report: str, warnings: Iterable[str]) -> str:
+    """The report, with a paragraph below it for each warning."""
+    return "\n\n".join([report, *(paragraph(f"Note: {one}{'' if one.endswith('?') else '.'}") for one in warnings)])
