@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from benchmarks.page import PAGE, learned, page, summary
+from benchmarks.page import pages
 from benchmarks.report import RESULTS, Options, Table, save
 
 SECTIONS = {
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. By default all of them.")
     parser.add_argument("--quick", action="store_true", help="fewer cases and texts: two minutes in all")
     parser.add_argument("--plot", action="store_true", help="draw docs/benchmark.svg from what was kept of `simulated`")
-    parser.add_argument("--page", action="store_true", help="write docs/benchmark.md from what was kept")
+    parser.add_argument("--page", action="store_true", help="write the two pages of docs from what was kept")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:
@@ -45,8 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     if given.plot:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))
     if given.page:
-        PAGE.write_text(page(), encoding="utf-8")
-        print(f"{summary()}\n\n{learned()}")
+        for path, text in pages().items():
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(RESULTS.parent.parent))
 
 
 def _section(name: str) -> Callable[[Options], Awaitable[list[Table]]]:
