@@ -64,7 +64,7 @@ async def test_messages(url: str, vllm_name: str, monkeypatch: pytest.MonkeyPatc
     async def nothing(asking: object) -> None:
         """One of these templates trims an answer that is continued: see below. None is continued here."""
 
-    monkeypatch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
+    monkeypatch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
     async with OpenAICompatible(url, dialect="vllm", api="chat") as provider:
         *tokens, end = await draft(provider, MIXED, limit=64)
     messages = [{"role": "user", "content": MIXED}]

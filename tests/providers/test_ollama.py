@@ -61,7 +61,7 @@ def over(model: toys.ToyModel, **options: Any) -> Ollama:
     toy = toys.Plain(model)
     server = StandInOllama(toy, beginning=len(toy.tokens), **options)
     provider = Ollama(URL, http_client=server.client())
-    provider.recall(KNOWN, URL)
+    provider.restore(KNOWN, URL)
     return provider
 
 
@@ -208,7 +208,7 @@ async def test_alternatives() -> None:
     model = TableModel([b"", b"Q", *probs], lambda ids: [0.0] * 2 + [*probs.values()], end_ids=(0,))
     server = StandInOllama(model)
     provider = Ollama(URL, http_client=server.client())
-    provider.recall(KNOWN, URL)
+    provider.restore(KNOWN, URL)
     expected = (Token(b" b", near(0.25)), Token(b" c", near(0.15)))
     for count in (0, 1, 4, 9, 30):
         first, *_ = await draft(provider, limit=1, alternatives=count)

@@ -139,7 +139,9 @@ async def test_drafts_are_the_models_own(
     dialect = replace(TOY, api="chat" if chat else "completions", continues={})
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)  # toys do not know its texts
+        patch.setattr(
+            "cosd_providers.engines.openai.discovery.check_continuation", nothing
+        )  # toys do not know its texts
         ours = await draft(provider, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
@@ -157,7 +159,7 @@ async def test_alternatives_are_the_models_own(
     dialect = replace(TOY, api="chat" if chat else "completions", continues={})
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
         try:
             alone = await draft(provider, prompt.decode())
         except (ResponseError, UnsupportedError):
@@ -313,7 +315,7 @@ async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out(shap
         server = FakeOpenAI(model, shape=shape, spaces=spaces)
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
+            patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
             first, *_ = await draft(provider, limit=1, alternatives=4)
         assert (first.data, first.alternatives) == (b" a", expected)
 
@@ -623,7 +625,7 @@ async def test_a_server_that_lists_no_models() -> None:
         await provider.describe()
     assert (await OpenAICompatible(URL, model="m", http_client=server.client()).describe()).model == "m"
     silent = OpenAICompatible(URL, dialect=Dialect("x", models=None), http_client=server.client())
-    with pytest.raises(ModelChoiceError, match="no model was named; the server has told of none"):
+    with pytest.raises(ModelChoiceError, match="no model was named, and the server lists none"):
         await silent.describe()
 
 
@@ -939,7 +941,7 @@ async def test_a_server_that_trims_prompts_is_refused() -> None:
             return super()._answer(body, [prompt.rstrip() for prompt in prompts], chat)
 
     provider = OpenAICompatible(URL, http_client=Trims(TextModel({"Q": [" a"]})).client())
-    with pytest.raises(UnsupportedError, match=r"takes white space off the end of every prompt.* cannot go on with"):
+    with pytest.raises(UnsupportedError, match=r"takes white space off the end of every prompt.* cannot continue"):
         await draft(provider)
 
 
@@ -985,7 +987,7 @@ async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused
     if always:
         assert [token.data for token in (await draft(provider, limit=1))[:-1]] == [b" b"]
         return
-    with pytest.raises(UnsupportedError, match="at temperature 0 the server tells no probabilities but 1 and 0"):
+    with pytest.raises(UnsupportedError, match="at temperature 0 the server reports no probabilities but 1 and 0"):
         await draft(provider)
 
 
@@ -1053,7 +1055,7 @@ async def test_a_draft_that_broke_off_goes_on(
     breaking, usage = Breaking(server.handle, *faults), Usage()
     with pytest.MonkeyPatch.context() as patch:
         waiting(patch)
-        patch.setattr("cosd_providers.engines.openai.learning.check_started", nothing)
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
         expected = await draft(provider, prompt.decode(), limit=limit, usage=whole)
         provider = OpenAICompatible(URL, http_client=breaking.client(), dialect=TOY)

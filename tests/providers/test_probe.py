@@ -347,7 +347,7 @@ async def test_probabilities_that_are_not_the_models_own(fault: str, value: str,
     report = await examined(server)
     assert report.can_draft is usable
     assert report.can_assist is usable
-    assert usable or "at temperature 0 the server tells no probabilities but 1 and 0" in report.draft_lacks[0]
+    assert usable or "at temperature 0 the server reports no probabilities but 1 and 0" in report.draft_lacks[0]
 
 
 class TrimsPrompts(Server):

@@ -29,8 +29,8 @@ from typing import Any
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engines.openai.chains import Chains
+from cosd_providers.engines.openai.discovery import unbegun
 from cosd_providers.engines.openai.drafting import Drafting
-from cosd_providers.engines.openai.learning import unbegun
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
@@ -173,7 +173,7 @@ class Ollama(Adapter):
     async def _know(self) -> Known:
         """What has to be known before the first use; found out once, and counted nowhere."""
         known = await self._known.get(partial(self._recollected, Known, self._learn))
-        self._asking.model, self._asking.context = known.model, known.context
+        self._asking.facts.model, self._asking.context = known.model, known.context
         return known
 
     async def _learn(self) -> Known:

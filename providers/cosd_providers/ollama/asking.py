@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.wire import Answer, Billed
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
@@ -71,7 +71,7 @@ def checked(extra_body: Mapping[str, object] | None) -> Mapping[str, object]:
     return extra
 
 
-class Generating(Asking):
+class Generating(OpenAIClient):
     """Requests to one Ollama.
 
     Args:
@@ -117,8 +117,5 @@ class Generating(Asking):
             words = "prompt and text are empty, and Ollama writes nothing after an empty prompt"
             raise InvalidRequestError(words, endpoint=self.endpoint)
         options = {**self._options, "num_predict": max(limit, 1)}
-        more = {"model": self.model, "prompt": prefix.whole, "stream": False, "options": options}
+        more = {"model": self.facts.model, "prompt": prefix.whole, "stream": False, "options": options}
         return {**self._extra, **_RAW, **_WHOLE, **more}
-
-    def _body(self, prefix: Prefix, limit: int) -> dict[str, object]:
-        return self.body(prefix, limit)

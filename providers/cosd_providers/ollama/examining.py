@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from cosd_providers.engines.openai.asking import Prefix
+from cosd_providers.engines.openai.client import Prefix
 from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Answer, bill
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
@@ -29,7 +29,9 @@ class OllamaWire(CompletionsWire):
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return {**asking.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
 
-        super().__init__(transport, asking.path, body, asking.ends, asking.model, chat=None, models=DIALECT.models)
+        super().__init__(
+            transport, asking.path, body, asking.facts.ends, asking.facts.model, chat=None, models=DIALECT.models
+        )
         self._asking = asking
 
     async def ask(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cosd_providers.engines.openai.asking import Prefix
-from cosd_providers.engines.openai.learning import check_tokenizer, choose
+from cosd_providers.engines.openai.client import Prefix
+from cosd_providers.engines.openai.discovery import check_tokenizer, choose
 from cosd_providers.engines.openai.wire import Answer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport
@@ -53,17 +53,17 @@ async def learn(
     Raises:
         UnsupportedError: the server does not do as it is told, or cannot be seen to.
     """
-    asking.model = (await choose(transport, DIALECT, model)).model
+    asking.facts.model, _ = await choose(transport, DIALECT, model)
     build = await _version(transport)
     first = await _check_told(asking, build)
-    context = await _context(transport, asking.model) or context
+    context = await _context(transport, asking.facts.model) or context
     if context is None:
         words = "how many tokens fit cannot be known: /api/ps does not tell the context of the model"
         raise UnsupportedError(words, endpoint=asking.endpoint, hint="Give it as `context`, or update Ollama.")
     await _check_refused(asking, context)
     if tokenizer is not None and first.usage is not None and first.usage.prompt_tokens_details is not None:
-        await check_tokenizer(asking, DIALECT, tokenizer)
-    return Known(asking.model, build, context)
+        await check_tokenizer(asking, tokenizer)
+    return Known(asking.facts.model, build, context)
 
 
 async def _version(transport: Transport) -> str | None:

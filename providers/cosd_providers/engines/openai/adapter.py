@@ -25,22 +25,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
-from dataclasses import replace
 from typing import Any, Literal, Self
 
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.engines.openai.agreeing import Agreeing
-from cosd_providers.engines.openai.asking import OWNED, Asking, Prefix
-from cosd_providers.engines.openai.conversing import Conversing
+from cosd_providers.engines.openai.chat import ChatRouteRenderer
+from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
+from cosd_providers.engines.openai.discovery import check_tokenizer, discover, no_probs, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
-from cosd_providers.engines.openai.echo import Echo
+from cosd_providers.engines.openai.echo import Echo, cannot_score
 from cosd_providers.engines.openai.examining import CompletionsWire, wire_of
-from cosd_providers.engines.openai.learning import Known, check_tokenizer, learn, no_probs, unbegun
-from cosd_providers.engines.openai.proposing import Proposing, cannot_score
-from cosd_providers.engines.openai.remembering import Kept, kept, taken_up
+from cosd_providers.engines.openai.no_logprobs import Agreement
+from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import Adapter, checked_extra
@@ -121,12 +119,12 @@ class OpenAICompatible(Adapter):
         self._transport = Transport(
             base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
         )
-        self._asking = Asking(self._transport, self._dialect, api, self._tokenizer, extra)
-        self._echo = Echo(self._asking, self._dialect)
+        self._client = OpenAIClient(self._transport, self._dialect, api, self._tokenizer, extra)
+        self._echo = Echo(self._client)
         self._listing = self._dialect.models
-        self._known: Lazy[Known] = Lazy()
+        self._facts: Lazy[OpenAIFacts] = Lazy()
         self._info: Lazy[ServerInfo] = Lazy()
-        self._conversing = Conversing(self._transport.endpoint, self._asking)
+        self._renderer = ChatRouteRenderer(self._transport.endpoint, self._client)
 
     def __repr__(self) -> str:
         return (
@@ -141,19 +139,19 @@ class OpenAICompatible(Adapter):
         return await self._info.get(self._describe)
 
     async def _describe(self) -> ServerInfo:
-        known = await self._know()
+        facts = await self._know()
         return ServerInfo(
             endpoint=self._transport.endpoint,
             engine=self._dialect.engine,
-            model=known.model,
+            model=facts.model,
             build=None,
-            context=known.context,
+            context=facts.context,
             capabilities=Capabilities(
                 token_ids=False,
                 end_prob=self._dialect.end_prob if self._api == "completions" else self._dialect.chat_end_prob,
                 tokenize=self._tokenizer is not None,
                 score=await self._scores(Usage()),
-                probs=known.probs,
+                probs=facts.probs,
             ),
         )
 
@@ -170,11 +168,11 @@ class OpenAICompatible(Adapter):
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
-        known = await self._know()
-        if not known.probs:
+        facts = await self._know()
+        if not facts.probs:
             raise no_probs(self._transport.endpoint)
-        await self._asking.check_whole(Prefix(prompt, sendable(text)), usage)
-        drafting = Drafting(self._asking, prompt, text, usage, known.context, alternatives)
+        await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
+        drafting = Drafting(self._client, prompt, text, usage, facts.context, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item
@@ -186,18 +184,18 @@ class OpenAICompatible(Adapter):
 
         See `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores.
         """
-        known = await self._know()
+        facts = await self._know()
         whole = Prefix(prompt, sendable(text))
-        await self._asking.check_whole(whole, usage)
-        if not known.probs:
+        await self._client.check_whole(whole, usage)
+        if not facts.probs:
             if questions is None or not all(question.word for question in questions):
                 raise no_probs(self._transport.endpoint)
-            found = await answer(questions, Agreeing(self._asking, prompt, text, usage).ask)
-            listed = len(questions) > 1 and self._asking.lists
+            found = await answer(questions, Agreement(self._client, prompt, text, usage).ask)
+            listed = len(questions) > 1 and self._client.facts.lists
             return counted(found, "list" if listed else "singles", usage)
         raw = self._api == "completions"
-        asking, tokenizer, strategy = self._asking, self._tokenizer, self._strategy
-        proposing = Proposing(asking, self._echo, tokenizer, strategy, raw=raw, prompt=prompt, text=text, usage=usage)
+        client, tokenizer, strategy = self._client, self._tokenizer, self._strategy
+        proposing = Proposing(client, self._echo, tokenizer, strategy, raw=raw, prompt=prompt, text=text, usage=usage)
         return await proposing.answer(questions)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
@@ -209,7 +207,7 @@ class OpenAICompatible(Adapter):
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
         whole = Prefix(prompt, sendable(text))
-        await self._asking.check_whole(whole, usage)
+        await self._client.check_whole(whole, usage)
         if not whole.text:
             return []
         scored = await self._echo.score(whole, usage)
@@ -228,14 +226,14 @@ class OpenAICompatible(Adapter):
         await self._know()
         if self._api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
-        around, prompt, lead, warnings = await self._conversing.begin(self, messages, on_special_tokens)
+        around, prompt, lead, warnings = await self._renderer.begin(self, messages, on_special_tokens)
         view = await self._for_chat(around)
         return RenderedPrompt(WithoutLeadingSpace(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
         """This server, asked to answer a conversation: by its messages, or else as text."""
         view = copy(self)
-        view._asking = self._asking.of_chat(conversation or Conversation())
+        view._client = self._client.of_chat(conversation or Conversation())
         return view
 
     def use_template(self, template: Template) -> None:
@@ -250,38 +248,41 @@ class OpenAICompatible(Adapter):
 
     async def begun(self, prompt: str) -> str:
         """A rendered prompt without the beginning of sequence that the server puts before every text."""
-        return await unbegun(self._asking, prompt)
-
-    async def _know(self) -> Known:
-        """What has to be known before the first use; found out once, and counted nowhere."""
-        return await self._known.get(self._learn)
+        return await unbegun(self._client, prompt)
 
     async def examine(self) -> CompletionsWire:
-        """The server, to be asked freely."""
+        """The server without the adapter's checks, for a probe."""
         await self._know()
-        return wire_of(self._asking, self._dialect, self._transport, self._api)
+        return wire_of(self._client, self._dialect, self._transport, self._api)
 
     async def snapshot(self) -> dict[str, Any]:
-        """What is known of the server, for `restore`."""
-        known = await self._know()
-        scores = self._api == "completions" and self._asking.probs
-        name = self._tokenizer.name if self._tokenizer else None
-        return await self._kept(await kept(self._asking, self._echo, known, name, scores=scores), known.model)
+        """The facts about the server, for `restore`; `echo` is tested for that."""
+        facts = await self._know()
+        if self._api == "completions" and facts.probs:
+            facts.echo = await self._echo.prove(Usage())
+        return await self._kept(facts, facts.model)
 
-    async def _learn(self) -> Known:
-        name = self._tokenizer.name if self._tokenizer else None
-        if (one := await self._taken_up(Kept)) is not None:
-            known = taken_up(one, self._asking, self._echo)
-            if self._context is not None:
-                known = replace(known, context=self._context)
-            if self._tokenizer is not None and name != one.tokenizer:
-                await check_tokenizer(self._asking, self._dialect, self._tokenizer)
-            return known
-        return await learn(self._asking, self._transport, self._dialect, self._model, self._tokenizer, self._context)
+    async def _know(self) -> OpenAIFacts:
+        """The facts about the server, found out before its first use and billed to nobody."""
+        return await self._facts.get(self._discover)
+
+    async def _discover(self) -> OpenAIFacts:
+        client, tokenizer = self._client, self._tokenizer
+        facts = await self._taken_up(OpenAIFacts)
+        if facts is None:
+            return await discover(client, self._transport, self._model, tokenizer, self._context)
+        client.facts = facts
+        self._echo.restore(facts.echo)
+        if self._context is not None:
+            facts.context = self._context
+        if tokenizer is not None and tokenizer.name != facts.tokenizer:
+            await check_tokenizer(client, tokenizer)
+            facts.tokenizer = tokenizer.name
+        return facts
 
     async def _scores(self, usage: Usage) -> bool:
-        """Whether the server is proved to tell the probabilities of a text's own tokens."""
-        return self._api == "completions" and self._asking.probs and await self._echo.tells(usage)
+        """The server is proved to give the probabilities of a text's own tokens."""
+        return self._api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
 
     def _unsupported(self, words: str, hint: str) -> UnsupportedError:
         return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Scored
-from cosd_providers.engines.openai.logprobs import read
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
 from cosd_providers.scoring import Chain, Position, along
 from cosd_providers.text import sendable
@@ -22,7 +21,7 @@ class Chains:
     """Goes on with the chains of one call of `propose`.
 
     Args:
-        asking: requests to the server.
+        client: requests to the server.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
@@ -36,7 +35,7 @@ class Chains:
 
     def __init__(
         self,
-        asking: Asking,
+        client: OpenAIClient,
         prompt: str,
         text: bytes,
         usage: Usage,
@@ -45,7 +44,7 @@ class Chains:
         *,
         singly: bool = False,
     ) -> None:
-        self._asking = asking
+        self._client = client
         self._prompt = prompt
         self._text = text
         self._usage = usage
@@ -102,18 +101,18 @@ class Chains:
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
         """The positions after each prefix; a few more where the first ones are not shown."""
-        ask = self._asking.singles if self._singly else self._asking.many
+        ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage)
-        found = [read(choice, self._asking.endpoint, self._asking.ends) for choice in choices]
+        found = [self._client.positions(choice) for choice in choices]
         cut = [choice.finish_reason == "length" for choice in choices]
         short = [at for at, positions in enumerate(found) if cut[at] and len(positions) <= skipped[at]]
         if not short:
             return found
         again = await ask([prefixes[at] for at in short], wanted + _MORE, self._usage)
         for at, choice in zip(short, again, strict=True):
-            found[at] = read(choice, self._asking.endpoint, self._asking.ends)
+            found[at] = self._client.positions(choice)
             if not found[at] and not prefixes[at].whole:
-                raise no_beginning(self._asking.endpoint)
+                raise no_beginning(self._client.endpoint)
         return found
 
     async def _shorter(
@@ -128,11 +127,11 @@ class Chains:
         while wanted > least:
             wanted = max(wanted // 2, least)
             try:
-                [choice] = await self._asking.many([prefix], wanted, self._usage)
+                [choice] = await self._client.many([prefix], wanted, self._usage)
             except (ContextLengthError, InvalidRequestError) as refusal:
                 error = refusal
             else:
-                return [read(choice, self._asking.endpoint, self._asking.ends)]
+                return [self._client.positions(choice)]
         if not chain.ids:
             raise error
         return [[]]

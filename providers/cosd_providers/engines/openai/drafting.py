@@ -8,8 +8,8 @@ from math import ceil
 
 from cosd_providers.alternatives import is_plain, with_alternatives
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.engines.openai.asking import Asking, Prefix, is_too_long
 from cosd_providers.engines.openai.chains import no_beginning
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.logprobs import TokenAligner, check_finish, check_greedy, check_probs
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
@@ -30,7 +30,7 @@ class Drafting:
     """One draft.
 
     Args:
-        asking: requests to the server.
+        client: requests to the server.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
@@ -40,14 +40,14 @@ class Drafting:
 
     def __init__(
         self,
-        asking: Asking,
+        client: OpenAIClient,
         prompt: str,
         text: bytes,
         usage: Usage,
         context: int | None,
         alternatives: int = 0,
     ) -> None:
-        self._asking = asking
+        self._client = client
         self._prompt = prompt
         self._text = text
         self._usage = usage
@@ -84,7 +84,7 @@ class Drafting:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
         limit = self._limit(prefix)
-        run = Run(self._asking.endpoint, self._asking.ends, self._draft, self._known, self._alternatives)
+        run = Run(self._client.endpoint, self._client.facts.ends, self._draft, self._known, self._alternatives)
         try:
             async with aclosing(self._stream(prefix, limit, run, attempt)) as tokens:
                 async for token in tokens:
@@ -127,9 +127,9 @@ class Drafting:
             return False
         if not (self._given or prefix.text or run.written):
             if not prefix.whole:
-                raise no_beginning(self._asking.endpoint)
+                raise no_beginning(self._client.endpoint)
             words = "the server stopped without a token and without a reason"
-            raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
+            raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         goes_on = bool(self._given)
         self._grow(left)
         return goes_on
@@ -144,31 +144,31 @@ class Drafting:
         """The whole tokens of one answer. What comes after its last one tells the usage."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._context} tokens"
-            raise ContextLengthError(words, endpoint=self._asking.endpoint)
+            raise ContextLengthError(words, endpoint=self._client.endpoint)
         answered, read = False, 0
         try:
-            async with self._asking.stream(prefix, limit, self._usage, attempt, self._alternatives) as events:
+            async with self._client.stream(prefix, limit, self._usage, attempt, self._alternatives) as events:
                 answered = True
                 async for event in events:
                     for token in run.feed(event):
                         yield token
                     if run.billed and run.billed.prompt_tokens != read:  # some servers tell it with every event
                         read = run.billed.prompt_tokens
-                        self._asking.check_read(prefix, run.billed)
+                        self._client.check_read(prefix, run.billed)
                     if run.differs or (self._draft.over and run.finish is None and run.written < limit):
                         return
             if run.finish is None:
                 words = "the stream ended before the answer did"
-                raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
+                raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         finally:
             if answered:
-                run.bill(self._usage, 0 if run.billed else self._asking.count(prefix) or 0)
+                run.bill(self._usage, 0 if run.billed else self._client.count(prefix) or 0)
 
     def _limit(self, prefix: Prefix) -> int:
         """How many tokens of an answer may be asked for; less than 1 where none fits."""
         if self._context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= self._context:
             return self._wanted
-        read = self._asking.count(prefix)
+        read = self._client.count(prefix)
         return min(self._wanted, max(self._context - 1, 1) if read is None else self._context - read)
 
 

@@ -1,9 +1,9 @@
 """Scoring a text in one request, by `echo` with `logprobs`: used only where it is proved.
 
-Servers that know the two fields may still ignore them, refuse them, or give each position the distribution of the next
-one. So a known text is scored first, and what it gives at some places is held against what the server says when asked
-there: only if both agree is anything scored. An echo that agrees one position later is *shifted*: its entries are
-then read one place further on. It says what the model would have said, and not how probable the text's own tokens were.
+Servers may ignore the two fields, refuse them, or give each position the distribution of the next one. So a known text
+is scored first, and the server is asked at some places of it: only if both agree is anything scored. An echo that
+agrees one position later is *shifted*: its entries are read one place further on. It has what the model would have
+said there, but not the probability of each token of the text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Token
-from cosd_providers.engines.openai.asking import Asking, Prefix
-from cosd_providers.engines.openai.dialects import Dialect
-from cosd_providers.engines.openai.logprobs import TokenAligner, read
+from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.findings import agree, powered
@@ -23,26 +22,25 @@ from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import join, whole
 from cosd_providers.usage import Usage
 
-__all__ = ["Echo", "Proof", "Scored", "hidden_tokens", "spelt"]
+__all__ = ["Echo", "Scored", "cannot_score", "hidden_tokens", "spelt"]
 
-_GROWN = 4  # times what was proved: so much longer a text may be without being proved again
-_PLACES = 3  # that are compared
-_AGREEING = 2  # of them, at least, that can be compared
-_NOISE = 1e-3  # of a sum of probabilities
-_SHIFTS = (0, 1)  # that are known: an entry is of its own token's position, or of the next one
+_GROWN = 4  # a text longer than what was proved by this factor is proved again
+_PLACES = 3  # places to compare
+_AGREEING = 2  # places that have to agree
+_NOISE = 1e-3  # rounding of a sum of probabilities
+_SHIFTS = (0, 1)  # an entry belongs to its own token's position, or to the next one
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text with what the model says at each of its tokens.
+    """A text with the model's distribution at each of its tokens.
 
     Attributes:
-        specials: how many special tokens stand before the text.
+        specials: number of special tokens before the text.
         positions: one for each token of the text; the pick is the text's own token.
-        after: what the model says after the text; None where it is not shown.
-        all_told: whether no token is left out that is more probable than those that are listed; a server that hides
-            the end of sequence does that.
-        shifted: whether a token of the text that is not listed has no probability: it is less probable than those are.
+        after: the position behind the text; None where the server does not show it.
+        all_told: no token is missing that is more probable than the listed ones, as a hidden end of sequence may be.
+        shifted: a token of the text that is not listed has no probability, and less than the listed ones.
     """
 
     specials: int
@@ -52,7 +50,7 @@ class Scored:
     shifted: bool = False
 
     def tokens(self) -> list[Token]:
-        """The tokens of the text; those that share a character, and whose bytes are not shown, are one."""
+        """The tokens of the text; those that share a character, without bytes of their own, are joined."""
         tokens: list[Token] = []
         parts: list[Token] = []
         for position in self.positions:
@@ -63,10 +61,10 @@ class Scored:
         return tokens
 
     def along_from(self, at: int) -> list[Position]:
-        """What the model would have said from the text's token `at` on, as far as that is certain.
+        """The model's greedy positions from the text's token `at` on, as far as they are certain.
 
-        The text's own tokens have id 0. Equally probable tokens, and tokens whose bytes are not shown, are left to be
-        asked for: strings, which are all that is told, may stand for several.
+        The text's own tokens have id 0. They end at equally probable tokens, and at tokens without bytes: one string
+        may stand for several tokens.
         """
         found: list[Position] = []
         for position in self.positions[at:]:
@@ -77,127 +75,113 @@ class Scored:
         return [*found, self.after] if self.after else found
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What was found out of a server's echo: how far it is shifted; None where it cannot be used."""
-
-    shift: int | None
-
-
 class Echo:
     """Scores texts on one server.
 
     Args:
-        asking: its requests.
-        dialect: its ways.
+        client: requests to the server.
     """
 
-    def __init__(self, asking: Asking, dialect: Dialect) -> None:
-        self._asking = asking
-        self._dialect = dialect
-        self._proof: Lazy[Proof] = Lazy()
-        self._sound = len(dialect.known_text)  # bytes of the longest text whose echo was seen to be right
+    def __init__(self, client: OpenAIClient) -> None:
+        self._client = client
+        self._proof: Lazy[EchoProof] = Lazy()
+        self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo was proved
 
-    async def proved(self, usage: Usage) -> bool:
-        """Whether the server can do this; found out once."""
-        return (await self.found(usage)).shift is not None
-
-    async def tells(self, usage: Usage) -> bool:
-        """Whether it also tells the probabilities of the text's own tokens: where its echo is not shifted."""
-        return (await self.found(usage)).shift == 0
-
-    @property
-    def examined(self) -> bool | None:
-        """Whether the server can do this; None where that was not found out yet."""
-        known = Proof(None) if self._dialect.echo is False else self._proof.found
-        return None if known is None else known.shift is not None
-
-    def recall(self, proof: Proof) -> None:
-        """Takes what was found out before."""
-        self._proof.found = proof
-
-    async def found(self, usage: Usage) -> Proof:
-        """What the server's echo is worth; found out once."""
-        if self._dialect.echo is False:
-            return Proof(None)
+    async def prove(self, usage: Usage) -> EchoProof:
+        """Test the server's echo, once."""
+        if self._client.dialect.echo is False:
+            return EchoProof(None)
         return await self._proof.get(lambda: self._prove(usage))
 
-    async def score(self, prefix: Prefix, usage: Usage) -> Scored:
-        """A text's own tokens and what the model says at each.
+    async def can_score(self, usage: Usage) -> bool:
+        """The echo has the probabilities of the text's own tokens: it is proved, and not shifted."""
+        return (await self.prove(usage)).shift == 0
 
-        A server may echo a short text rightly and not a long one: where it has grown much, two places near its end are
-        asked, too.
+    @property
+    def proved(self) -> bool:
+        """The echo was tested before, and can be used."""
+        return self._proof.found is not None and self._proof.found.shift is not None
+
+    def restore(self, proof: EchoProof | None) -> None:
+        """Take over the outcome of an earlier test."""
+        self._proof.found = proof
+
+    async def score(self, prefix: Prefix, usage: Usage) -> Scored:
+        """The text's own tokens with the model's distribution at each.
+
+        An echo may be right for a short text and wrong for a long one: where the text has grown by much, two places
+        near its end are asked as well.
 
         Raises:
-            ResponseError: the answer is not what it was when it was proved.
+            ResponseError: the echo does not hold what that of the known text did.
         """
-        shift = (await self.found(usage)).shift or 0
+        shift = (await self.prove(usage)).shift or 0
         text = prefix.whole.encode()
-        scored = self._read(await self._asking.one(prefix, 1, usage, echo=True), text, shift)
+        scored = self._read(await self._client.one(prefix, 1, usage, echo=True), text, shift)
         if scored is None:
             words = "the echo of the text does not hold what that of a known text did"
-            raise ResponseError(words, endpoint=self._asking.endpoint, retryable=True)
+            raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if len(text) > _GROWN * self._sound:
             if await self._agreeing(scored, {}, usage, 2, since=len(text) - len(text) // _GROWN) is None:
                 words = "the echo of a long text does not agree with what the model says there"
-                raise ResponseError(words, endpoint=self._asking.endpoint)
+                raise ResponseError(words, endpoint=self._client.endpoint)
             self._sound = len(text)
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int) -> Scored | None:
-        """What an answer says of `text`; None where it is no echo of it."""
+        """The echo of `text`; None where the answer is not one."""
         [choice] = answer.choices
         raw = steps(choice)
         if not raw or raw[0].pick.prob is not None:
             return None
-        shown, rest = spelt(choice, text, self._asking.endpoint, self._asking.ends)
+        shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends)
         hidden = hidden_tokens(answer, len(shown))
-        # An open token may share its string with all the others that are listed, and they are lost beside it.
+        # An open token may share its string with all the listed ones, which are then lost.
         told = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
         if not shown or not told or hidden is None:
             return None
         specials = 1 if raw[0].pick.text and not shown[0].pick.token.data else 0
         after = rest[0] if rest else None
-        scored = Scored(specials + hidden, shown[specials:], after, self._dialect.end_prob)
+        scored = Scored(specials + hidden, shown[specials:], after, self._client.dialect.end_prob)
         if shift:
             return _moved(scored, shown)
         if after is None or any(position.pick.token.prob is None for position in shown[1:]):
             return None
         return scored
 
-    async def _prove(self, usage: Usage) -> Proof:
-        """Scores a known text, and asks at some places of it."""
-        text = self._dialect.known_text
+    async def _prove(self, usage: Usage) -> EchoProof:
+        """Score a known text, and ask at some places of it."""
+        text = self._client.dialect.known_text
         try:
-            answer = await self._asking.one(Prefix(text, ""), 1, usage, echo=True)
+            answer = await self._client.one(Prefix(text, ""), 1, usage, echo=True)
             asked: dict[bytes, Answer] = {}
             for shift in _SHIFTS:
                 scored = self._read(answer, text.encode(), shift)
                 if scored is not None and await self._agrees(scored, asked, usage):
-                    return Proof(shift)
+                    return EchoProof(shift)
         except (InvalidRequestError, ContextLengthError, ResponseError, UnsupportedError):
-            return Proof(None)
+            return EchoProof(None)
         except ServerError as error:
             if error.status != 500:
                 raise
-        return Proof(None)
+        return EchoProof(None)
 
     async def _agrees(self, scored: Scored, asked: dict[bytes, Answer], usage: Usage) -> bool:
-        """Whether the server says the same at some places when it is asked there; `asked` keeps what it says."""
+        """The server gives the same distributions at some places when asked there; `asked` keeps its answers."""
         agreeing = await self._agreeing(scored, asked, usage)
         return agreeing is not None and len(agreeing) >= _AGREEING and powered(agreeing) is None
 
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
-        """Places where the server, asked there, says the same, and not the same as beside them; None if it does not.
+        """Pairs of equal distributions, scored and asked, that differ from their neighbours'; None if any pair differs.
 
         Args:
             scored: the text, scored.
-            asked: keeps what it says.
-            usage: is billed.
-            most: places that are asked.
-            since: byte from which on they are.
+            asked: answers so far; grows.
+            usage: where requests are counted.
+            most: places to ask, at most.
+            since: first byte of the text to ask at.
         """
         cuts: list[tuple[int, bytes]] = []
         before = b""
@@ -208,17 +192,17 @@ class Echo:
         agreeing: list[tuple[Position, Position]] = []
         for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))][:most]:
             if text not in asked:
-                asked[text] = await self._asking.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
+                asked[text] = await self._client.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
             answer = asked[text]
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
-            positions = read(answer.choices[0], self._asking.endpoint, self._asking.ends)
+            positions = self._client.positions(answer.choices[0])
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
-                continue  # it is encoded in another way there
+                continue  # the text up to there is encoded differently
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
             if any(other is not None and agree(other, positions[0]) for other in beside):
-                continue  # it tells nothing of a shift
+                continue  # it cannot show a shift
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
                 break
@@ -228,9 +212,9 @@ class Echo:
 def spelt(
     choice: Completion, text: bytes, endpoint: str, ends: set[str | int]
 ) -> tuple[list[Position], list[Position]]:
-    """The tokens of an echoed text with the special ones before it, and those that were written after it.
+    """The tokens of an echoed text with the special ones before it, and those generated after it.
 
-    A server may show no entry of what it has written. Nothing where it is no echo of the text.
+    A server may have no entry for a generated token. Both are empty where the answer is not an echo of the text.
     """
     written = choice.written.encode()
     ways = [choice]
@@ -251,7 +235,7 @@ def spelt(
 
 
 def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
-    """How many of the tokens, from the first on, make up the text; 0 if none do."""
+    """Number of tokens, from the first on, that spell the text; 0 if none do."""
     data = b""
     for count, position in enumerate(positions, 1):
         data += position.pick.token.data
@@ -261,15 +245,15 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
 
 
 def hidden_tokens(answer: Answer, shown: int) -> int | None:
-    """How many tokens were read beside those that are shown: a beginning may be; None where it is no such echo."""
+    """Number of tokens read but not shown: 0 or 1 (a beginning of sequence); None where there are more."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0
     return hidden if hidden in (0, 1) else None
 
 
 def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
-    """A shifted echo, put right: what an entry says belongs to the token behind it."""
-    first = len(shown) - len(scored.positions)  # special tokens that are shown
+    """A shifted echo, corrected: an entry belongs to the token behind it."""
+    first = len(shown) - len(scored.positions)  # special tokens shown
     before = [None, *shown][first : first + len(scored.positions)]
     positions = [_placed(own.pick, entry) for own, entry in zip(scored.positions, before, strict=True)]
     after = None if scored.after is None or scored.after.pick.open else _placed(scored.after.pick, shown[-1])
@@ -278,7 +262,7 @@ def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
 
 
 def _placed(own: Choice, entry: Position | None) -> Position:
-    """A token where an entry tells what the model would have said; it has a probability if it is listed there."""
+    """A token at the position of an entry; it has a probability if it is listed there."""
     listed = [] if entry is None else [entry.pick, *entry.top]
     told = [choice for choice in listed if choice.token.prob is not None]
     same = [c for c in told if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
@@ -288,7 +272,7 @@ def _placed(own: Choice, entry: Position | None) -> Position:
 
 
 def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Position | None:
-    """The position as if the model had chosen; None where it is not certain what. For `listed` see `Scored.shifted`."""
+    """The position with the model's own choice as its pick; None where uncertain. For `listed` see `Scored.shifted`."""
     choices = [position.pick, *position.top]
     best = max(choice.token.prob or 0.0 for choice in choices)
     first = [choice for choice in choices if choice.token.prob == best]
@@ -298,3 +282,10 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
     if not all_told and best <= 1 - sum(choice.token.prob or 0.0 for choice in choices) + _NOISE:
         return None
     return Position(first[0], choices)
+
+
+def cannot_score(endpoint: str) -> UnsupportedError:
+    """The error of a request for scores at a server without a correct echo."""
+    words = "the server does not give the probabilities of a given text, or not the right ones (echo, logprobs)"
+    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` where every boundary is asked."
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
@@ -151,12 +151,12 @@ class CompletionsWire:
         )
 
 
-def wire_of(asking: Asking, dialect: Dialect, transport: Transport, api: str) -> CompletionsWire:
+def wire_of(client: OpenAIClient, dialect: Dialect, transport: Transport, api: str) -> CompletionsWire:
     """The server behind an adapter."""
 
     def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
         text = prompt if isinstance(prompt, str) else ""
-        plain = asking._body(Prefix(text, ""), limit)
+        plain = client.body(Prefix(text, ""), limit)
         if api == "completions":
             return {**plain, "prompt": prompt, "logprobs": top}
         if not isinstance(prompt, str):
@@ -164,7 +164,7 @@ def wire_of(asking: Asking, dialect: Dialect, transport: Transport, api: str) ->
         return {**plain, "logprobs": True, "top_logprobs": top}
 
     return CompletionsWire(
-        transport, asking.path, body, asking.ends, asking.model, chat=dialect.chat, models=dialect.models
+        transport, client.path, body, client.facts.ends, client.facts.model, chat=dialect.chat, models=dialect.models
     )
 
 

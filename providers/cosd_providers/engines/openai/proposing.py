@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cosd_providers.contract import Proposal, Question
-from cosd_providers.engines.openai.asking import Asking, Prefix
 from cosd_providers.engines.openai.chains import Chains
-from cosd_providers.engines.openai.echo import Echo, Scored
-from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
+from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
+from cosd_providers.errors import ResponseError
 from cosd_providers.scoring import answer, boundaries
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 
-__all__ = ["Proposing", "cannot_score"]
+__all__ = ["Proposing"]
 
 
 class Proposing:
@@ -25,7 +25,7 @@ class Proposing:
     answers and the server is already proved to give one.
 
     Args:
-        asking: requests to the server.
+        client: requests to the server.
         echo: scores texts.
         tokenizer: the model's own, where there is one.
         strategy: how questions are asked; None for the rule above.
@@ -37,7 +37,7 @@ class Proposing:
 
     def __init__(
         self,
-        asking: Asking,
+        client: OpenAIClient,
         echo: Echo,
         tokenizer: Tokenizer | None,
         strategy: Strategy | None,
@@ -47,7 +47,7 @@ class Proposing:
         text: bytes,
         usage: Usage,
     ) -> None:
-        self._asking = asking
+        self._client = client
         self._echo = echo
         self._tokenizer = tokenizer
         self._strategy: Strategy | None = strategy
@@ -70,8 +70,8 @@ class Proposing:
             questions = boundaries(own, len(self._prompt.encode()))
         if way is None:
             several = everywhere or len(questions) > 1
-            way = "list" if several and self._asking.lists is not False else "singles"
-            if everywhere and self._exact and self._echo.examined:
+            way = "list" if several and self._client.facts.lists is not False else "singles"
+            if everywhere and self._exact and self._echo.proved:
                 way = "echo"
         if way == "echo":
             chains = self._chains(scored or await self._scored())
@@ -79,7 +79,7 @@ class Proposing:
             chains = self._chains(singly=way == "singles")
         found = await answer(questions, chains.ask)
         if way != "singles":
-            rest: Strategy = "singles" if self._asking.lists is False else "list"
+            rest: Strategy = "singles" if self._client.facts.lists is False else "list"
             found = marked(found, rest, but=chains.from_text if way == "echo" else ())
         return counted(found, way, self._usage)
 
@@ -89,7 +89,7 @@ class Proposing:
         return self._raw and self._tokenizer is not None
 
     def _chains(self, scored: Scored | None = None, *, singly: bool = False) -> Chains:
-        return Chains(self._asking, self._prompt, self._text, self._usage, scored, self._tokenizer, singly=singly)
+        return Chains(self._client, self._prompt, self._text, self._usage, scored, self._tokenizer, singly=singly)
 
     async def _scored(self, *, must: bool = False) -> Scored | None:
         """The whole text; None where it cannot be scored, unless it must.
@@ -97,8 +97,8 @@ class Proposing:
         Raises:
             UnsupportedError: the server is not proved to do it.
         """
-        if not (self._raw and await self._echo.proved(self._usage)):
-            raise cannot_score(self._asking.endpoint)
+        if not (self._raw and (await self._echo.prove(self._usage)).shift is not None):
+            raise cannot_score(self._client.endpoint)
         if not self._whole.whole:
             return None
         try:
@@ -107,10 +107,3 @@ class Proposing:
             if must:
                 raise
             return None
-
-
-def cannot_score(endpoint: str) -> UnsupportedError:
-    """The server has no echo, or none that is right."""
-    words = "the server does not give the probabilities of a given text, or not the right ones (echo, logprobs)"
-    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` where every boundary is asked."
-    return UnsupportedError(words, endpoint=endpoint, hint=hint)

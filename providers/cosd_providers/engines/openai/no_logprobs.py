@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable
 
 from cosd_providers.contract import Token
-from cosd_providers.engines.openai.asking import Asking, Prefix
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.scoring import Chain, Choice, Position
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Agreeing", "words"]
+__all__ = ["Agreement", "words"]
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 """White space and a word, or one sign; white space alone at the very end."""
@@ -24,18 +24,18 @@ _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 _FIRST, _MOST = 8, 256  # tokens that are asked for at first, and at most
 
 
-class Agreeing:
+class Agreement:
     """Goes on with the chains of one call of `propose`, a word for a token.
 
     Args:
-        asking: requests to the server.
+        client: requests to the server.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
     """
 
-    def __init__(self, asking: Asking, prompt: str, text: bytes, usage: Usage) -> None:
-        self._asking = asking
+    def __init__(self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage) -> None:
+        self._client = client
         self._prompt = prompt
         self._text = text
         self._usage = usage
@@ -47,7 +47,7 @@ class Agreeing:
         found: dict[int, list[Position]] = {}
         while left := [at for at in range(len(chains)) if at not in found]:
             prefixes = [Prefix(self._prompt, sendable(self._text[: chains[at].question.start])) for at in left]
-            answers = await self._asking.many(prefixes, self._limit, self._usage)
+            answers = await self._client.many(prefixes, self._limit, self._usage)
             for at, answer in zip(left, answers, strict=True):
                 positions = words(answer)[len(chains[at].ids) :]
                 if positions or answer.finish_reason != "length" or self._limit >= _MOST:

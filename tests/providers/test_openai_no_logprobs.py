@@ -14,7 +14,7 @@ from cosd_api import AgreementVerifier, Fusion, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
-from cosd_providers.engines.openai.agreeing import words
+from cosd_providers.engines.openai.no_logprobs import words
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.testing import ScriptedProvider, TextModel
 from fake_openai import FakeOpenAI

@@ -18,15 +18,14 @@ from typing import Literal
 from cosd_providers.chat.rendering import folded, joined
 from cosd_providers.chat.turns import ChatRenderer, Renders
 from cosd_providers.contract import Token
-from cosd_providers.engines.openai.asking import Asking, Prefix
-from cosd_providers.engines.openai.logprobs import read
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Answer, Conversation
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.scoring import Position
 from cosd_providers.usage import Usage
 
-__all__ = ["Conversing"]
+__all__ = ["ChatRouteRenderer"]
 
 _Kind = Literal["system", "systems", "neighbours"]
 """What not every template takes: a message of the system at the start, one elsewhere, two neighbours of one role."""
@@ -46,17 +45,17 @@ _FEW = 4  # tokens of an answer, enough to see one behind its first word
 _SAME = 1e-3  # of a probability: less is rounding
 
 
-class Conversing(ChatRenderer):
+class ChatRouteRenderer(ChatRenderer):
     """What was learned of how a server takes conversations.
 
     Args:
         endpoint: of the server, for errors.
-        asking: its requests.
+        client: requests to the server.
     """
 
-    def __init__(self, endpoint: str, asking: Asking) -> None:
+    def __init__(self, endpoint: str, client: OpenAIClient) -> None:
         super().__init__(endpoint)
-        self._asking = asking
+        self._client = client
         self._takes: dict[_Kind, bool] = {}
         self._writes = False  # whether the server writes the lead
 
@@ -113,7 +112,7 @@ class Conversing(ChatRenderer):
 
         Where it does, an answer that is continued without it goes on exactly as the model's own did.
         """
-        if not self._asking.probs:
+        if not self._client.facts.probs:
             return "", False
         try:
             own, text = await self._said("", _FEW), b""
@@ -130,11 +129,11 @@ class Conversing(ChatRenderer):
 
     async def _said(self, started: str, limit: int) -> list[Position]:
         answer = await self._one(Conversation(), _GREETING, started, limit)
-        return [one for choice in answer.choices[:1] for one in read(choice, self._asking.endpoint, self._asking.ends)]
+        return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
         """At most `limit` raw tokens of an answer; counted nowhere."""
-        return await self._asking.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
+        return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 
 
 def _alike(one: Token, other: Token) -> bool:

@@ -1,0 +1,427 @@
+"""Requests to a server that speaks OpenAI's protocol: one answer, a stream, a list of prompts; the whole prompt read.
+
+A stream may hide what a whole answer has. llama-cpp-python decodes each token of a stream by itself and drops bytes
+that are no character; some servers end a stream silently where they would refuse a whole answer with an error. So
+where the dialect does not exclude it, a stream that hides something is followed by the same request without a stream.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal, Self
+
+from cosd_providers.concurrency import concurrently
+from cosd_providers.engines.openai.dialects import ENDS, Dialect
+from cosd_providers.engines.openai.logprobs import read
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ResponseError,
+    ServerError,
+    UnsupportedError,
+)
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.scoring import TIES, Position
+from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.usage import Usage
+
+__all__ = ["OWNED", "EchoProof", "OpenAIClient", "OpenAIFacts", "Prefix", "is_too_long"]
+
+OWNED = {
+    *("add_generation_prompt", "continue_final_message", "echo", "logit_bias", "logprobs", "max_completion_tokens"),
+    *("max_tokens", "messages", "model", "n", "prompt", "stop", "stream", "stream_options", "suffix", "temperature"),
+    *("top_logprobs", "top_p", "tools", "response_format", "best_of", "return_tokens_as_token_ids"),
+}
+"""Fields that a user's `extra_body` may not set, beside those of the dialect."""
+
+_LIST = 64  # prompts in one request
+_LONG = 2000  # bytes; a shorter text fits everywhere
+_FILLER = "one two three four five six seven eight " * 8  # 64 words
+_GROWN = 32  # tokens of the filler, at least
+_REMEMBERED = 64  # prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The input of a request: the user's prompt, and the start of the answer."""
+
+    prompt: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """Both as one text."""
+        return self.prompt + self.text
+
+
+@dataclass(frozen=True, slots=True)
+class EchoProof:
+    """The outcome of testing a server's `echo`: by how many tokens it is shifted; None where it cannot be used."""
+
+    shift: int | None
+
+
+@dataclass
+class OpenAIFacts:
+    """What was found out about a server.
+
+    Attributes:
+        model: id of the model.
+        context: tokens that fit, prompt and answer together; None where unknown.
+        probs: the server returns log probabilities.
+        lists: one request may hold a list of prompts; None before that was tried.
+        repeats: the answer to a continued message repeats it.
+        trims: answers lack the white space at their start; None before that was tried.
+        ends: strings and ids of ends of sequence.
+        echo: the tested `echo`; None before that was tested.
+        tokenizer: name of the local tokenizer that was checked against the server; None for none.
+    """
+
+    model: str = ""
+    context: int | None = None
+    probs: bool = True
+    lists: bool | None = None
+    repeats: bool = False
+    trims: bool | None = None
+    ends: set[str | int] = field(default_factory=lambda: {*ENDS})
+    echo: EchoProof | None = None
+    tokenizer: str | None = None
+
+
+class OpenAIClient:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        dialect: its ways.
+        api: the route to use.
+        tokenizer: counts tokens; None for no local tokenizer.
+        extra: fields merged into every request.
+
+    Attributes:
+        endpoint: the server's URL.
+        api: the route in use.
+        facts: what is known of the server; grows.
+        conversation: the messages around prompt and text, over the route for messages.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        dialect: Dialect,
+        api: Literal["completions", "chat"],
+        tokenizer: Tokenizer | None,
+        extra: Mapping[str, object],
+    ) -> None:
+        self.api: Literal["completions", "chat"] = api
+        self.endpoint = transport.endpoint
+        self.dialect = dialect
+        self.facts = OpenAIFacts(
+            probs=dialect.probs is not False,
+            lists=dialect.lists if api == "completions" else False,
+            repeats=dialect.repeats,
+        )
+        self.conversation = Conversation()
+        self._transport = transport
+        self._tokenizer, self._extra = tokenizer, extra
+        self._checked: OrderedDict[bytes, int] = OrderedDict()
+        self._counted: OrderedDict[bytes, int] = OrderedDict()
+
+    @property
+    def path(self) -> str:
+        """Path of the route in use.
+
+        Raises:
+            UnsupportedError: the server has no such route.
+        """
+        path = self.dialect.completions if self.api == "completions" else self.dialect.chat
+        if path is None:
+            other = "chat" if self.api == "completions" else "completions"
+            words = f"{self.dialect.engine} has no route for api={self.api!r}"
+            raise UnsupportedError(words, endpoint=self.endpoint, hint=f"Give api={other!r}.")
+        return path
+
+    def of_chat(self, conversation: Conversation) -> Self:
+        """The same client within a conversation, where everything that the model writes is text."""
+        view = copy(self)
+        view.conversation, view._checked, view._counted = conversation, OrderedDict(), OrderedDict()
+        view._extra = {**self._extra, **self.dialect.special}
+        return view
+
+    # One answer.
+
+    async def one(self, prefix: Prefix, limit: int, usage: Usage, *, check: bool = True, **fields: object) -> Answer:
+        """At most `limit` raw tokens after a prefix.
+
+        Raises:
+            ContextLengthError: the server read less than the prefix, and `check` is set.
+        """
+        body = {**self.body(prefix, limit), **fields}
+        answer = self.read(await self._transport.post(self.path, body, usage=usage))
+        if len(answer.choices) != 1:
+            raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
+        bill(usage, answer.usage)
+        if check:
+            self.check_read(prefix, answer.usage)
+        [choice] = answer.choices
+        if self.facts.repeats and choice.message and choice.message.content:
+            choice.message.content = choice.message.content.removeprefix(self.conversation.answer(prefix.text))
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, prefix: Prefix, limit: int, usage: Usage, attempt: int = 0, alternatives: int = 0
+    ) -> AsyncGenerator[AsyncIterator[Answer]]:
+        """An answer of at most `limit` raw tokens, as events; `attempt` as in `Transport.stream`.
+
+        Each token comes with `alternatives` others, as far as the server lists them.
+        """
+        listed = self.shown(max(TIES, 1 + alternatives))
+        options = self.dialect.stream_options
+        more = {"stream_options": dict(options)} if options else {}
+        body = {**self.body(prefix, limit), **listed, "stream": True, **more}
+        async with AsyncExitStack() as stack:
+            keep = self.dialect.keep_alive
+            stream = self._transport.stream(self.path, body, usage=usage, keep_alive=keep, attempt=attempt)
+            events = self._answers(await stack.enter_async_context(stream))
+            if not self.dialect.shows_parts:
+                whole = partial(self.one, prefix, limit, usage, check=False, **listed)
+                events = _whole_characters(events, stack, whole, self.endpoint)
+            async with aclosing(events) as answers:
+                yield answers
+
+    async def _answers(self, events: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[Answer]:
+        async for event in events:
+            yield self.read(event)
+
+    def read(self, data: object) -> Answer:
+        """A whole answer or an event in the protocol's shape."""
+        return parse(Answer, data, self.endpoint)
+
+    def positions(self, choice: Completion) -> list[Position]:
+        """The checked positions of a whole answer; see `logprobs.read`."""
+        return read(choice, self.endpoint, self.facts.ends)
+
+    def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
+        """A request: greedy, with the most probable tokens."""
+        dialect = self.dialect
+        common = {**dialect.extra, **self._extra, "model": self.facts.model, **dialect.greedy, **dialect.whole}
+        common["max_tokens"] = max(limit, dialect.least)
+        if self.api == "completions":
+            return {**common, "prompt": prefix.whole, **self.shown()}
+        messages = self.conversation.messages(prefix.prompt, prefix.text, dialect.continued)
+        common |= (dialect.continues or {}) if messages[-1]["role"] == "assistant" else {}
+        return {**common, "messages": messages, **self.shown()}
+
+    def shown(self, listed: int = TIES) -> dict[str, object]:
+        """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""
+        if not self.facts.probs:
+            return {}
+        if self.api == "completions":
+            return {"logprobs": min(listed, self.dialect.most)}
+        return {"logprobs": True, "top_logprobs": min(listed, self.dialect.chat_most)}
+
+    # Several answers.
+
+    async def many(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+        """At most `limit` raw tokens after each prefix, in as few requests as the server allows."""
+        if self.facts.lists is False or len(prefixes) < 2:
+            return await self.singles(prefixes, limit, usage)
+        answers: list[Completion] = []
+        for at in range(0, len(prefixes), _LIST):
+            asked = prefixes[at : at + _LIST]
+            found = await self._list(asked, limit, usage) if len(asked) > 1 else None
+            if found is None:
+                return [*answers, *await self.singles(prefixes[at:], limit, usage)]
+            answers += found
+        return answers
+
+    async def singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+        """One request for each prefix, several at once."""
+        answers = await concurrently([partial(self.one, prefix, limit, usage) for prefix in prefixes])
+        return [choice for answer in answers for choice in answer.choices]
+
+    async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
+        """The answers to a list of prompts; None where the server takes none.
+
+        The first time, the last prompt is also asked alone: the answers may come in another order.
+        """
+        facts = self.facts
+        body = {**self.body(prefixes[0], limit), "prompt": [prefix.whole for prefix in prefixes]}
+        try:
+            found = await self._transport.post(self.path, body, usage=usage)
+        except (InvalidRequestError, ServerError) as error:
+            if facts.lists or error.status not in (400, 422, 500):
+                raise
+            facts.lists = False
+            return None
+        answer = self.read(found)
+        choices = sorted(answer.choices, key=lambda choice: choice.index)
+        if [choice.index for choice in choices] != [*range(len(prefixes))]:
+            bill(usage, answer.usage)
+            if facts.lists:
+                words = f"{len(prefixes)} prompts were asked, {len(choices)} answered"
+                raise ResponseError(words, endpoint=self.endpoint, retryable=True)
+            facts.lists = False
+            return None
+        bill(usage, self._of_all(answer, prefixes))
+        if facts.lists is None and len({choice.written for choice in choices}) > 1:
+            alone = (await self.one(prefixes[-1], limit, usage)).choices[0]
+            facts.lists = alone.written == choices[-1].written
+        return None if facts.lists is False else choices
+
+    def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
+        """The bill of a list. Where it is that of the first prompt, the others follow from their tokens, or bytes."""
+        billed = answer.usage
+        if billed is None or not self.dialect.list_bills_first:
+            return billed
+        if self._tokenizer is not None:
+            read = sum(self.count(prefix) or 0 for prefix in prefixes)
+        else:
+            sizes = [len(prefix.whole.encode()) for prefix in prefixes]
+            read = round(billed.prompt_tokens * sum(sizes) / max(sizes[0], 1))
+        written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
+        return Billed(prompt_tokens=read, completion_tokens=sum(written))
+
+    # The whole prompt.
+
+    def count(self, prefix: Prefix) -> int | None:
+        """Tokens of a prefix, without those of a chat template; None without a tokenizer."""
+        if self._tokenizer is None or self.api == "chat":
+            return None
+        key = sha256(prefix.whole.encode()).digest()
+        if key not in self._counted:
+            _remember(self._counted, key, count(self._tokenizer, prefix.whole))
+        return self._counted[key]
+
+    def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
+        """Compare the billed prompt with the local tokenizer's count.
+
+        Raises:
+            ContextLengthError: the server read less than the prefix.
+        """
+        given = self.count(prefix) if billed and billed.prompt_tokens else None
+        if self._tokenizer is not None and given and billed and billed.prompt_tokens < given:
+            words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
+            hint = f"{self.dialect.longer} Or is {self._tokenizer.name!r} not the tokenizer of this model?"
+            raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
+
+    async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
+        """Find out whether the server cuts this text silently; again only after it has grown by a few thousand bytes.
+
+        Without a tokenizer the text is sent twice, once with words before it that must make it longer.
+
+        Raises:
+            ContextLengthError: it does.
+        """
+        size = len(prefix.whole.encode())
+        key = sha256(prefix.prompt.encode()).digest()
+        if not self.dialect.truncates or size < self._checked.get(key, 0) + _LONG:
+            return
+        if self.count(prefix) is None:
+            filled = await self.one(Prefix(_FILLER + prefix.prompt, prefix.text), self.dialect.least, usage)
+            alone = await self.one(prefix, self.dialect.least, usage)
+            if not filled.usage or not alone.usage or not alone.usage.prompt_tokens:
+                words = "the server does not report how much it has read, and may cut long prompts"
+                raise UnsupportedError(words, endpoint=self.endpoint, hint=self.dialect.longer)
+            if filled.usage.prompt_tokens < alone.usage.prompt_tokens + _GROWN:
+                words = "the server cuts the prompt silently: more text before it did not make it longer"
+                raise ContextLengthError(words, endpoint=self.endpoint, hint=self.dialect.longer)
+        else:
+            await self.one(prefix, self.dialect.least, usage)  # compares the bill with the count
+        _remember(self._checked, key, size)
+
+
+def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
+    """A shorter answer may be granted: some servers refuse a prompt and an answer that do not fit together."""
+    return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
+
+
+def _remember(table: OrderedDict[bytes, int], key: bytes, value: int) -> None:
+    """Keep a value for the last few prompts."""
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > _REMEMBERED:
+        table.popitem(last=False)
+
+
+async def _whole_characters(
+    answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
+) -> AsyncGenerator[Answer]:
+    """The events of a stream up to one that hides something, then the rest of the same answer as one event.
+
+    A token that shows nothing hides a part of a character. So do text offsets where a token holds both a character and
+    a part of the next: they count what the stream has not shown, one event later. So an event is held until the next.
+
+    Args:
+        answers: the events.
+        stream: closes the stream, before anything is asked: a server may do one thing at a time.
+        ask: requests the whole answer.
+        endpoint: the server's URL, for errors.
+
+    Raises:
+        ResponseError: the whole answer begins differently.
+    """
+    strings, text, start = list[str](), "", None
+    held: Answer | None = None
+    began = False
+
+    def give(answer: Answer) -> Answer:
+        nonlocal text
+        strings.extend(step.pick.text for choice in answer.choices for step in steps(choice))
+        text += _text(answer)
+        return answer
+
+    async with aclosing(answers):
+        async for answer in answers:
+            began = True
+            offset = _offset(answer)
+            start = offset if start is None else start
+            if offset is not None and offset - (start or 0) > len(text) + (len(_text(held)) if held else 0):
+                break
+            if held is not None:
+                yield give(held)
+                held = None
+            if _is_silent(answer):
+                break
+            if offset is None:
+                yield give(answer)
+            else:
+                held = answer
+        else:
+            if held is not None:
+                yield held
+            if began:
+                return
+    await stream.aclose()
+    whole = await ask()
+    rest = rest_of(whole.choices[0], strings, text)
+    if rest is None:
+        words = "asked again, the server writes something else: it does not always take the most probable token"
+        raise ResponseError(words, endpoint=endpoint, retryable=True)
+    read = whole.usage.prompt_tokens if whole.usage else 0
+    yield Answer(choices=[rest], usage=Billed(prompt_tokens=read, completion_tokens=len(strings)))
+
+
+def _text(answer: Answer) -> str:
+    return "".join(choice.written for choice in answer.choices)
+
+
+def _is_silent(answer: Answer) -> bool:
+    """It has a token that shows nothing."""
+    found = [step.pick for choice in answer.choices for step in steps(choice)]
+    return not _text(answer) and any(not pick.text and not pick.data for pick in found)
+
+
+def _offset(answer: Answer) -> int | None:
+    """Characters before it, where the server counts them."""
+    offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
+    return offsets[0][0] if offsets and offsets[0] else None

@@ -1,0 +1,255 @@
+"""Discovery: the model, and proof that the route in use does what a fusion needs. Asked once, and billed to nobody."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from cosd_providers.engines.openai.client import OpenAIClient, OpenAIFacts, Prefix
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.wire import Completion, Listed, Models, steps
+from cosd_providers.errors import (
+    AuthenticationError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelChoiceError,
+    ResponseError,
+    UnsupportedError,
+)
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.usage import Usage
+
+__all__ = ["check_tokenizer", "choose", "discover", "no_probs", "unbegun"]
+
+_NAMED = 8  # models that an error lists
+_STARTED = "4711 and 0815"  # several tokens: no model repeats it by chance
+_SURE = 1 - 1e-6
+_BARE = 4  # tokens of one letter with the special tokens before it, at most
+_BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|\[BOS\]")
+"""Usual strings of the beginning of a sequence."""
+
+
+async def discover(
+    client: OpenAIClient, transport: Transport, model: str | None, tokenizer: Tokenizer | None, context: int | None
+) -> OpenAIFacts:
+    """Find out which model is served, and that the route in use does what is asked.
+
+    Args:
+        client: requests to the server; its facts are filled in.
+        transport: the server.
+        model: the model's id; None for the only one.
+        tokenizer: the model's own; None for none.
+        context: tokens that fit; None for what the server reports.
+
+    Raises:
+        UnsupportedError: the server cannot be used.
+    """
+    dialect, facts = client.dialect, client.facts
+    facts.model, facts.context = await choose(transport, dialect, model)
+    if context is not None:
+        facts.context = context
+    if client.api == "chat" and dialect.continues is None:
+        words = (
+            f"the chat route of {dialect.engine} does not continue a partial answer,"
+            " and a fusion continues after each word that it replaces"
+        )
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=dialect.no_reply)
+    size = await check_probs(client) if dialect.probs is None else None
+    if client.api == "chat":
+        await check_continuation(client)
+    elif dialect.templates:
+        await check_raw(client, size)
+    if client.api == "completions" and tokenizer is not None:
+        await check_tokenizer(client, tokenizer)
+        facts.tokenizer = tokenizer.name
+    return facts
+
+
+async def choose(transport: Transport, dialect: Dialect, model: str | None) -> tuple[str, int | None]:
+    """The model's id and its context, from the server's list where it has one.
+
+    Raises:
+        ModelChoiceError: the named model is not there, or there are several and none was named.
+    """
+    listed = await _listed(transport, dialect, named=model is not None)
+    found = next((one for one in listed if one.id == model), None)
+    if model is None and len(listed) == 1:
+        [found] = listed
+    if found is None and (model is None or (listed and dialect.all_listed)):
+        problem = f"no model {model!r}" if model else "several models, and none was named"
+        names = ", ".join(repr(one.id) for one in listed[:_NAMED])
+        more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+        words = (
+            f"{problem}; the server has {names}{more}" if listed else "no model was named, and the server lists none"
+        )
+        raise ModelChoiceError(words, endpoint=transport.endpoint, hint="Give one as `model`.")
+    return (found.id, found.max_model_len) if found else (model or "", None)
+
+
+async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> list[Listed]:
+    if dialect.models is None:
+        return []
+    try:
+        return parse(Models, await transport.get(dialect.models), transport.endpoint).data
+    except (InvalidRequestError, ResponseError):
+        if not named:
+            raise
+        return []
+
+
+def no_probs(endpoint: str) -> UnsupportedError:
+    """The error of a request that needs probabilities, at a server without any."""
+    words = "the server gives no probabilities with its tokens, although asked (logprobs)"
+    hint = (
+        "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
+        " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or"
+        " llama.cpp's?"
+    )
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+async def check_probs(client: OpenAIClient) -> int | None:
+    """Ask for one token after a letter, with its probability; where there is none, none is asked for again.
+
+    Returns:
+        Tokens of the letter as the server reads it; None where it does not report that.
+
+    Raises:
+        UnsupportedError: the model is refused for a known reason, or temperature 0 turns probabilities into 1 and 0.
+    """
+    dialect, facts = client.dialect, client.facts
+    size: int | None = None
+    for text in ("a", dialect.known_text):
+        try:
+            answer = await client.one(Prefix(text, ""), 1, Usage(), check=False)
+        except (InvalidRequestError, AuthenticationError) as error:
+            refusal = str(error).lower()
+            facts.probs = not any(part in refusal for part in dialect.no_probs)
+            if facts.probs:
+                _raise_known(error, refusal, dialect)
+            return size
+        except (ContextLengthError, ResponseError):
+            return size  # the next request will raise it
+        size = size or (answer.usage.prompt_tokens or None if answer.usage else None)
+        [choice] = answer.choices
+        if steps(choice) or (choice.logprobs and choice.logprobs.alone):
+            await _check_unsure(client, text, choice)
+            return size
+        if choice.written:
+            facts.probs = False
+            return size
+    return size
+
+
+async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> None:
+    """Where a token is certain and others are listed with 0, ask again at temperature 1.
+
+    Raises:
+        UnsupportedError: temperature 0 made it certain, so that no drafted token would ever be replaced.
+    """
+    if not _certain(choice):
+        return
+    answer = await client.one(Prefix(text, ""), 1, Usage(), check=False, temperature=1)
+    if steps(answer.choices[0]) and not _certain(answer.choices[0]):
+        words = "at temperature 0 the server reports no probabilities but 1 and 0"
+        hint = "Is there a setting by which it shows the model's own, as vLLM's --logprobs-mode raw_logprobs?"
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+
+
+def _certain(choice: Completion) -> bool:
+    """The first token has all of the probability, and others are listed with none."""
+    listed = [one.prob for step in steps(choice)[:1] for one in (step.pick, *step.top)]
+    probs = [prob for prob in listed if prob is not None]
+    return len(probs) > 1 and max(probs) >= _SURE and all(prob in (0.0, max(probs)) or prob < 1e-30 for prob in probs)
+
+
+def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str, dialect: Dialect) -> None:
+    """Raise the refusal of a model in words of our own; a refused key is raised as it is."""
+    for known in dialect.refusals:
+        if known.says in refusal:
+            raise UnsupportedError(known.words, endpoint=error.endpoint, hint=known.hint) from error
+    if isinstance(error, AuthenticationError):
+        raise error
+
+
+async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
+    """Make sure that a prompt reaches the model as it is: one letter is few tokens, and two line breaks are more.
+
+    A server that does not report its usage cannot be checked.
+
+    Args:
+        client: requests to the server.
+        size: tokens of the letter, where known.
+
+    Raises:
+        UnsupportedError: the server puts a template around every prompt, or takes white space off its end.
+    """
+    size = size or await _size(client, Prefix("a", ""))
+    if size is not None and size > _BARE:
+        words = f"the server puts a chat template around every prompt: of one letter it has read {size} tokens"
+        hint = (
+            "So it cannot continue an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
+            " Else use a model whose template is the bare prompt."
+        )
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+    if size is not None and size == await _size(client, Prefix("a\n\n", "")):
+        words = "the server takes white space off the end of every prompt"
+        hint = "So it cannot continue every answer. Is it a gateway? Then give the URL of the server behind it."
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+
+
+async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
+    """Compare the number of tokens of a test text; the server may add one, the beginning of the sequence.
+
+    A server that does not report its usage cannot be checked.
+
+    Raises:
+        UnsupportedError: the tokenizer is another model's.
+    """
+    sample = client.dialect.sample
+    given, size = count(tokenizer, sample), await _size(client, Prefix(sample, ""))
+    if size is not None and not given <= size <= given + 1:
+        words = f"{tokenizer.name!r} is not the tokenizer of this model"
+        hint = f"Of a test text the server reads {size} tokens, and it makes {given}. Give the model's own, or none."
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+
+
+async def check_continuation(client: OpenAIClient) -> None:
+    """Continue two answers that differ in the line breaks at their ends; also see whether an answer is repeated.
+
+    A server that does not report its usage cannot be checked.
+
+    Raises:
+        UnsupportedError: the chat template takes white space off an answer that is continued.
+    """
+    plain, broken = await _size(client, Prefix("a", "a")), await _size(client, Prefix("a", "a\n\n"))
+    client.facts.repeats = False
+    with suppress(InvalidRequestError, ResponseError):
+        [choice] = (await client.one(Prefix("a", _STARTED), 1, Usage(), check=False)).choices
+        client.facts.repeats = choice.written.startswith(_STARTED)
+    if plain is not None and plain == broken:
+        words = "the chat template takes white space off the end of an answer that is to be continued"
+        hint = 'The model would write it again for ever. Give api="completions", and the template as chat_template.'
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+
+
+async def unbegun(client: OpenAIClient, prompt: str) -> str:
+    """A prompt without a beginning of sequence in front, where the server adds one to every text.
+
+    It does where it reads more than one token of a letter, or does not report how many.
+    """
+    found = _BEGINNING.match(prompt)
+    if found is None or await _size(client, Prefix("a", "")) == 1:
+        return prompt
+    return prompt[found.end() :]
+
+
+async def _size(client: OpenAIClient, prefix: Prefix) -> int | None:
+    """Tokens of a prefix as the server reads it; None where it does not report that, or refuses it."""
+    try:
+        answer = await client.one(prefix, 1, Usage(), check=False)
+    except (ContextLengthError, InvalidRequestError, ResponseError):
+        return None
+    return answer.usage.prompt_tokens or None if answer.usage else None
