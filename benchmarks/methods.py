@@ -22,6 +22,7 @@ from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.records import EndpointUsage
 from cosd_providers import connect
 from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token
+from cosd_providers.strategies import Strategy
 from cosd_providers.usage import Usage
 
 __all__ = ["METHODS", "Answer", "Method", "algorithm_1", "alone", "fusing", "rounds"]
@@ -140,7 +141,7 @@ async def alone(model: str) -> AsyncIterator[Write]:
 
 @asynccontextmanager
 async def rounds(
-    draft: str, assistant: str, k: int, *, engine: str = "llama.cpp", strategy: str = "list"
+    draft: str, assistant: str, k: int, *, engine: str = "llama.cpp", strategy: Strategy = "list"
 ) -> AsyncIterator[Write]:
     """(b), and with `k` = 1 (c): Algorithm 1 as printed, one request to the assistant a round."""
     asked = connect(assistant, engine=engine, strategy=strategy)

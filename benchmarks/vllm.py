@@ -15,6 +15,7 @@ from benchmarks.methods import METHODS, Method, rounds
 from benchmarks.prompts import prompts
 from benchmarks.proxy import delayed
 from benchmarks.report import Options, Table
+from cosd_providers.strategies import Strategy
 
 __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "run", "servers", "ways"]
 
@@ -85,13 +86,14 @@ def ways(draft: str, assistant: str) -> dict[str, Opener]:
             found[method.name] = opener(method, draft, assistant)
             continue
         # One place has no list, and a text of one token scored is two requests' worth of work: (c) is asked plainly.
-        for strategy in ("list",) if method.length == 1 else ("echo", "list"):
+        strategies: tuple[Strategy, ...] = ("list",) if method.length == 1 else ("echo", "list")
+        for strategy in strategies:
             name = method.name if method.length == 1 else f"{method.name}, {strategy}"
             found[name] = _rounds(method, draft, assistant, strategy)
     return found
 
 
-def _rounds(method: Method, draft: str, assistant: str, strategy: str) -> Opener:
+def _rounds(method: Method, draft: str, assistant: str, strategy: Strategy) -> Opener:
     k = method.length
     assert k is not None
     return lambda: rounds(draft, assistant, k, engine="vllm", strategy=strategy)

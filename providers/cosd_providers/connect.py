@@ -1,4 +1,4 @@
-"""A URL becomes a provider."""
+"""Providers from URLs: which adapter, which key, which options."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, Never
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
-from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.detection import DetectedProvider
+from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.adapter import Adapter
@@ -23,20 +24,23 @@ from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
-from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
 from cosd_providers.snapshot import Snapshot
+from cosd_providers.strategies import Strategy
 from cosd_providers.tgi import Tgi
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.vllm import Vllm
 
 __all__ = ["ADAPTERS", "connect"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
-"""What people leave at the end of a server's URL."""
+"""A route that people leave at the end of a server's URL."""
 
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
-"""What people give who forget the scheme."""
+"""A URL without its scheme."""
+
+_LONG = 60  # characters; anything longer is more likely a key
+_EXPECTED = "expected http://HOST:PORT or https://HOST"
 
 ADAPTERS: Mapping[str, Callable[..., Provider]] = {
     "llama.cpp": LlamaCpp,
@@ -45,12 +49,12 @@ ADAPTERS: Mapping[str, Callable[..., Provider]] = {
     "tgi": Tgi,
     "vllm": Vllm,
 }
-"""The engines that have an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
+"""The engines with an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
 
 _PROBED = {"api", "dialect"}
-"""Options on which what a report holds depends."""
+"""Options that the facts of a report depend on."""
 
-_LONG = 60  # characters; what is longer is more likely a key
+_SECRET = ("api_key", "headers", "http_client")
 
 
 def connect(
@@ -67,48 +71,68 @@ def connect(
     http_client: HttpClient | None = None,
     limits: Limits | None = None,
     report: Snapshot | str | PathLike[str] | None = None,
-    **options: Any,
+    strategy: Strategy | None = None,
+    api: Literal["completions", "chat"] | None = None,
+    dialect: str | Dialect | None = None,
+    context: int | None = None,
+    add_special_tokens: bool | None = None,
+    **unknown: Never,
 ) -> Provider:
-    """Makes a provider for the server at `url`; asks it nothing yet.
+    """Make a provider for the server at `url`. Sends nothing yet.
 
     Args:
-        url: where the server is, e.g. `"http://gpu1:8080"`; a trailing `/v1` does no harm.
-        engine: what kind of server it is: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"ollama"`, `"openai"` for any
+        url: the server's URL, e.g. `"http://gpu1:8080"`; a trailing `/v1` is ignored.
+        engine: the kind of server: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"sglang"`, `"ollama"`, `"openai"` for any
             OpenAI-compatible one, or the name of one of its dialects (`cosd_providers.engines.openai.dialects`). By
-            default a hosted service is known by its host, and any other server is asked, when first used.
-        model: which of its models; needed where it has several.
-        api_key: goes to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>`
-            or `COSD_API_KEY_<HOST>`: in capitals, every other character than letters and digits as `_`, e.g.
-            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` hold one. An empty one means no key.
+            default a hosted service is known by its host, and any other engine is detected at the first use.
+        model: the model's name; needed if the server has several.
+        api_key: sent to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>` or
+            `COSD_API_KEY_<HOST>`, in capitals, with `_` for all but letters and digits, e.g.
+            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` hold a key. An empty string means no key.
         headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
-        tokenizer: for servers that encode no text for us: a Hugging Face folder or `tokenizer.json`,
+        tokenizer: for servers that do not encode text: a Hugging Face folder or `tokenizer.json`,
             `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenizers`). Nothing
             is ever downloaded.
-        chat_template: renders conversations for this model, in place of the server's own template: a `.jinja` file, a
-            `tokenizer_config.json`, a folder that holds one of them, a template's text, or a function of messages
-            (dictionaries) that returns the text to go on from. Needs the extra `chat`, but for a function.
+        chat_template: renders conversations in place of the server's own template: a `.jinja` file, a
+            `tokenizer_config.json`, a folder with one of them, a template's text, or a function of messages
+            (dictionaries) that returns the text to continue. All but a function need the extra `chat`.
         extra_body: merged into every generation request, for what a server offers beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
-        http_client: an `httpx.AsyncClient` with proxies, certificates and limits of your own; never closed.
-        limits: how many requests and tokens this server is sent at most; what is beyond waits its turn.
-        report: what `probe` returned for this server, or the file it was saved in. The first use then only checks that
+        http_client: an `httpx.AsyncClient` with your own proxies, certificates and limits; never closed.
+        limits: rate limits; requests beyond them wait.
+        report: the result of `probe` for this server, or the file it was saved in. The first use then only checks that
             the same model is still served.
-        options: what only the adapter of this engine takes, e.g. `strategy` or `api`; see its class.
+        strategy: how an assistant is asked about several places, where the engine has a choice; by default a fixed
+            rule for each engine (`cosd_providers.strategies`).
+        api: for OpenAI-compatible servers: which of their two routes to use.
+        dialect: for OpenAI-compatible servers: what sets them apart, as a name or a `Dialect`.
+        context: tokens that fit into the model's context, for OpenAI-compatible servers and Ollama.
+        add_special_tokens: for vLLM and SGLang: whether prompts get the model's beginning-of-sequence token; by
+            default they do.
+        unknown: other names are refused.
 
     Raises:
         ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
-            decides, or the report is of another server, or invalid.
+            decides, or the report is invalid or of another server.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
-        TypeError: the engine's adapter does not take one of the options, or there are some and no engine is named; or
-            something given is of another kind than it has to be.
+        TypeError: an argument is unknown, of the wrong type, or not for this engine.
     """
-    _check_given(url, engine, http_client, report)
+    _refuse(unknown)
+    _check_types(url, engine, http_client, report)
     checked_limits(limits)
-    kept = Snapshot.load(report) if isinstance(report, str | PathLike) else report
-    if kept is not None:
-        engine, model, options = _as_kept(kept, engine, model, options)
+    given = {
+        "strategy": strategy,
+        "api": api,
+        "dialect": dialect,
+        "context": context,
+        "add_special_tokens": add_special_tokens,
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    saved = Snapshot.load(report) if isinstance(report, str | PathLike) else report
+    if saved is not None:
+        engine, model, options = _as_saved(saved, engine, model, options)
     parts = _checked(url)
     path = _ROUTES.sub("", parts.path).rstrip("/")
     service = dialect_at(parts.hostname or "")
@@ -120,26 +144,29 @@ def connect(
         api_key = _key_from_environment(parts)
     if engine is None and options:
         name = next(iter(options))
-        near = difflib.get_close_matches(name, [*inspect.signature(connect).parameters], 1, cutoff=0.75)
-        advice = f"did you mean {near[0]!r}?" if near else "if only one kind of server takes it, name that as engine"
-        raise TypeError(f"unknown argument {name!r}; {advice}")
+        raise TypeError(f"{name!r} is an option of some engines only; name the engine, too, e.g. engine='openai'")
+    http: dict[str, Any] = {"api_key": api_key, "headers": headers, "timeout": timeout, "http_client": http_client}
+    settings = {"model": model, "extra_body": extra_body, "limits": limits, **http}
     if tokenizer is not None:
-        tokenizer = load_tokenizer(tokenizer)
+        options = {**options, "tokenizer": load_tokenizer(tokenizer)}
     template = None if chat_template is None else load_template(chat_template)
-    adapter = _Adapter(
-        endpoint, model, api_key, headers, tokenizer, template, extra_body, timeout, http_client, limits, options
-    )
-    if engine is not None:
-        provider = adapter(engine)
-        if kept is not None and kept.facts is not None and isinstance(provider, Adapter):
-            provider.restore(kept.facts, kept.endpoint)
-        return provider
-    transport = Transport(endpoint, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client)
-    return Recognized(transport, adapter, model)
+    make = _AdapterFactory(endpoint, settings, options, template)
+    if engine is None:
+        return DetectedProvider(Transport(endpoint, **http), make, model)
+    provider = make(engine)
+    if saved is not None and saved.facts is not None and isinstance(provider, Adapter):
+        provider.restore(saved.facts, saved.endpoint)
+    return provider
 
 
-def _check_given(url: object, engine: object, http_client: object, report: object) -> None:
-    """Sees at once what would fail at the first use, in words that nobody understands there."""
+def _refuse(unknown: Mapping[str, object]) -> None:
+    for name in unknown:
+        near = difflib.get_close_matches(name, [*inspect.signature(connect).parameters], 1, cutoff=0.75)
+        raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _check_types(url: object, engine: object, http_client: object, report: object) -> None:
+    """Raise now what would fail at the first use with an obscure message."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
@@ -150,79 +177,63 @@ def _check_given(url: object, engine: object, http_client: object, report: objec
         raise ValueError("report is JSON text; give its file, or ProbeReport.model_validate_json(text)")
     if not isinstance(report, Snapshot | str | PathLike | None):
         kind = type(report).__name__
-        more = "; ProbeReport.model_validate(report) makes one of it" if isinstance(report, dict) else ""
+        more = "; use ProbeReport.model_validate(report)" if isinstance(report, dict) else ""
         raise TypeError(f"report must be what probe returned, or its file, not {kind}{more}")
 
 
-def _as_kept(
-    kept: Snapshot, engine: str | None, model: str | None, options: Mapping[str, Any]
+def _as_saved(
+    saved: Snapshot, engine: str | None, model: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
-    """Engine, model and options as a report has them."""
-    if kept.engine is None or kept.facts is None:
+    """Engine, model and options of a report."""
+    if saved.engine is None or saved.facts is None:
         raise ValueError("the report has nothing to connect with: the probe could not use this server")
-    said = [
-        (name, getattr(given, "engine", given), kept.options[name])
+    probed = [
+        (name, getattr(given, "engine", given), saved.options[name])
         for name, given in options.items()
-        if name in _PROBED & kept.options.keys()
+        if name in _PROBED & saved.options.keys()
     ]
-    for name, given, theirs in (("engine", engine, kept.engine), ("model", model, kept.model), *said):
+    for name, given, theirs in (("engine", engine, saved.engine), ("model", model, saved.model), *probed):
         if given is not None and given != theirs:
             raise ValueError(f"the report is of the {name} {theirs!r}, not {given!r}: probe again")
-    own = {**kept.options, **options}
-    return kept.engine, own.pop("model", model), own
+    own = {**saved.options, **options}
+    return saved.engine, own.pop("model", model), own
 
 
 @dataclass
-class _Adapter:
+class _AdapterFactory:
     """Makes the adapter for an engine. Copies have neither key nor headers nor client."""
 
     endpoint: str
-    model: str | None
-    api_key: str | None = field(repr=False)
-    headers: Mapping[str, str] | None = field(repr=False)
-    tokenizer: Tokenizer | None
+    settings: Mapping[str, Any] = field(repr=False)  # of every adapter
+    options: Mapping[str, Any]  # of some
     template: Template | None
-    extra_body: Mapping[str, object] | None
-    timeout: Timeout
-    http_client: HttpClient | None
-    limits: Limits | None
-    options: Mapping[str, Any]
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return {**self.__dict__, "api_key": None, "headers": None, "http_client": None}
+        return {**self.__dict__, "settings": {**self.settings, **dict.fromkeys(_SECRET)}}
 
     def __call__(self, engine: str) -> Provider:
-        more = dict(self.options)
+        options = dict(self.options)
         if engine in DIALECTS and engine not in ADAPTERS:
-            more = {"dialect": engine, **more}
+            options = {"dialect": engine, **options}
         elif engine not in ADAPTERS:
             known = sorted({*ADAPTERS, *DIALECTS})
             near = difflib.get_close_matches(engine.lower(), known, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise ValueError(f"there is no engine {engine!r}; {advice}")
-        if self.tokenizer is not None:
-            if engine == "llama.cpp":
-                words = "llama.cpp's server encodes text itself; leave out the tokenizer"
+        kind = ADAPTERS.get(engine, OpenAICompatible)
+        for name in options.keys() - inspect.signature(kind).parameters.keys():
+            if name == "tokenizer":
+                words = f"the server of {engine} encodes text itself; leave out the tokenizer"
                 raise UnsupportedError(words, endpoint=self.endpoint)
-            more["tokenizer"] = self.tokenizer
-        provider = ADAPTERS.get(engine, OpenAICompatible)(
-            self.endpoint,
-            model=self.model,
-            api_key=self.api_key,
-            headers=self.headers,
-            extra_body=self.extra_body,
-            timeout=self.timeout,
-            http_client=self.http_client,
-            limits=self.limits,
-            **more,
-        )
+            raise TypeError(f"{name!r} is not an option of the engine {engine!r}")
+        provider = kind(self.endpoint, **self.settings, **options)
         if self.template is not None and isinstance(provider, Adapter):
             provider.use_template(self.template)
         return provider
 
 
 def _checked(url: str) -> SplitResult:
-    """The parts of a URL that can be used. No message repeats what may be a secret."""
+    """The parts of a valid URL. No message repeats what may be a secret."""
     text = url.strip()
     if "@" in text:
         raise ValueError("the URL holds credentials; give the key as api_key, or in COSD_API_KEY_<HOST>")
@@ -230,24 +241,24 @@ def _checked(url: str) -> SplitResult:
         raise ValueError("the URL of a server has no '?' and no '#'; give keys as api_key or headers")
     if "://" not in text:
         if len(text) <= _LONG and _HOST.fullmatch(text) and not text.lower().startswith("sk-"):
-            raise ValueError(f"{text!r} is no URL; did you mean 'http://{text}'?")
-        raise ValueError("what was given is no URL; expected http://HOST:PORT or https://HOST")
+            raise ValueError(f"{text!r} is not a URL; did you mean 'http://{text}'?")
+        raise ValueError(f"the URL is not valid; {_EXPECTED}")
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise ValueError("the URL cannot be read; expected http://HOST:PORT or https://HOST") from None
+        raise ValueError(f"the URL cannot be read; {_EXPECTED}") from None
     try:
         parts.port  # noqa: B018
     except ValueError:
-        raise ValueError(f"the URL of {parts.hostname!r} has an impossible port") from None
+        raise ValueError(f"the URL of {parts.hostname!r} has an invalid port") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         origin = f"{parts.scheme}://{parts.netloc}"
-        raise ValueError(f"{origin!r} is not the URL of a server; expected http://HOST:PORT or https://HOST")
+        raise ValueError(f"{origin!r} is not the URL of a server; {_EXPECTED}")
     return parts
 
 
 def _key_from_environment(parts: SplitResult) -> str | None:
-    """The key that is meant for this host, and for no other."""
+    """The key of this host and no other."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = re.sub("[^A-Z0-9]", "_", (parts.hostname or "").upper())
     for name in (f"COSD_API_KEY_{host}_{port}", f"COSD_API_KEY_{host}"):

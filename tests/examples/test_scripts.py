@@ -54,7 +54,7 @@ def test_what_is_no_url_is_said_so(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     ran = run_script(name, "--draft", "gpu1:8080", "--assistant", "http://127.0.0.1:9")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.endswith("error: 'gpu1:8080' is no URL; did you mean 'http://gpu1:8080'?\n")
+    assert ran.err.endswith("error: 'gpu1:8080' is not a URL; did you mean 'http://gpu1:8080'?\n")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

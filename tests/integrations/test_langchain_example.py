@@ -26,7 +26,7 @@ def test_an_endpoint_that_is_missing_is_wrong_usage() -> None:
 def test_what_is_no_url_is_said_so() -> None:
     ran = run_script("langchain_chain", "--draft", "gpu1:8080", "--assistant", "http://127.0.0.1:9")
     assert ran.code == 1
-    assert "'gpu1:8080' is no URL; did you mean 'http://gpu1:8080'?" in ran.err
+    assert "'gpu1:8080' is not a URL; did you mean 'http://gpu1:8080'?" in ran.err
 
 
 @pytest.mark.live

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -86,7 +86,7 @@ async def test_a_conversation_is_fused_the_same_as_over_llama_cpp(
 @pytest.mark.parametrize("api", ["completions", "chat"])
 @pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
 async def test_the_same_by_the_routes_of_openai(
-    pair: Pair, texts: Callable[[Any, Any], Any], direction: tuple[str, str], api: str
+    pair: Pair, texts: Callable[[Any, Any], Any], direction: tuple[str, str], api: Literal["completions", "chat"]
 ) -> None:
     def provider(name: str) -> Provider:
         own = MODELS / name if api == "completions" else None

@@ -40,26 +40,26 @@ def test_urls(url: str, endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("gpu1:8080", r"'gpu1:8080' is no URL; did you mean 'http://gpu1:8080'\?"),
+        ("gpu1:8080", r"'gpu1:8080' is not a URL; did you mean 'http://gpu1:8080'\?"),
         ("localhost", r"did you mean 'http://localhost'\?"),
-        ("", "is no URL"),
+        ("", "the URL is not valid"),
         ("ftp://gpu1", "is not the URL of a server; expected http://HOST:PORT"),
         ("http://", "is not the URL of a server"),
-        ("http://gpu1:port", "has an impossible port"),
-        ("http://gpu1:99999", "has an impossible port"),
+        ("http://gpu1:port", "has an invalid port"),
+        ("http://gpu1:99999", "has an invalid port"),
         ("http://gpu1?key=sk-secret", "has no '.' and no '#'; give keys as api_key"),
         ("http://me:sk-secret@gpu1", "the URL holds credentials; give the key as api_key"),
         ("me:sk-secret@gpu1", "the URL holds credentials"),
         ("gpu1:8080?key=sk-secret", "has no '.' and no '#'"),
         ("http://gpu1:99999?key=sk-secret", "has no '.' and no '#'"),
         ("http://gpu1:99999#sk-secret", "has no '.' and no '#'"),
-        ("http://gpu1:99999/sk-secret", "the URL of 'gpu1' has an impossible port"),
-        ("http://gpu1:sk-secret", "has an impossible port"),
+        ("http://gpu1:99999/sk-secret", "the URL of 'gpu1' has an invalid port"),
+        ("http://gpu1:sk-secret", "has an invalid port"),
         ("ftp://gpu1/sk-secret", "'ftp://gpu1' is not the URL of a server"),
-        ("sk-secret", "what was given is no URL; expected http://HOST:PORT"),
-        ("SK-SECRET", "what was given is no URL"),
-        ("x" * 61, "what was given is no URL"),
-        ("my sk-secret", "what was given is no URL"),
+        ("sk-secret", "the URL is not valid; expected http://HOST:PORT"),
+        ("SK-SECRET", "the URL is not valid"),
+        ("x" * 61, "the URL is not valid"),
+        ("my sk-secret", "the URL is not valid"),
         ("http://[sk-secret", "the URL cannot be read"),
         ("http://sk-secret\u2100", "the URL cannot be read"),
     ],
@@ -90,11 +90,13 @@ def test_an_engine_that_nobody_knows() -> None:
 
 def test_options_of_one_engine() -> None:
     connect("http://gpu1", engine="openai", api="chat", strategy="singles")
-    with pytest.raises(TypeError, match="'api'; if only one kind of server takes it, name that as engine"):
+    with pytest.raises(TypeError, match="'api' is an option of some engines only; name the engine"):
         connect("http://gpu1", api="chat")
     with pytest.raises(TypeError, match=r"unknown argument 'modle'; did you mean 'model'\?"):
-        connect("http://gpu1", modle="m")
-    with pytest.raises(TypeError, match="api"):
+        connect("http://gpu1", modle="m")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"unknown argument 'strategi'; did you mean 'strategy'\?"):
+        connect("http://gpu1", engine="vllm", strategi="list")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'api' is not an option of the engine 'vllm'"):
         connect("http://gpu1", engine="vllm", api="chat")
 
 
@@ -104,7 +106,7 @@ def test_options_of_one_engine() -> None:
     [
         ({"url": None}, TypeError, "url must be a text such as 'http://gpu1:8080', not NoneType"),
         ({"report": 5}, TypeError, "report must be what probe returned, or its file, not int$"),
-        ({"report": {"model": "m"}}, TypeError, r"not dict; ProbeReport.model_validate\(report\) makes one of it"),
+        ({"report": {"model": "m"}}, TypeError, r"not dict; use ProbeReport.model_validate\(report\)"),
         (
             {"report": '{"schema_version": 1}'},
             ValueError,
@@ -130,7 +132,7 @@ def test_tokenizers() -> None:
     folder = Path(__file__).parent.parent / "models" / "sums"
     for engine in ("vllm", "tgi", "openai"):
         connect("http://gpu1", engine=engine, tokenizer=folder)
-    with pytest.raises(UnsupportedError, match=r"llama.cpp's server encodes text itself; leave out the tokenizer"):
+    with pytest.raises(UnsupportedError, match=r"the server of llama.cpp encodes text itself; leave out the tokenizer"):
         connect("http://gpu1", engine="llama.cpp", tokenizer=folder)
 
 

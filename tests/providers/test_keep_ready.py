@@ -12,13 +12,13 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from cosd_providers import connect, recognition
+from cosd_providers import connect, detection
 from cosd_providers.contract import Provider, Ready
+from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.http import adapter as adapters
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
-from cosd_providers.recognition import Recognized
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.tgi import Tgi
@@ -84,9 +84,9 @@ async def test_the_next_request_finds_a_connection(kind: type) -> None:
 
 @pytest.mark.usefixtures("far")
 async def test_what_was_recognised_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "recognize", _llama_cpp)
+    monkeypatch.setattr(detection, "detect", _llama_cpp)
     async with served() as server, connect(server.url) as provider:
-        assert isinstance(provider, Recognized)
+        assert isinstance(provider, DetectedProvider)
         await provider.keep_ready()
         assert server.asked == []  # nobody knows yet what it is
         await provider.adapter()

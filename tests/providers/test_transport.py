@@ -95,6 +95,7 @@ FIELDS = [{"loc": ["body", "n"], "msg": "too small", "input": "hello"}]
         *[(status, error(words), ContextLengthError, f"{status}: {words}", SHORTEN) for status, words in TOO_LONG],
         (401, error("Invalid API Key"), AuthenticationError, "401: Invalid API Key", NO_KEY),
         (403, {"detail": "no"}, AuthenticationError, "403: no", NO_KEY),
+        (400, error("No connected db."), AuthenticationError, "400: No connected db.", NO_KEY),  # LiteLLM without one
         (
             404,
             {"detail": "none"},

@@ -234,3 +234,5 @@ async def misspelt_keywords() -> None:
     fusion.map(["Q:"], max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     await fusion.estimate("Q:", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await tune_answers([], draft="a", assistant="b", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    connect("http://gpu1:8080", engin="vllm")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    connect("http://gpu1:8080", engine="vllm", strategy="best")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -301,7 +301,7 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
     """The class of an HTTP error, and a hint."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
-    if status in (401, 403):
+    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, of a wrong key
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""

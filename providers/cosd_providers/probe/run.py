@@ -8,6 +8,7 @@ from typing import Any
 
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
+from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.findings import Wire
@@ -20,7 +21,6 @@ from cosd_providers.probe.report import ProbeReport
 from cosd_providers.probe.verdict import advice, missing
 from cosd_providers.probe.ways import ways
 from cosd_providers.probe.words import UNTRUSTED
-from cosd_providers.recognition import Recognized
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
@@ -71,7 +71,7 @@ async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any)
         provider = server
     began = time.monotonic()
     async with provider:
-        adapter = await provider.adapter() if isinstance(provider, Recognized) else provider
+        adapter = await provider.adapter() if isinstance(provider, DetectedProvider) else provider
         return await _examined(adapter, prompt if prompt.strip() else PROMPT, began)
 
 

@@ -24,8 +24,8 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.detection import DetectedProvider, detect
 from cosd_providers.http.transport import Transport
-from cosd_providers.recognition import Recognized, recognize
 from cosd_providers.testing import ScriptedProvider, TextModel
 from cosd_providers.tgi import Tgi
 from fake_llama_cpp import FakeLlamaCpp
@@ -69,7 +69,7 @@ def owned(owner: str) -> dict[str, Any]:
     ],
 )
 async def test_engines(routes: Mapping[str, Any], engine: str) -> None:
-    assert await recognize(Transport(URL, http_client=server(routes))) == engine
+    assert await detect(Transport(URL, http_client=server(routes))) == engine
 
 
 async def test_what_cannot_be_told() -> None:
@@ -82,6 +82,15 @@ async def test_what_cannot_be_told() -> None:
         await connect(URL, http_client=refused).describe()
 
 
+async def test_a_wrong_key_at_a_gateway_without_a_database() -> None:
+    """LiteLLM looks up there every key but its own, and answers all routes so."""
+    words = {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"}
+    answer = httpx.Response(400, json={"error": words})
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer))
+    with pytest.raises(AuthenticationError, match=r"400: No connected db. The key was refused."):
+        await connect(URL, api_key="sk-wrong", http_client=client).describe()
+
+
 async def test_it_is_the_adapter_and_asks_once() -> None:
     made: list[str] = []
     scripted = ScriptedProvider.from_texts({"Q": [" a", (" b", 0.4)]})
@@ -90,7 +99,7 @@ async def test_it_is_the_adapter_and_asks_once() -> None:
         made.append(engine)
         return scripted
 
-    provider = Recognized(Transport(URL, http_client=server({"/v1/models": owned("vllm")})), make, "m")
+    provider = DetectedProvider(Transport(URL, http_client=server({"/v1/models": owned("vllm")})), make, "m")
     assert isinstance(provider, Provider)
     assert provider.name == "m@gpu:8080"
     async with provider:
@@ -116,7 +125,7 @@ async def test_it_is_asked_again_after_a_failure() -> None:
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
     scripted = ScriptedProvider.from_texts({"Q": ["a"]})
-    provider = Recognized(Transport(URL, http_client=client), lambda _: scripted, None)
+    provider = DetectedProvider(Transport(URL, http_client=client), lambda _: scripted, None)
     with pytest.raises(ServerError):
         await provider.describe()
     answers.clear()
@@ -135,7 +144,9 @@ async def test_the_adapter_is_entered_and_left_as_often() -> None:
             self.open -= 1
 
     adapter = Counted(TextModel({"Q": ["a"]}))
-    provider = Recognized(Transport(URL, http_client=server({"/v1/models": owned("vllm")})), lambda _: adapter, None)
+    provider = DetectedProvider(
+        Transport(URL, http_client=server({"/v1/models": owned("vllm")})), lambda _: adapter, None
+    )
     async with provider:
         async with provider:
             await provider.describe()
@@ -171,7 +182,7 @@ async def test_a_route_that_a_gateway_does_not_know_is_asked_once(failure: Any) 
         return httpx.Response(failure.status_code)
 
     transport = Transport(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
-    assert await recognize(transport) == "openai"
+    assert await detect(transport) == "openai"
     assert {"/v1/models", "/info", "/props", "/api/tags"} <= {*asked}
     assert len(asked) == len({*asked})
 
@@ -183,9 +194,12 @@ async def test_a_server_that_never_answers_is_given_up_soon() -> None:
         asked.append(request)
         raise httpx.ReadTimeout("")
 
-    transport = Transport(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)), timeout=600)
-    with pytest.raises(ProviderTimeoutError, match=r"no answer within 10 s. It took the connection. Is it an API\?"):
-        await recognize(transport)
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    transport = Transport(URL, http_client=client, timeout=600)
+    with pytest.raises(
+        ProviderTimeoutError, match=r"no answer within 10 s. It accepted the connection. Is it an API\?"
+    ):
+        await detect(transport)
     assert [request.extensions["timeout"]["read"] for request in asked] == [10]
 
 
@@ -193,7 +207,7 @@ def test_in_several_event_loops_at_once() -> None:
     """What one loop finds out serves the others, and each closes what it has opened."""
     all_three = threading.Barrier(3, timeout=20)
     client = server({"/info": {"model_id": "tiny", "max_total_tokens": 9}})
-    provider = Recognized(Transport(URL, http_client=client), lambda _: Tgi(URL, http_client=client), None)
+    provider = DetectedProvider(Transport(URL, http_client=client), lambda _: Tgi(URL, http_client=client), None)
 
     async def use() -> Provider:
         async with provider:

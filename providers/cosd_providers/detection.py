@@ -1,7 +1,7 @@
-"""A server that was given by its URL alone: it is asked what it is, and the adapter for it is taken.
+"""Detection of the engine behind a URL, and a provider that does this at its first use.
 
-Most servers tell in `/v1/models` who owns the model. TGI and older llama.cpp servers are known by a route of their
-own. Whatever else lists its models is taken for an OpenAI-compatible one.
+Most servers name themselves as the owner of their models in `/v1/models`. TGI and older llama.cpp servers are known by
+a route of their own. Any other server that lists models is taken for an OpenAI-compatible one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, cast
+from urllib.parse import urlsplit
 
 from anyio.lowlevel import current_token
 
@@ -20,16 +21,15 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
-from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.transport import Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
 
-__all__ = ["Recognized", "recognize"]
+__all__ = ["DetectedProvider", "detect"]
 
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
-"""What a model's `owned_by` tells of the server."""
+"""Engines by the `owned_by` of their models."""
 
 _ROUTES = {
     "/info": ("max_total_tokens", "tgi"),
@@ -37,27 +37,26 @@ _ROUTES = {
     "/api/tags": ("models", "ollama"),  # whose models from elsewhere are owned by whoever made them
     "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
-"""A route, and the field in its answer, that only one kind of server has; behind a dot a field in that field."""
+"""Engines by a route, and a field of its answer, that no other has; after a dot, a field of that field."""
+
+_NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
 
 
-_NAME_IT = "Or say what it is: engine='openai' for connect, --engine openai for cosd probe."
-
-
-async def recognize(transport: Transport) -> str:
+async def detect(transport: Transport) -> str:
     """The engine behind a URL: `"llama.cpp"`, `"vllm"`, `"tgi"`, or the name of an OpenAI-compatible dialect.
 
     Raises:
         UnsupportedError: it is none of them.
-        ProviderError: it cannot be asked.
+        ProviderError: the server cannot be reached, or refuses.
     """
-    listed = await _asked(transport, "/v1/models")
+    listed = await _ask(transport, "/v1/models")
     models = cast("list[Any]", listed["data"]) if isinstance(listed.get("data"), list) else None
     for model in models or ():
         owner = cast("dict[str, Any]", model).get("owned_by") if isinstance(model, dict) else None
         if isinstance(owner, str) and owner in _OWNERS:
             return _OWNERS[owner]
     for route, (field, engine) in _ROUTES.items():
-        if _has(await _asked(transport, route, strict=models is None), field):
+        if _has(await _ask(transport, route, strict=models is None), field):
             return engine
     if models is not None:
         return "openai"
@@ -73,11 +72,11 @@ def _has(answer: Mapping[str, Any], field: str) -> bool:
     return outer in answer and (not inner or (isinstance(answer[outer], dict) and inner in answer[outer]))
 
 
-async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
-    """The answer of a route; nothing where the server does not have it.
+async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
+    """The answer of a route; empty if the server does not have it.
 
-    Some gateways answer what they do not know with 401, 403 or 500, or not at all: not `strict`, that too means that
-    it is not there, and it is asked once.
+    Some gateways answer unknown routes with 401, 403 or 500, or not at all. Unless `strict`, that too means that the
+    route is missing, and there is no retry.
     """
     try:
         answer = await transport.get(path, once=not strict, quick=True)
@@ -85,25 +84,27 @@ async def _asked(transport: Transport, path: str, *, strict: bool = True) -> dic
         return {}
     except (StatusError, ProviderTimeoutError) as error:
         if isinstance(error, ProviderTimeoutError):
-            error.hint = f"It took the connection. Is it an API? {_NAME_IT}"
+            error.hint = f"It accepted the connection. Is it an API? {_NAME_IT}"
         if strict:
             raise
         return {}
     return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
-class Recognized(Adapter):
-    """A provider that asks its server, when first used, which adapter it needs, and is that adapter from then on.
+class DetectedProvider:
+    """A provider that detects at its first use which adapter its server needs, and delegates to that adapter.
+
+    Copies hold the settings alone; they detect again.
 
     Args:
-        transport: for the asking.
-        adapter: makes the provider for an engine.
+        transport: for the detection.
+        make: makes the adapter for an engine.
         model: the model's name, for `name`.
     """
 
-    def __init__(self, transport: Transport, adapter: Callable[[str], Provider], model: str | None) -> None:
+    def __init__(self, transport: Transport, make: Callable[[str], Provider], model: str | None) -> None:
         self._transport = transport
-        self._make = adapter
+        self._make = make
         self._model = model
         self._adapter: Lazy[Provider] = Lazy()
         self._users: dict[object, int] = {}  # in each event loop
@@ -113,11 +114,16 @@ class Recognized(Adapter):
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Copies are of the settings alone; they ask again."""
         return {**self.__dict__, "_users": {}, "_entered": {}}
 
+    @property
+    def name(self) -> str:
+        """Host and port, after the model if one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
     async def __aenter__(self) -> Self:
-        await super().__aenter__()
+        await self._transport.__aenter__()
         loop = current_token()
         self._users[loop] = self._users.get(loop, 0) + 1
         if self._adapter.found is not None:
@@ -133,38 +139,37 @@ class Recognized(Adapter):
         if not self._users[loop]:
             del self._users[loop]
             self._entered.pop(loop, None)
-        await super().__aexit__(*exc)
+        await self._transport.__aexit__(*exc)
 
     async def adapter(self) -> Provider:
-        """The adapter; found once, and entered as often as this is."""
+        """The adapter, entered as often as this provider in this event loop."""
         adapter = await self._adapter.get(self._find)
         await self._enter(adapter)
         return adapter
 
     async def _find(self) -> Provider:
-        return self._make(await recognize(self._transport))
+        return self._make(await detect(self._transport))
 
     async def _enter(self, adapter: Provider) -> None:
-        """Enters it as often as this was entered in this event loop."""
         loop = current_token()
         while self._entered.get(loop, 0) < self._users.get(loop, 0):
             self._entered[loop] = self._entered.get(loop, 0) + 1
             await adapter.__aenter__()
 
     async def keep_ready(self) -> None:
-        """As the adapter does it, once it is found."""
+        """See `contract.Ready`; does nothing before the adapter is known."""
         found = self._adapter.found
         if isinstance(found, Ready):
             await found.keep_ready()
 
     async def describe(self) -> ServerInfo:
-        """What the server is; see `contract.Provider`."""
+        """See `contract.Provider`."""
         return await (await self.adapter()).describe()
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """How the model is asked to answer a conversation; see `messages.ChatProvider`."""
+        """See `messages.ChatProvider`."""
         adapter = await self.adapter()
         assert isinstance(adapter, ChatProvider)  # all of ours are
         return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
@@ -179,16 +184,10 @@ class Recognized(Adapter):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Streams a draft; see `contract.Provider`."""
+        """See `contract.Provider`."""
         adapter = await self.adapter()
-        draft = adapter.generate(
-            prompt,
-            text,
-            max_tokens=max_tokens,
-            continuation=continuation,
-            alternatives=alternatives,
-            usage=usage,
-        )
+        options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives}
+        draft = adapter.generate(prompt, text, max_tokens=max_tokens, usage=usage, **options)
         async with aclosing(draft):
             async for item in draft:
                 yield item
@@ -196,13 +195,13 @@ class Recognized(Adapter):
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """What the model would say; see `contract.Provider`."""
+        """See `contract.Provider`."""
         return await (await self.adapter()).propose(prompt, text, questions, usage=usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
-        """The probabilities of a text; see `contract.Provider`."""
+        """See `contract.Provider`."""
         return await (await self.adapter()).score(prompt, text, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The model's encoding of a text; see `contract.Provider`."""
+        """See `contract.Provider`."""
         return await (await self.adapter()).tokenize(text)
