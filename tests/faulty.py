@@ -54,7 +54,7 @@ class Exchange:
     def role(self) -> Role:
         """What it is for."""
         if self.path == "/generate_stream":  # TGI answers single questions by streams too
-            return "ask" if "top_n_tokens" in self.body["parameters"] else "draft"
+            return "ask" if self.body["parameters"]["top_n_tokens"] > 1 else "draft"
         if self.body and self.body.get("stream"):
             return "draft"
         return "ask" if self.path in _GENERATING else "learn"

@@ -144,8 +144,11 @@ class StandInTgi:
         beginning: the id that stands before every text; None for none.
         specials: the text of special ids, beside the first end.
         prefill: whether it was started with `--enable-prefill-logprobs`.
-        end: how the probability of the end of sequence is told.
-        max_top: `--max-top-n-tokens`.
+        end: "nan" where the model computes no number for the end of sequence, as a broken quantization does.
+        end_is_special: whether the end counts as a special token: some models end with one that does not.
+        backend: "v3" for the usual one; "neuron" or "llamacpp".
+        encoder: whether the model is an encoder-decoder, whose own tokens begin with a padding.
+        max_top: `--max-top-n-tokens`; the llama.cpp backend has 0.
         template: what the chat template writes around a message, or what renders all; None where there is none.
         fast: whether it has a fast tokenizer: else it encodes nothing for others.
         cut: it silently reads only that many tokens, the last ones.
@@ -165,7 +168,10 @@ class StandInTgi:
     beginning: int | None = None
     specials: Mapping[int, str] = field(default_factory=dict)
     prefill: bool = False
-    end: str = "null"
+    end: str = "told"
+    end_is_special: bool = True
+    backend: str = "v3"
+    encoder: bool = False
     max_top: int = 5
     template: tuple[str, str] | Template | None = None
     fast: bool = True
@@ -270,14 +276,16 @@ class StandInTgi:
         return data.decode("utf-8", "replace")
 
     def _tokenize(self, text: str) -> list[dict[str, Any]]:
-        """Offsets count characters; every part of a character stands where all of it stands."""
-        starts = [at for at, char in enumerate(text) for _ in char.encode()]
+        """Offsets count bytes; every part of a character stands where all of it stands."""
+        data = text.encode()
+        starts = [at for at in range(len(data) + 1) if data[at : at + 1] < b"\x80" or data[at : at + 1] >= b"\xc0"]
         entries, byte = list[dict[str, Any]](), 0
         for at, n in enumerate(self._ids(text)):
             size = len((self._special(n) or "").encode() or self.model.tokens[n])
             size = 0 if n == self.beginning and not at else size  # the one that is put before every text
-            start, stop = (starts[byte], starts[byte + size - 1] + 1) if size else (0, 0)
-            entries.append({"id": n, "text": text[start:stop], "start": start, "stop": stop})
+            start = max(at for at in starts if at <= byte) if size else 0
+            stop = min(at for at in starts if at >= byte + size) if size else 0
+            entries.append({"id": n, "text": data[start:stop].decode(), "start": start, "stop": stop})
             byte += size
         return entries
 
@@ -329,17 +337,18 @@ class StandInTgi:
             text = ""
             if len(after) > len(before) and not after.endswith("\ufffd"):
                 text, prefix, read = after[len(before) :], read, len(all_ids)
-            last = "length" if count == asked.get("max_new_tokens") else None
-            last = "eos_token" if n in self.model.end_ids else last
-            yield self._entry(n, probs[n], text), self._top(probs, asked.get("top_n_tokens") or 0), last
+            full, ends = count == asked.get("max_new_tokens"), n in self.model.end_ids
+            last = "eos_token" if ends and (self.backend != "v3" or not full) else "length" if full else None
+            top = self._top(probs, asked.get("top_n_tokens") or 0) if self.backend == "v3" else []
+            yield self._entry(n, probs[n] if self.backend != "neuron" else 1.0, text), top, last
             if last:
                 return
 
     def _entry(self, n: int, prob: float, text: str) -> dict[str, Any]:
-        value: float | None = _log(prob)
-        if n in self.model.end_ids:
-            value = {"null": None, "zero": 0.0}.get(self.end, value)
-        return {"id": n, "text": text, "logprob": value, "special": self._special(n) is not None}
+        ends = n in self.model.end_ids
+        value = None if ends and self.end == "nan" else _log(prob)
+        special = self._special(n) is not None and (self.end_is_special or not ends)
+        return {"id": n, "text": text, "logprob": value, "special": special}
 
     def _top(self, probs: Sequence[float], count: int) -> list[dict[str, Any]]:
         """At least `count`: all that are as probable as the last of them; each is decoded alone."""
@@ -367,12 +376,14 @@ class StandInTgi:
                 "tokens": tokens,
             }
             details["prefill"] = self._scored(ids) if self.prefill and asked.get("decoder_input_details") else []
-            if asked.get("top_n_tokens"):
+            if asked.get("top_n_tokens") and self.backend == "v3":
                 details["top_tokens"] = [top for _, top, _ in steps]
             answer["details"] = details
         return answer
 
     def _scored(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        if self.encoder:
+            return [{"id": 0, "text": "<pad>", "logprob": None}]
         return [
             {"id": n, "text": self._decode([n]), "logprob": _log(self._next(ids[:at])[n]) if at else None}
             for at, n in enumerate(ids)

@@ -30,7 +30,7 @@ def plain(models: Mapping[str, LlamaModel], plainly: Mapping[str, PlainLlamaCpp]
             options = {"beginning": model.beginning, "prefill": name != "facts", "template": ("Q: ", "\nA:")}
             server = StandInTgi(model, max_input=511, max_total=512, **options)  # type: ignore[arg-type]
             url = stack.enter_context(server.serve())
-            found[name] = Behind(plainly[name], url, server, "toys/toy", 512, tells_end=False)
+            found[name] = Behind(plainly[name], url, server, "toys/toy", 512)
         yield found
 
 

@@ -177,7 +177,7 @@ async def test_both_ends_end_an_answer(make: Make) -> None:
         text, items = await answered(turn)
         assert (text, items[-2].end, items[-1].reason) == ("Hi", True, "end")
         assert items[-2].name in (name, None)  # SGLang tells no names of ends
-        assert items[-2].prob == (pytest.approx(prob) if engine.exact else None)  # TGI does not tell it
+        assert items[-2].prob == pytest.approx(prob)
         [[(data, end)]] = await said(turn, b"Hi", 2)
         assert (data, end) == (b"", True)
 

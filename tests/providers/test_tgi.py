@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from cosd_providers import (
     ContextLengthError,
     DraftEnd,
     InvalidRequestError,
+    Message,
     ModelChoiceError,
     Piece,
     ProviderError,
@@ -88,10 +90,11 @@ class Tidy(toys.Plain):
         if not any(probs):
             probs[self._completing(pending)] = 1.0
         best = max(probs)
-        if not self.by_text:
-            first = probs.index(best)
-            probs = [prob * 0.75 if prob == best and n != first else prob for n, prob in enumerate(probs)]
-        return probs
+        first, end = probs.index(best), self.toy.vocabulary.end
+        return [
+            prob * 0.75 if prob == best and n != first and (n == end or not self.by_text) else prob
+            for n, prob in enumerate(probs)
+        ]
 
     def _fits(self, pending: bytes, n: int) -> bool:
         """Whether a token is valid UTF-8 there; it may not end one character and begin another."""
@@ -121,8 +124,8 @@ def over(model: Tidy, *, strategy: Any = None, **options: Any) -> Tgi:
     return Tgi(URL, http_client=server.client(), strategy=strategy)
 
 
-def scripted(model: Tidy, *, end_prob: bool = False) -> ScriptedProvider:
-    return ScriptedProvider(model, token_ids=False, end_prob=end_prob)
+def scripted(model: Tidy) -> ScriptedProvider:
+    return ScriptedProvider(model, token_ids=False)
 
 
 async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
@@ -165,25 +168,21 @@ tidy = st.builds(Tidy, toys.models(may_hide_end=False), st.booleans())
 some = toys.prompts().filter(bool)
 
 
-@given(tidy, some, st.integers(1, 12), st.sampled_from(("null", "zero", "told")))
-async def test_drafts_are_the_models_own(model: Tidy, prompt: bytes, limit: int, end: str) -> None:
-    provider, expected = over(model, end=end), scripted(model, end_prob=end == "told")
+@given(tidy, some, st.integers(1, 12), st.booleans())
+async def test_drafts_are_the_models_own(model: Tidy, prompt: bytes, limit: int, special: bool) -> None:
+    provider, expected = over(model, end_is_special=special), scripted(model)
     ours = await draft(provider, prompt.decode(), limit=limit)
     theirs = await draft(expected, prompt.decode(), limit=limit)
-    if end == "told" and theirs[-2].end and theirs[-2].prob == 1:  # which is a logarithm of 0 again
-        expected = scripted(model)
-        theirs = await draft(expected, prompt.decode(), limit=limit)
     close(ours[:-1], theirs[:-1])
     assert ours[-1] == theirs[-1]
     text = b"".join(token.data for token in ours[:-1])
-    if end != "told":
-        more = await draft(provider, prompt.decode(), text, limit)
-        close(more[:-1], (await draft(expected, prompt.decode(), text, limit))[:-1])
+    more = await draft(provider, prompt.decode(), text, limit)
+    close(more[:-1], (await draft(expected, prompt.decode(), text, limit))[:-1])
 
 
-@given(tidy, some, st.integers(1, 6), st.sampled_from(("null", "zero", "told")))
-async def test_alternatives_are_the_models_own(model: Tidy, prompt: bytes, count: int, end: str) -> None:
-    provider = over(model, end=end)
+@given(tidy, some, st.integers(1, 6))
+async def test_alternatives_are_the_models_own(model: Tidy, prompt: bytes, count: int) -> None:
+    provider = over(model)
     alone = await draft(provider, prompt.decode())
     ours = await draft(provider, prompt.decode(), alternatives=count)
     assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
@@ -194,14 +193,14 @@ async def test_alternatives() -> None:
     """As many as the server lists; never the end, nor what may have lost its space."""
     probs = {b" a": 0.4, b" b": 0.25, b"c": 0.12, b"\xc3": 0.1, b"<|stop|>": 0.08, b"": 0.05}
     model = TableModel([*probs, b"Q", b"a"], lambda ids: [*probs.values(), 0.0, 0.0], end_ids=(5,))
-    server = StandInTgi(model, end="told")
+    server = StandInTgi(model)
     provider = Tgi(URL, http_client=server.client())
     told = (Token(b" b", near(0.25)), Token(b"c", near(0.12)))
     for count in (0, 1, 2, 9):
         first, *_ = await draft(provider, limit=1, alternatives=count)
         assert first.alternatives == told[:count]
     bodies = asked(server, "/generate_stream")
-    assert [body["parameters"].get("top_n_tokens") for body in bodies] == [None, 2, 3, 5]
+    assert [body["parameters"].get("top_n_tokens") for body in bodies] == [1, 2, 3, 5]
     bare = TableModel([b"c", b"a", b"d", b"Q"], lambda ids: [0.5, 0.3, 0.2, 0.0])
     first, *_ = await draft(Tgi(URL, http_client=StandInTgi(bare).client()), limit=1, alternatives=2)
     assert (first.data, first.alternatives) == (b"c", ())
@@ -273,9 +272,9 @@ async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
     "spans",
     [
         # Every part of a character stands where all of it stands: tokens that are bytes.
-        [(0, 0), (0, 1), (1, 3), (2, 3), (2, 3), (3, 4), (3, 5), (0, 0)],
+        [(0, 0), (0, 1), (1, 5), (2, 5), (2, 5), (5, 7), (5, 8), (0, 0)],
         # All parts but the last one have no width: single bytes for what is not in the vocabulary.
-        [(0, 0), (0, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 5), (0, 0)],
+        [(0, 0), (0, 1), (1, 2), (2, 2), (2, 5), (5, 5), (5, 8), (0, 0)],
     ],
 )
 def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
@@ -300,7 +299,7 @@ async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_b
     assert provider._server.found is not None
     for alone, unfinished in (("\ufffd", True), ("", False), (None, True)):
         word = {"id": 5, "text": "", "logprob": -1.0, "special": False}
-        top = [] if alone is None else [{**word, "text": alone}]
+        top = [{**word, "id": 6} if alone is None else {**word, "text": alone}]
         position = provider._server.found.position(Event.model_validate({"token": word, "top_tokens": top}))
         assert (position.pick.token.data, position.pick.open) == (b"", unfinished)
 
@@ -321,6 +320,7 @@ async def test_what_a_draft_asks() -> None:
                 "details": True,
                 "decoder_input_details": False,
                 "max_new_tokens": 1,
+                "top_n_tokens": 1,
             },
         }
     ]
@@ -330,7 +330,7 @@ async def test_a_draft_goes_on_from_text() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.4), " c"]})
     assert (await draft(provider, limit=2))[-1] == DraftEnd("limit", None)
     ours = await draft(provider, text=b" a b")
-    assert ours == [Token(b" c", 1.0), Token(b"", None, end=True, name="</s>"), DraftEnd("end")]
+    assert ours == [Token(b" c", 1.0), Token(b"", 1.0, end=True, name="</s>"), DraftEnd("end")]
     assert asked(server, "/generate_stream")[-1]["inputs"] == "Q a b"
 
 
@@ -357,9 +357,74 @@ async def test_special_tokens_have_no_bytes() -> None:
     assert await draft(provider) == [
         Token(b"a", 1.0),
         Token(b"c", 1.0),  # the special one belongs to what follows
-        Token(b"", None, end=True, name="</s>"),
+        Token(b"", 1.0, end=True, name="</s>"),
         DraftEnd("end"),
     ]
+
+
+@pytest.mark.parametrize("special", [True, False])
+async def test_an_end_that_is_the_last_token_asked_for(special: bool) -> None:
+    """The server says "length" of it: one token more is asked for, once, to see."""
+    for strategy in ("singles", "filter"):
+        server, provider = fake({"Q": ["a", "b"]}, end_is_special=special, prefill=True, strategy=strategy)
+        end = Token(b"", 1.0, end=True, name="</s>")
+        for known in (False, True):
+            await provider.describe()
+            server.requests.clear()
+            usage = Usage()
+            [proposal] = await ask(provider, "Q", b"ab", Question(2, (b"c",)), usage=usage)
+            assert proposal.tokens == (end,)
+            singles = [body["parameters"]["max_new_tokens"] for path, body in server.requests if "generate" in path]
+            assert singles == ([1] if known else [1, 2])
+            assert (usage.requests, usage.completion_tokens) == ((1, 1) if known else (2, 2))
+    _, provider = fake({"Q": ["a", "b"]}, end_is_special=special)
+    assert await draft(provider, limit=3) == [Token(b"a", 1.0), Token(b"b", 1.0), end, DraftEnd("end")]
+
+
+@pytest.mark.parametrize("special", [True, False])
+async def test_an_end_in_a_chat_is_no_text(special: bool) -> None:
+    server, provider = fake({"Q": ["a"]}, end_is_special=special, template=("", ""))
+    rendered = await provider.render_prompt([Message("user", "Q")])
+    assert rendered.provider is not None
+    items = [one async for one in rendered.provider.generate("Q", b"", max_tokens=2, usage=Usage())]
+    assert items == [Token(b"a", 1.0), Token(b"", 1.0, end=True, name="</s>"), DraftEnd("end")]
+    [proposal] = await ask(rendered.provider, "Q", b"a", Question(1, (b"b",)))
+    assert proposal.tokens[0].end
+    assert server.read
+
+
+async def test_a_special_token_that_does_not_end_is_asked_for_once() -> None:
+    server, provider = fake({"Q": ["a", "b", "c"]})
+    server.specials = {server.model.encode(b"b")[0]: "<|mark|>"}
+    await provider.describe()
+    for more in (1, 0):
+        server.requests.clear()
+        assert await draft(provider, limit=1, text=b"a") == [Token(b"c", 1.0), DraftEnd("limit")]
+        assert len(asked(server, "/generate")) == more
+
+
+async def test_an_end_where_the_context_ends() -> None:
+    """There is no room to ask for one token more."""
+    _, provider = fake({"Q": ["a", "b"]}, max_total=4, max_input=3)
+    assert (await draft(provider))[2:] == [Token(b"", 1.0, end=True, name="</s>"), DraftEnd("end")]
+
+
+async def test_an_end_without_a_number_is_refused() -> None:
+    _, provider = fake({"Q": ["a"]}, end="nan")
+    for call in (draft(provider), ask(provider, "Q", b"a", Question(1, (b"b",), word=True))):
+        with pytest.raises(ResponseError, match="no usable probability: how probable it is is not told"):
+            await call
+
+
+async def test_positions_behind_characters_of_several_bytes() -> None:
+    _, provider = fake({"Q é": [" dég", "uster", " un"]}, prefill=True)
+    pieces = await provider.tokenize("Q é dég")
+    assert b"".join(piece.data for piece in pieces) == "Q é dég".encode()
+    text = " dégustern".encode()
+    assert b"".join(token.data for token in await provider.score("Q é", text, usage=Usage())) == text
+    everywhere = await provider.propose("Q é", " dég".encode(), None, usage=Usage())
+    said = {one.start: one.tokens[0].data for one in everywhere if one}
+    assert (said[0], said[5]) == (" dég".encode(), b"uster")
 
 
 async def test_the_filter_and_what_it_leaves_open() -> None:
@@ -385,7 +450,7 @@ async def test_the_filter_and_what_it_leaves_open() -> None:
     ("strategy", "count", "scored"), [(None, 1, 0), (None, 2, 1), ("filter", 1, 1), ("singles", 2, 0)]
 )
 async def test_when_the_filter_is_used(strategy: Any, count: int, scored: int) -> None:
-    server, provider = fake({"Q": [" a", " b"]}, prefill=True, strategy=strategy)
+    server, provider = fake({"Q": [" a", " b", " c"]}, prefill=True, strategy=strategy)
     await provider.describe()
     server.requests.clear()
     await ask(provider, "Q", b" a b", *[Question(0, (b" a",)), Question(2, (b" b",))][:count])
@@ -408,10 +473,6 @@ async def test_a_server_that_lists_fewer_tokens() -> None:
     await ask(provider, "Q", b"", Question(0, (b" a",)))
     tops = [one["parameters"].get("top_n_tokens") for path, one in server.requests if path.startswith("/generate")]
     assert tops == [5, 2, 2]
-    server, provider = fake({"Q": [" a"]}, max_top=0)
-    [one] = await ask(provider, "Q", b"", Question(0, (b" a",)))
-    assert one.tokens[0].data == b" a"
-    assert "top_n_tokens" not in asked(server, "/generate_stream")[-1]["parameters"]
 
 
 async def test_a_tie_is_resolved_in_favour_of_the_draft() -> None:
@@ -469,7 +530,7 @@ async def test_description() -> None:
     info = await provider.describe()
     assert (info.engine, info.endpoint, info.model, info.build) == ("tgi", URL, "toys/toy", "3.3.6-dev0")
     assert (info.context, info.answer_cue) == (512, "<|end|>\n<|assistant|>")
-    assert info.capabilities == Capabilities(token_ids=False, end_prob=False, tokenize=True, score=False)
+    assert info.capabilities == Capabilities(token_ids=False, end_prob=True, tokenize=True, score=False)
     count = len(server.requests)
     await provider.describe()
     assert len(server.requests) == count
@@ -516,6 +577,52 @@ async def test_not_tgi(response: httpx.Response) -> None:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
     with pytest.raises(UnsupportedError, match="does not look like TGI"):
         await Tgi(URL, http_client=client).describe()
+
+
+async def test_backends_without_usable_numbers_are_refused() -> None:
+    _, provider = fake({"Q": ["a"]}, backend="neuron")
+    with pytest.raises(UnsupportedError, match="does not list the most probable tokens, although asked"):
+        await provider.describe()
+    _, provider = fake({"Q": ["a"]}, backend="llamacpp", max_top=0)
+    with pytest.raises(UnsupportedError, match=r"lists no most probable tokens.* use llama.cpp's own server"):
+        await provider.describe()
+
+
+async def test_a_server_that_does_not_list_what_was_asked_for() -> None:
+    provider = spoilt(lambda event: event.get("index") and event.pop("top_tokens", None))
+    await provider.describe()
+    for call in (draft(provider), ask(provider, "Q", b"", Question(0, (b"x",)))):
+        with pytest.raises(UnsupportedError, match="does not list the most probable tokens, although asked"):
+            await call
+
+
+async def test_a_server_that_does_not_take_the_most_probable_token() -> None:
+    def sampled(event: dict[str, Any]) -> None:
+        if event.get("index"):
+            event["token"]["logprob"] = -1.0
+
+    for call in (draft(spoilt(sampled)), ask(spoilt(sampled), "Q", b"", Question(0, (b"x",)))):
+        with pytest.raises(UnsupportedError, match="does not take the most probable token"):
+            await call
+
+
+async def test_an_encoder_decoder_is_refused() -> None:
+    _, provider = fake({"Q": ["a"]}, encoder=True, prefill=True)
+    with pytest.raises(UnsupportedError, match=r"does not read the tokens of its prompt.* encoder-decoder"):
+        await provider.describe()
+
+
+async def test_the_older_name_of_the_longest_prompt() -> None:
+    server, _ = fake({"Q": [" a"]}, max_input=70)
+
+    def older(response: httpx.Response) -> httpx.Response:
+        info = response.json() if "json" in response.headers.get("content-type", "") else None
+        if isinstance(info, dict) and "max_input_tokens" in info:
+            info["max_input_length"] = info.pop("max_input_tokens")  # up to 2.0.4
+            return httpx.Response(200, json=info)
+        return response
+
+    assert (await Tgi(URL, http_client=server.client(older)).describe()).longest_prompt == 70
 
 
 async def test_a_server_without_probabilities_of_the_prompt() -> None:
@@ -624,7 +731,7 @@ async def test_what_may_pass_is_tried_again(
         lambda provider, usage: ask(provider, "Q", b" a", Question(0, (b" a",)), usage=usage),
         lambda provider, usage: provider.score("Q", b" a", usage=usage),
     ):
-        server, provider = fake({"Q": [" a"]}, prefill=True)
+        server, provider = fake({"Q": [" a", " b"]}, prefill=True)
         await provider.describe()
         server.faults = [(kind, 0)] * 2
         usage = Usage()
@@ -660,7 +767,7 @@ async def test_what_is_refused_is_not_tried_again(no_waiting: list[float]) -> No
     server.max_top = 0
     with pytest.raises(InvalidRequestError, match="422: Input validation error: `top_n_tokens` must be >= 0 and <= 0"):
         await ask(provider, "Q", b"", Question(0, (b"a",)))
-    server.max_total, server.max_input = 2, 1
+    server.max_top, server.max_total, server.max_input = 5, 2, 1
     with pytest.raises(ContextLengthError, match=r"`inputs` tokens \+ `max_new_tokens` must be <= 2. Given: 1 "):
         await draft(provider)
     server.max_total = 9
@@ -700,12 +807,20 @@ def test_the_stand_in_shows_its_tokens_as_real_servers_do() -> None:
     details = answer["details"]
     assert [token["text"] for token in details["tokens"]] == ["", "一", "</s>"]
     assert [token["special"] for token in details["tokens"]] == [False, False, True]
-    assert details["tokens"][-1]["logprob"] is None
+    assert details["tokens"][-1]["logprob"] == pytest.approx(math.log(0.5))
     assert (answer["generated_text"], details["finish_reason"]) == ("一", "eos_token")
     assert [top[0]["text"] for top in details["top_tokens"]] == ["\ufffd", "\ufffd", "</s>"]
     assert [(token["text"], token["logprob"]) for token in details["prefill"]] == [("<s>", None), ("Q", -10000)]
     tokens: Any = server.answer("POST", "/tokenize", {"inputs": "é一"}).body
-    assert [(one["start"], one["stop"]) for one in tokens] == [(0, 0), (0, 1), (0, 1), (1, 2), (1, 2)]
+    assert [(one["start"], one["stop"]) for one in tokens] == [(0, 0), (0, 2), (0, 2), (2, 5), (2, 5)]
+    assert [one["text"] for one in tokens] == ["", "é", "é", "一", "一"]
+    # The length is looked at before the end of sequence.
+    reasons = []
+    for limit in (2, 3, 4):
+        body = {"inputs": "Q", "parameters": {**asking, "max_new_tokens": limit}}
+        answer = server.answer("POST", "/generate", body).body
+        reasons.append((len(answer["details"]["tokens"]), answer["details"]["finish_reason"]))
+    assert reasons == [(2, "length"), (3, "length"), (3, "eos_token")]
 
 
 # Answers that are wrong.
@@ -827,7 +942,10 @@ async def test_a_long_prompt_is_counted_once() -> None:
     prompt = "abcd " * 600
     for context, count in ((9000, 1), (1500, 1)):  # it surely fits; it fits only once it is counted
         server, provider = fake(
-            {"~": ["abcd "], prompt: [" a", " b", " c"]}, max_total=context, max_input=context - 1, prefill=True
+            {"~": ["abcd "], prompt: [" a", " b", " c"], "Q" * 80: ["a", "b"]},
+            max_total=context,
+            max_input=context - 1,
+            prefill=True,
         )
         await provider.describe()
         server.requests.clear()

@@ -4,7 +4,12 @@ What the adapter relies on, from the server's published API document (version 3.
 was at hand to run:
 
 - It takes text only. A draft goes on from text, and a chain that needs more is asked again from the same text.
-- Greedy decoding is what it does where nothing samples; probabilities are then those of the raw softmax.
+- Greedy decoding is what it does where nothing samples; probabilities are then those of the raw softmax, that of the
+  end of sequence too. Every token is held against the most probable ones (`top_n_tokens`). The neuron backend has no
+  numbers and the llama.cpp backend always samples: both are refused.
+- An answer that has all the tokens that were asked for ended for its `"length"`, whatever its last token is. Where that
+  is a special token that was not seen to end an answer, one token more is asked for once, to see.
+- `/tokenize` counts bytes.
 - A token that leaves a character unfinished has an empty text, and the one that completes it the text of both. A
   listed token is decoded alone: a part of a character is U+FFFD there.
 - Of the tokens of a prompt it tells the probability, never the alternatives, and only where it was started with
@@ -40,7 +45,7 @@ from cosd_providers.strategies import Strategy, checked_strategy, counted, marke
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
 from cosd_providers.tgi.examining import TgiWire
-from cosd_providers.tgi.reading import Server
+from cosd_providers.tgi.reading import Around, Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import OWNED, Info
 from cosd_providers.tokenizers import load_tokenizer
@@ -55,9 +60,6 @@ _Known = dict[int, tuple[list[int], list[Position]]]
 
 class Tgi(Adapter):
     """A model behind TGI. See `contract.Provider`.
-
-    The probability of the end of sequence counts as unknown where the server answers null or exactly 0.0, which is
-    what real ones do; any other number is taken.
 
     Args:
         url: the server's URL.
@@ -248,9 +250,11 @@ class Tgi(Adapter):
 
     async def _learn(self) -> Server:
         card = await self._info()
-        around = await self._requests.around()
-        prefill, top = await self._requests.abilities()
-        able = Capabilities(token_ids=False, end_prob=False, tokenize=self._requests.encodes(around), score=prefill)
+        letter = await self._requests.letter()
+        around = Around.seen(letter) if letter else None
+        answer, top = await self._requests.abilities()
+        prefill = bool(answer.details.prefill)
+        able = Capabilities(token_ids=False, end_prob=True, tokenize=self._requests.encodes(around), score=prefill)
         info = ServerInfo(
             endpoint=self._transport.endpoint,
             engine="tgi",
@@ -261,7 +265,9 @@ class Tgi(Adapter):
             longest_prompt=card.max_input_tokens,
             answer_cue=await self._requests.answer_cue(),
         )
-        return Server(info, card.max_input_tokens, around, prefill and around is not None, top)
+        server = Server(info, card.max_input_tokens, around, prefill and around is not None, top)
+        server.check(letter, answer)
+        return server
 
     async def _info(self) -> Info:
         """What only this engine answers."""

@@ -32,8 +32,7 @@ class Drafting:
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
-        alternatives: how many each token comes with, as far as the server lists them; never the end of sequence, whose
-            probability it does not tell.
+        alternatives: how many each token comes with, as far as the server lists them.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Drafting:
     async def _read(self, before: str, limit: int, known: list[int], attempt: int) -> AsyncGenerator[Token, None]:
         """Reads one stream into the draft."""
         self._seen, self._changed = 0, False
-        top = min(1 + self._alternatives, self._server.top) if self._alternatives else 0
+        top = min(1 + self._alternatives, self._server.top)
         stream = self._requests.stream(self._server, before, limit, self._usage, attempt=attempt, top=top, whole=False)
         async with stream as events:
             async for event in events:

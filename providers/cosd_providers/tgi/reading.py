@@ -12,12 +12,14 @@ from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ResponseError, UnsupportedError
 from cosd_providers.parsing import check_own
 from cosd_providers.scoring import Choice, Position
-from cosd_providers.tgi.wire import Encoding, Event, Word, prob_of
+from cosd_providers.tgi.wire import Encoding, Event, Generated, Word, prob_of
 
 __all__ = ["Around", "Encoded", "Scored", "Server", "encoded"]
 
 _MOST_PROBABLE = 0.5 + 1e-6
 """What is above one half is the most probable token; the rest is room for 32-bit logarithms."""
+
+_SAME = 1e-4  # of a logarithm: less is rounding
 
 _REPLACEMENT = "\ufffd"
 
@@ -82,10 +84,10 @@ def encoded(raw: Encoding, text: str, around: Around) -> Encoded:
     if tuple(ids[last:]) != around.after or last < first:
         last = len(ids)
     own = [(span.start, span.stop) for span in spans[first:last]]
-    return Encoded(ids[first:last], _data(text, own), ids, first)
+    return Encoded(ids[first:last], _data(text.encode(), own), ids, first)
 
 
-def _data(text: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+def _data(text: bytes, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     """The bytes of each token. Tokens that overlap, or are of no width, share a character with the next one."""
     data = [b""] * len(spans)
     begun = stop = 0
@@ -93,7 +95,7 @@ def _data(text: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         last = at + 1 == len(spans)
         stop = len(text) if last else max(stop, end)
         if stop > begun and (last or spans[at + 1][0] >= stop):
-            data[at] = text[begun:stop].encode()
+            data[at] = text[begun:stop]
             begun = stop
     return data
 
@@ -109,6 +111,7 @@ class Server:
         prefill: whether it gives the probabilities of a prompt's tokens.
         top: how many of the most probable tokens it lists.
         ends: the ids that were seen to end a sequence.
+        others: the ids of special tokens that were seen not to.
         shows: whether other special tokens are text in an answer.
     """
 
@@ -118,11 +121,18 @@ class Server:
     prefill: bool
     top: int
     ends: set[int] = field(default_factory=set[int])
+    others: set[int] = field(default_factory=set[int])
     shows: Annotated[bool, Field(exclude=True)] = False
 
     def position(self, event: Event) -> Position:
-        """One step of a generation."""
+        """One step of a generation.
+
+        Raises:
+            UnsupportedError: its most probable tokens were not listed, or the server took another one.
+            ResponseError: its probability is not a number.
+        """
         word, top = event.token, event.top_tokens or []
+        self._check_greedy(word, top)
         single = next((other.text for other in top if other.id == word.id), None)
         pick = self._pick(event, single)
         # The text of a listed token is that of the token alone. Where that is another one for the pick, this
@@ -130,18 +140,41 @@ class Server:
         comparable = single is not None and (not word.text or single == word.text)
         return Position(pick, [self._other(other) for other in top if comparable and self._shown(other)])
 
+    def check(self, letter: Encoding | None, answer: Generated) -> None:
+        """Looks at the encoding of a letter and the answer to it.
+
+        Raises:
+            UnsupportedError: the model reads something else, or its tokens come without what is needed.
+        """
+        read = [word.id for word in answer.details.prefill]
+        if letter and read and read != [span.id for span in letter.root]:
+            words = "the model does not read the tokens of its prompt: it answers a text and cannot continue it"
+            hint = "Is it an encoder-decoder? Serve a decoder-only model."
+            raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
+        if event := answer.last():
+            self.position(event)
+
+    def _check_greedy(self, word: Word, top: Sequence[Word]) -> None:
+        check_own(prob_of(word), self.info.endpoint)
+        if not top:
+            words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
+            hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
+            raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
+        if max(other.logprob or 0.0 for other in top) - (word.logprob or 0.0) > _SAME:
+            words = "the server does not take the most probable token, although asked for greedy decoding"
+            raise UnsupportedError(words, endpoint=self.info.endpoint)
+
     def _pick(self, event: Event, single: str | None) -> Choice:
         word = event.token
         finish = event.details.finish_reason if event.details else None
         if finish == "eos_token":
             self.ends.add(word.id)
-            return Choice(word.id, Token(b"", prob_of(word, end=True), end=True, name=word.text or None))
+            return Choice(word.id, Token(b"", prob_of(word), end=True, name=word.text or None))
         if finish == "stop_sequence":
             words = "the server stops at a text of its own, although none was given"
             raise UnsupportedError(words, endpoint=self.info.endpoint)
         if word.special and not self.shows:
             return Choice(word.id, Token(b"", prob_of(word)))
-        check_own(prob_of(word), self.info.endpoint)
         unfinished = not word.text and single != ""
         return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), prob_of(word)), open=unfinished)
 

@@ -19,7 +19,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.scoring import TIES
 from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded
-from cosd_providers.tgi.wire import Encoding, Event, Generated, Rendered, allowed_top, parameters, prob_of
+from cosd_providers.tgi.wire import Encoding, Event, Generated, Rendered, Word, allowed_top, parameters, prob_of
 from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
@@ -75,17 +75,21 @@ class Requests:
     def _body(self, text: str, limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
         return {"inputs": text, "parameters": {**self._extra, **parameters(limit, top, prefill=prefill)}}
 
-    async def around(self) -> Around | None:
-        """The special tokens around every text; None where the server does not encode text for others."""
+    async def letter(self) -> Encoding | None:
+        """The encoding of one letter; None where the server does not encode text for others."""
         try:
-            return Around.seen(await self._tokenize("a"))
+            return await self._tokenize("a")
         except InvalidRequestError:
             return None
 
-    async def abilities(self) -> tuple[bool, int]:
-        """Whether the tokens of a prompt come with probabilities, and how many most probable tokens are listed."""
+    async def abilities(self) -> tuple[Generated, int]:
+        """An answer with the probabilities of its prompt, if given; and how many most probable tokens are listed.
+
+        Raises:
+            UnsupportedError: none are.
+        """
         top = TIES
-        while True:
+        while top:
             try:
                 answer = await self._transport.post("/generate", self._body("a", 1, top, prefill=True))
             except InvalidRequestError as error:
@@ -94,7 +98,12 @@ class Requests:
                     raise
                 top = allowed
             else:
-                return bool(self._read(Generated, answer).details.prefill), top
+                return self._read(Generated, answer), top
+        words = "the server lists no most probable tokens, so nothing shows that its own token is the most probable one"
+        hint = (
+            "Start it without --max-top-n-tokens 0. TGI's llama.cpp backend always samples: use llama.cpp's own server."
+        )
+        raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
 
     def encodes(self, around: Around | None) -> bool:
         """Whether a text can be encoded, here or there."""
@@ -215,7 +224,7 @@ class Requests:
             try:
                 await concurrently([begin, reckon])
                 events: AsyncIterator[dict[str, Any]] = first[1]
-                async with aclosing(self._events(server, first[0], events, text, bill)) as steps:
+                async with aclosing(self._events(server, first[0], events, text, limit, bill)) as steps:
                     yield steps
             finally:
                 if first:
@@ -234,7 +243,7 @@ class Requests:
         return len(text.encode()) // _BYTES if known is None else known
 
     async def _events(
-        self, server: Server, data: Any, events: AsyncIterator[dict[str, Any]], text: str, bill: _Bill
+        self, server: Server, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: _Bill
     ) -> AsyncGenerator[Event]:
         last = 0
         while data is not None:
@@ -252,9 +261,36 @@ class Requests:
                 async for _ in events:  # there is nothing more: the connection can be used again
                     pass
             bill.told = await self._told(server, text, event.details.input_length)
-            yield event
+            yield await self._finished(server, text, limit, event, bill.usage)
             return
         raise server.broken("the stream ended before the answer did")
+
+    async def _finished(self, server: Server, text: str, limit: int, event: Event, usage: Usage) -> Event:
+        """The last event of an answer of at most `limit` tokens, with the true reason why it is the last one.
+
+        Where the last token that was asked for ends the sequence, the server says "length" all the same. Once for each
+        special token, one token more is asked for to see whether anything follows it. Where the context has no room for
+        that, it counts as the end.
+        """
+        word, details = event.token, event.details
+        if details is None or details.finish_reason != "length" or word.id in server.others:
+            return event
+        if word.id not in server.ends:
+            if not word.marks:
+                return event
+            if await self.room(server, text, limit + 1) > limit and await self._goes_on(
+                server, text, limit, word, usage
+            ):
+                server.others.add(word.id)
+                return event
+        return event.model_copy(update={"details": details.model_copy(update={"finish_reason": "eos_token"})})
+
+    async def _goes_on(self, server: Server, text: str, limit: int, word: Word, usage: Usage) -> bool:
+        """Whether `word`, the last of `limit` tokens after `text`, is followed by another one."""
+        body = self._body(text, limit + 1, server.top)
+        found = self._read(Generated, await self._transport.post("/generate", body, usage=usage)).details
+        usage.bill(await self._reckoned(server, text) or self._guessed(text), found.generated_tokens)
+        return [token.id for token in found.tokens[limit - 1 : limit]] != [word.id] or len(found.tokens) > limit
 
     async def _told(self, server: Server, text: str, read: int | None) -> int | None:
         """What the text has in tokens, by the end of a stream; None where nobody knows.
@@ -288,8 +324,10 @@ class Requests:
             raise server.truncated(len(read), len(own.all))
         if [word.id for word in read] != own.all:
             raise server.broken("the tokens of the prompt are not those of /tokenize")
-        event = answer.first()
+        event = answer.last()
         probs = [prob_of(word) for word in read[own.before :][: len(own.ids)]]
+        if event is not None:
+            event = await self._finished(server, text, 1, event, usage)
         return Scored(own, probs, server.position(event) if event else None)
 
     def _read(self, kind: type[_M], data: object) -> _M:

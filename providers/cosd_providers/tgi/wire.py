@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, RootModel
+from pydantic import AliasChoices, BaseModel, Field, RootModel
 
 from cosd_providers.parsing import prob, unless_none
 
@@ -45,6 +45,8 @@ OWNED = {
 }
 """What a user's `extra_body` may not set."""
 
+_MARKED = re.compile(r"\s*<.+>\s*", re.DOTALL)
+
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
 
@@ -52,14 +54,14 @@ class Info(BaseModel):
     """The answer of `/info`."""
 
     model_id: str
-    max_input_tokens: int
+    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
     max_total_tokens: int
     router: str
     version: str | None = None
 
 
 class Span(BaseModel):
-    """A token of `/tokenize`; where it stands, in characters of the text."""
+    """A token of `/tokenize`, with its range in bytes of the text."""
 
     id: int
     start: int
@@ -83,6 +85,11 @@ class Word(BaseModel):
     text: str
     logprob: float | None
     special: bool = False
+
+    @property
+    def marks(self) -> bool:
+        """Whether it may be a special token: some models end with one that the server does not call special."""
+        return self.special or _MARKED.fullmatch(self.text) is not None
 
 
 class EventDetails(BaseModel):
@@ -116,13 +123,13 @@ class Generated(BaseModel):
 
     details: Details
 
-    def first(self) -> Event | None:
-        """The one token that was asked for, in the shape of a stream's event."""
+    def last(self) -> Event | None:
+        """The last token, in the shape of a stream's event."""
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
         details = EventDetails(finish_reason=found.finish_reason)
-        return Event(token=found.tokens[0], top_tokens=top[0] if top else None, details=details)
+        return Event(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=details)
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
@@ -137,12 +144,9 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
     return {**GREEDY, **listed, "max_new_tokens": limit, "decoder_input_details": prefill}
 
 
-def prob_of(word: Word, *, end: bool = False) -> float | None:
-    """The probability of a token; None where it is not told.
-
-    For the end of a sequence servers answer null, or exactly 0.0 whatever the probability is: both tell nothing.
-    """
-    return None if end and word.logprob == 0 else prob(word.logprob)
+def prob_of(word: Word) -> float | None:
+    """The probability of a token; None where the server sends null, which is NaN."""
+    return prob(word.logprob)
 
 
 def allowed_top(message: str) -> int | None:
