@@ -14,7 +14,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.engines.openai.dialects import ENDS, Dialect
@@ -62,6 +64,10 @@ class Prefix:
         return self.prompt + self.text
 
 
+def _sorted(ends: set[str | int]) -> list[str | int]:
+    return sorted(ends, key=str)
+
+
 @dataclass(frozen=True, slots=True)
 class EchoProof:
     """The outcome of testing a server's `echo`: by how many tokens it is shifted; None where it cannot be used."""
@@ -85,13 +91,13 @@ class OpenAIFacts:
         tokenizer: name of the local tokenizer that was checked against the server; None for none.
     """
 
-    model: str = ""
-    context: int | None = None
-    probs: bool = True
-    lists: bool | None = None
-    repeats: bool = False
+    model: str
+    context: int | None
+    probs: bool
+    lists: bool | None
+    repeats: bool
     trims: bool | None = None
-    ends: set[str | int] = field(default_factory=lambda: {*ENDS})
+    ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*ENDS})
     echo: EchoProof | None = None
     tokenizer: str | None = None
 
@@ -125,6 +131,8 @@ class OpenAIClient:
         self.endpoint = transport.endpoint
         self.dialect = dialect
         self.facts = OpenAIFacts(
+            model="",
+            context=None,
             probs=dialect.probs is not False,
             lists=dialect.lists if api == "completions" else False,
             repeats=dialect.repeats,
