@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 import cosd_api
 import cosd_providers
+from commands import cosd
 from cosd_api import Tuning
 from cosd_api.cli.app import app
 from cosd_api.demo.servers import Pair
@@ -73,17 +75,40 @@ def test_what_goes_wrong_is_caught_by_the_program_that_shows_it(pair: Pair, caps
         assert capsys.readouterr().out.startswith(words)
 
 
-def commands() -> list[list[str]]:
-    """The words of every `cosd ...` in a block, without what is for the shell alone."""
+def commands_of(text: str) -> list[list[str]]:
+    """The words of every `cosd ...` in a page's blocks, comments left out."""
     found: list[list[str]] = []
-    for text in TEXTS.values():
-        for language, block in FENCE.findall(text):
-            if not language:
-                lines = block.replace("\\\n", " ").split("\n")
-                starts = [line.partition("&&")[2].strip() if "&&" in line else line for line in lines]
-                told = [start.removeprefix("$ ") for start in starts]
-                found += [shlex.split(line, comments=True) for line in told if line.startswith("cosd ")]
+    for language, block in FENCE.findall(text):
+        if not language:
+            lines = block.replace("\\\n", " ").split("\n")
+            starts = [line.partition("&&")[2].strip() if "&&" in line else line for line in lines]
+            told = [start.removeprefix("$ ") for start in starts]
+            found += [shlex.split(line, comments=True) for line in told if line.startswith("cosd ")]
     return found
+
+
+def commands() -> list[list[str]]:
+    """Those of all pages."""
+    return [words for text in TEXTS.values() for words in commands_of(text)]
+
+
+# These run until they are stopped, or want a server that only one page has: they have tests of their own.
+ELSEWHERE = ("servers", "demo", "probe")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if commands_of(text)])
+def test_commands_run(name: str, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", "examples")
+    prompt = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
+    for words in commands_of(TEXTS[name]):
+        if words[1] not in ELSEWHERE:
+            given = [
+                word.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts) for word in words
+            ]
+            ended = cosd(*given[1 : given.index("<") if "<" in given else None], input=prompt if "<" in given else "")
+            assert ended.exit_code == 0, (words, ended.output)
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
