@@ -28,7 +28,7 @@ from cosd_api.decoding.commands import (
 from cosd_api.decoding.cosd import CoSD
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
-from cosd_providers.scoring import Chain, Choice, Draft, Position
+from cosd_providers.greedy import Choice, Continuation, Draft, Position
 from cosd_providers.text import sendable
 from toys import Model
 
@@ -59,7 +59,7 @@ def propose(model: Model, prompt: bytes, text: bytes, questions: Sequence[Questi
     """What an adapter answers: chains of greedy tokens, in as many rounds as they need."""
     proposals = []
     for question in questions:
-        chain = Chain(question)
+        chain = Continuation(question)
         start = encode(model, prompt, text[: question.start])
         while not chain.enough:
             ids = start + chain.ids

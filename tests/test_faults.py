@@ -430,9 +430,9 @@ GONE = Fails(ConnectError, "the server closed the connection without an answer",
 SLOW_DOWN = Fails(RateLimitError, "429: slow down", retryable=True, status=429)
 NO_MEMORY = Fails(ServerError, "500: CUDA out of memory", retryable=True, status=500)
 BUSY = Fails(ServerError, "503: busy", retryable=True, status=503)
-LOST = Fails(ResponseError, ".* no usable probability: how probable it is is not told", hint="Does the model compute")
+LOST = Fails(ResponseError, ".* no usable probability: the probability is missing", hint="Does the model compute")
 NO_KEY = Fails(AuthenticationError, r"401: \*\*\* is no key", status=401, hint="The key was refused.")
-ZERO = Fails(ResponseError, ".* no usable probability: it is said to be impossible", hint="Does the model compute")
+ZERO = Fails(ResponseError, ".* no usable probability: it is 0", hint="Does the model compute")
 
 
 def untold(value: float | None) -> Fault:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.scoring import TIES, Position
+from cosd_providers.greedy import TIES, Position
 from cosd_providers.usage import Usage
 
 __all__ = [

@@ -9,16 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cosd_providers.errors import ContextLengthError
-from cosd_providers.scoring import Chain, Position, along
+from cosd_providers.greedy import Continuation, Position, along
 from cosd_providers.text import sendable
 
 __all__ = ["Rounds"]
 
-Shared = Callable[[Chain, Sequence[int], Sequence[Position]], None]
+Shared = Callable[[Continuation, Sequence[int], Sequence[Position]], None]
 
 
 class Rounds(ABC):
-    """The rounds of one `propose`: `ask` is what `scoring.answer` and `Continuation` go on with.
+    """The rounds of one `propose`: `ask` is what `greedy.answer` and `Continuation` go on with.
 
     Args:
         prompt: what stands before the text.
@@ -33,8 +33,8 @@ class Rounds(ABC):
         self._text = text
         self.from_text: set[int] = set()
 
-    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
-        """What the model goes on with in each open chain; see `scoring.answer`."""
+    async def ask(self, chains: list[Continuation]) -> list[Iterable[Position]]:
+        """What the model goes on with in each open chain; see `greedy.answer`."""
         await self._begin(chains)
         found: dict[int, Iterable[Position]] = {}
         if not any(chain.ids for chain in chains):
@@ -44,26 +44,26 @@ class Rounds(ABC):
         return [found[id(chain)] for chain in chains]
 
     @abstractmethod
-    async def _begin(self, chains: Sequence[Chain]) -> None:
+    async def _begin(self, chains: Sequence[Continuation]) -> None:
         """Is told which chains a round is about."""
 
     @abstractmethod
-    async def _scored(self, chains: Sequence[Chain]) -> dict[int, Iterable[Position]]:
+    async def _scored(self, chains: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """The positions of new chains that a scored text answers (`_along`), by their identity."""
 
     @abstractmethod
-    async def _room(self, chain: Chain, wanted: int) -> int:
+    async def _room(self, chain: Continuation, wanted: int) -> int:
         """How many tokens fit behind what is sent for a chain, or fewer, but at least `wanted` if they do."""
 
     @abstractmethod
-    async def _too_long(self, chain: Chain) -> ContextLengthError:
+    async def _too_long(self, chain: Continuation) -> ContextLengthError:
         """The error of a text behind which nothing fits."""
 
     @abstractmethod
-    async def _written(self, chains: Sequence[Chain], count: int) -> Sequence[Sequence[Position]]:
+    async def _written(self, chains: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         """What the server writes after each of these chains, up to so many tokens, those that it skips among them."""
 
-    def _skipped(self, chain: Chain) -> int:  # noqa: ARG002 - for engines that cannot go on from everywhere
+    def _skipped(self, chain: Continuation) -> int:  # noqa: ARG002 - for engines that cannot go on from everywhere
         """How many of a chain's tokens the server writes again."""
         return 0
 
@@ -73,7 +73,7 @@ class Rounds(ABC):
 
     def _along(
         self,
-        chains: Iterable[Chain],
+        chains: Iterable[Continuation],
         ids: Sequence[int],
         places: Mapping[int, int],
         positions: Sequence[Position | None],
@@ -100,13 +100,13 @@ class Rounds(ABC):
                 self.from_text.add(place)
         return found
 
-    async def _generated(self, chains: Sequence[Chain]) -> list[Sequence[Position]]:
+    async def _generated(self, chains: Sequence[Continuation]) -> list[Sequence[Position]]:
         """What the server writes after each chain, in as few requests as the context allows."""
         wanted = max((chain.wanted + self._skipped(chain) for chain in chains), default=0)
         rooms: dict[int, int] = {}
         for chain in sorted(chains, key=lambda chain: -chain.question.start):  # where the longest fits, all do
             rooms[id(chain)] = min(wanted, await self._room(chain, wanted))
-        groups: dict[int, list[Chain]] = {}
+        groups: dict[int, list[Continuation]] = {}
         found: dict[int, Sequence[Position]] = {}
         for chain in chains:
             room = rooms[id(chain)]

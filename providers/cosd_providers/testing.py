@@ -19,11 +19,20 @@ from typing import Any, Literal, Self, cast
 
 import anyio
 
-from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
+from cosd_providers.greedy import (
+    TIES,
+    Choice,
+    Continuation,
+    Draft,
+    Position,
+    answer,
+    boundaries,
+    with_alternatives,
+    within,
+)
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.scoring import TIES, Chain, Choice, Draft, Position, answer, boundaries, within
 from cosd_providers.scripted_models import Model, ScriptToken, TableModel, TextModel
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
@@ -184,14 +193,14 @@ class ScriptedProvider:
             pieces = [self.model.tokens[at] for at in self._encode(prompt, text)]
             asked = tuple(boundaries(pieces, len(prompt.encode())))
 
-        async def ask(chains: list[Chain]) -> list[list[Position]]:
+        async def ask(chains: list[Continuation]) -> list[list[Position]]:
             async with self._request(usage) as number:
                 await self._fault(number, 0)
                 return [self._go_on(chain, prompt, text, usage) for chain in chains]
 
         return await answer(asked, ask)
 
-    def _go_on(self, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+    def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         """The next positions of one chain, as a server would write them: its own picks, not the chain's."""
         start = self._encode(prompt, text[: chain.question.start])
         ids = start + chain.ids

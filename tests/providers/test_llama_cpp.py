@@ -479,7 +479,7 @@ def streamed() -> httpx.Request:
 
 async def test_values_that_are_no_probabilities() -> None:
     server, provider = fake({"Q": ["a"]})
-    for value, says in ((-3.4e38, "impossible"), (float("-inf"), "impossible"), (float("nan"), "not told"), (1e-7, "")):
+    for value, says in ((-3.4e38, "0"), (float("-inf"), "0"), (float("nan"), "missing"), (1e-7, "")):
         server.changes = {
             "completion_probabilities": [
                 {

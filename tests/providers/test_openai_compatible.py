@@ -33,7 +33,7 @@ from cosd_providers import (
 from cosd_providers.contract import Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
-from cosd_providers.scoring import Chain, Position
+from cosd_providers.greedy import Continuation, Position
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_openai import FakeOpenAI
 
@@ -60,9 +60,9 @@ class Local:
 class TextOnly(ScriptedProvider):
     """What a model says that can be given text only: a chain that took another token goes on from text."""
 
-    def _go_on(self, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+    def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         skipped, data = chain.turned
-        again = Chain(dataclasses.replace(chain.question, start=0))
+        again = Continuation(dataclasses.replace(chain.question, start=0))
         again.ids = []
         start = text[: chain.question.start] + data
         ids, positions = self._encode(prompt, start), list[Position]()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cosd_providers import ResponseError, Token
 from cosd_providers.engines.openai.logprobs import TokenAligner, spells
 from cosd_providers.engines.openai.wire import Completion
-from cosd_providers.scoring import Position
+from cosd_providers.greedy import Position
 from cosd_providers.text import merge
 
 Tokens = Sequence[tuple[str, str]]

@@ -9,7 +9,8 @@ import pytest
 
 from cosd_providers import ResponseError, Usage
 from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, Models, Step, bill, steps
-from cosd_providers.parsing import parse, prob
+from cosd_providers.greedy import prob
+from cosd_providers.parsing import parse
 
 LEGACY: dict[str, Any] = {
     "text": " ab",

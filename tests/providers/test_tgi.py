@@ -412,7 +412,7 @@ async def test_an_end_where_the_context_ends() -> None:
 async def test_an_end_without_a_number_is_refused() -> None:
     _, provider = fake({"Q": ["a"]}, end="nan")
     for call in (draft(provider), ask(provider, "Q", b"a", Question(1, (b"b",), word=True))):
-        with pytest.raises(ResponseError, match="no usable probability: how probable it is is not told"):
+        with pytest.raises(ResponseError, match="no usable probability: the probability is missing"):
             await call
 
 
@@ -869,6 +869,8 @@ async def test_shapes_that_are_wrong() -> None:
         await draft(spoilt(lambda event: event.pop("token", None)))
     with pytest.raises(ResponseError, match="the answer is not as expected: details: Input should be"):
         await draft(spoilt(lambda event: event.update(details=None)))
+    with pytest.raises(UnsupportedError, match="does not take the most probable token, although asked for greedy"):
+        await draft(spoilt(lambda event: "index" in event and event["token"].update(logprob=-1.0)))
     with pytest.raises(UnsupportedError, match="stops at a text of its own"):
         await draft(spoilt(lambda event: "index" in event and event.update(details=STOPPED)))
     provider = spoilt(lambda answer: "index" not in answer and answer["details"]["prefill"].reverse(), prefill=True)

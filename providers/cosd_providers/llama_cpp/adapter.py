@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.greedy import answer, boundaries, within
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -38,7 +39,6 @@ from cosd_providers.llama_cpp.examining import LlamaCppWire
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import OWNED, Head, Ids, Models, Pieces, Props, Rendered, Slots
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.strategies import Strategy, checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage

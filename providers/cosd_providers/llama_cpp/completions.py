@@ -7,11 +7,11 @@ from functools import partial
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import ContextLengthError
+from cosd_providers.greedy import TIES, Continuation, Position, prob
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, GREEDY, Answer, Answers, Prefix, bill, sent
-from cosd_providers.parsing import parse, prob
-from cosd_providers.scoring import TIES, Chain, Position
+from cosd_providers.parsing import parse
 from cosd_providers.usage import Usage
 
 __all__ = ["Completions"]
@@ -83,7 +83,7 @@ class Completions:
     async def go_on(
         self,
         server: Server,
-        chains: list[Chain],
+        chains: list[Continuation],
         start: Callable[[bytes], Prefix],
         text: bytes,
         usage: Usage,

@@ -7,12 +7,12 @@ from contextlib import aclosing
 
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.errors import ContextLengthError
+from cosd_providers.greedy import Draft
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.reading import Reader, Server
 from cosd_providers.llama_cpp.wire import Prefix, sent
-from cosd_providers.scoring import Draft
 from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from cosd_providers.engines.openai.examining import CompletionsWire, grammar, reply
 from cosd_providers.findings import Prompt, Said, Scoring
+from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.reading import Server
 from cosd_providers.llama_cpp.wire import FIELDS, Answer, Models, bill
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES, Position
 from cosd_providers.usage import Usage
 
 __all__ = ["LlamaCppWire"]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.greedy import Choice, Draft, Position, check_greedy, check_own, prob, with_alternatives
 from cosd_providers.llama_cpp.wire import Answer, Entry, bill
-from cosd_providers.parsing import check_own, parse, prob
-from cosd_providers.scoring import Choice, Draft, Position
+from cosd_providers.parsing import parse
 from cosd_providers.text import whole
 from cosd_providers.usage import Usage
 
@@ -50,12 +49,8 @@ class Server:
 
     def greedy(self, entry: Entry, alternatives: int) -> Choice:
         """A token of a draft, which has to be the most probable one, with so many alternatives."""
-        best = entry.top_logprobs[0] if entry.top_logprobs else entry
-        if best.id != entry.id and (best.logprob or 0.0) > (entry.logprob or 0.0):
-            words = "the server does not take the most probable token, although asked for greedy decoding"
-            hint = "Is it started with samplers, a grammar or a bias that a request cannot undo?"
-            raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
         own = self._own(entry)
+        check_greedy(own.token.prob, (prob(item.logprob) for item in entry.top_logprobs), self.info.endpoint)
         if not alternatives:
             return own
         others = [self.choice(item) for item in entry.top_logprobs if item.id != entry.id]

@@ -32,6 +32,7 @@ from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.discovery import unbegun
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.greedy import answer, boundaries
 from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -39,7 +40,6 @@ from cosd_providers.lazy import Lazy
 from cosd_providers.ollama.asking import Generating, checked
 from cosd_providers.ollama.examining import OllamaWire
 from cosd_providers.ollama.learning import Known, learn
-from cosd_providers.scoring import answer, boundaries
 from cosd_providers.strategies import counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer

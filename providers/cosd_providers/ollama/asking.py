@@ -9,11 +9,11 @@ from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.wire import Answer, Billed
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.greedy import TIES
 from cosd_providers.http.adapter import checked_extra
 from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.wire import Event
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES
 from cosd_providers.tokenizers import Tokenizer
 
 __all__ = ["DIALECT", "Generating", "checked"]

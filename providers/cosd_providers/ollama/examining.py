@@ -9,9 +9,9 @@ from cosd_providers.engines.openai.client import Prefix
 from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Answer, bill
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.greedy import TIES
 from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.asking import DIALECT, Generating
-from cosd_providers.scoring import TIES
 from cosd_providers.usage import Usage
 
 __all__ = ["OllamaWire"]

@@ -17,8 +17,8 @@ from cosd_providers.errors import (
     RateLimitError,
 )
 from cosd_providers.findings import Prompt, Said, Scoring, Wire
+from cosd_providers.greedy import TIES
 from cosd_providers.probe.lines import Line, Value
-from cosd_providers.scoring import TIES
 from cosd_providers.usage import Usage
 
 __all__ = ["DRAFTED", "OURS", "PROMPT", "SENTENCE", "TOO_SHORT", "Inquiry", "reason"]

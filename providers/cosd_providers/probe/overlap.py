@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cosd_providers.findings import Said, Scoring, agree, listed, powered
-from cosd_providers.scoring import Position
+from cosd_providers.greedy import Position
 from cosd_providers.text import whole
 
 __all__ = ["Overlap", "overlap"]

@@ -7,9 +7,9 @@ import time
 
 from cosd_providers.errors import InvalidRequestError, ServerError, UnsupportedError
 from cosd_providers.findings import Prompt, Said, agree, listed
+from cosd_providers.greedy import Position
 from cosd_providers.probe.asking import SENTENCE, Inquiry, reason
 from cosd_providers.probe.overlap import overlap
-from cosd_providers.scoring import Position
 
 __all__ = ["WIRE"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cosd_providers.greedy import TIES
 from cosd_providers.probe.asking import Inquiry
 from cosd_providers.probe.lines import Way
-from cosd_providers.scoring import TIES
 
 __all__ = ["advice", "missing"]
 

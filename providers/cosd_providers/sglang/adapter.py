@@ -33,11 +33,11 @@ from typing import Any, Literal, Self
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, UnsupportedError
+from cosd_providers.greedy import answer, boundaries, within
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
-from cosd_providers.scoring import answer, boundaries, within
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.drafting import Drafting
 from cosd_providers.sglang.echo import Echo

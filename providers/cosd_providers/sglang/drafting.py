@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cosd_providers.alternatives import keeps_spaces, with_alternatives
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.errors import ContextLengthError, ResponseError
+from cosd_providers.greedy import Choice, Draft, Position, keeps_spaces, with_alternatives
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import Choice, Draft, Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import Events, Step
 from cosd_providers.sglang.strings import Strings

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cosd_providers.parsing import prob
-from cosd_providers.scoring import Position
+from cosd_providers.greedy import Position, prob
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import scored, steps
 from cosd_providers.sglang.strings import Strings

@@ -9,10 +9,10 @@ from typing import Any, cast
 from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.greedy import TIES, Position, prob
 from cosd_providers.http.transport import Transport
 from cosd_providers.learning import Served
-from cosd_providers.parsing import parse, prob
-from cosd_providers.scoring import TIES, Position
+from cosd_providers.parsing import parse
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.strings import Strings
 from cosd_providers.sglang.wire import Answer, Server, Triple

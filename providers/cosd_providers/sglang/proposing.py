@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cosd_providers.errors import ContextLengthError
+from cosd_providers.greedy import Continuation, Position
 from cosd_providers.rounds import Rounds
-from cosd_providers.scoring import Chain, Position
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.echo import Echo
 from cosd_providers.sglang.reading import Step, steps
@@ -74,10 +74,10 @@ class Proposing(Rounds):
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._asking.prompts(self._server, texts), strict=True)
 
-    async def _begin(self, chains: Sequence[Chain]) -> None:
+    async def _begin(self, chains: Sequence[Continuation]) -> None:
         await self.prepare(chain.question.start for chain in chains)
 
-    async def _scored(self, chains: Sequence[Chain]) -> dict[int, Iterable[Position]]:
+    async def _scored(self, chains: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """The chains that the scored text answers: its encoding up to there is the model's own."""
         if not self._echo:
             return {}
@@ -91,22 +91,22 @@ class Proposing(Rounds):
         positions = await echo.positions(whole, places[start], sendable(self._text[start:]).encode())
         return self._along(chains, whole, places, positions)
 
-    async def _room(self, chain: Chain, wanted: int) -> int:
+    async def _room(self, chain: Continuation, wanted: int) -> int:
         return self._asking.room(self._server, self._ids(chain), wanted)
 
-    async def _too_long(self, chain: Chain) -> ContextLengthError:
+    async def _too_long(self, chain: Continuation) -> ContextLengthError:
         return self._asking.too_long(self._server, self._ids(chain))
 
-    async def _written(self, chains: Sequence[Chain], count: int) -> Sequence[Sequence[Position]]:
+    async def _written(self, chains: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         prompts = [self._ids(chain) for chain in chains]
         answers = await self._asking.batch(self._server, prompts, count, self._usage, singly=self._singly)
         return await self._read(chains, prompts, answers)
 
-    def _ids(self, chain: Chain) -> list[int]:
+    def _ids(self, chain: Continuation) -> list[int]:
         return [*self._heads[chain.question.start], *chain.ids]
 
     async def _read(
-        self, chains: Sequence[Chain], prompts: Sequence[list[int]], answers: Sequence[Answer]
+        self, chains: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[Answer]
     ) -> list[Sequence[Position]]:
         """The positions of several answers; where tokens are equally probable, all of them."""
         endpoint = self._server.info.endpoint

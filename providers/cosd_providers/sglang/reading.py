@@ -13,14 +13,13 @@ from cosd_providers.errors import (
     ServerError,
     UnsupportedError,
 )
-from cosd_providers.parsing import check_own, prob
+from cosd_providers.greedy import ROUNDING, check_greedy, check_own, prob
 from cosd_providers.sglang.wire import Answer, Meta, Triple
 from cosd_providers.usage import Usage
 
 __all__ = ["Events", "Step", "checked", "scored", "steps"]
 
 _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
-_SAME = 1e-4  # of a logarithm: less is rounding
 _QUOTED = 300  # characters of the server's own words
 
 
@@ -120,10 +119,7 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> Step:
         words = "what the server gives as probabilities of greedy decoding is 1 for its own token and 0 for all others"
         hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    if best - own > _SAME:
-        words = "the server does not take the most probable token, although asked for greedy decoding"
-        hint = "Is it started with a logits processor or a bias that a request cannot undo?"
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    check_greedy(prob(own), [prob(best)], endpoint)
     tied = tuple(sorted(other for value, other, _ in top if value == best))
     others = tuple((other, prob(value) or 0.0, said or "") for value, other, said in top if other != token_id)
     return Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
@@ -159,8 +155,8 @@ def _belongs(entry: Triple, top: Sequence[Triple], expected: int) -> bool:
         return False
     listed = next((value for value, other, _ in top if other == token_id), None)
     if listed is None:  # it is less probable than all that are listed
-        return own is None or own <= min(values) + _SAME
-    return own is not None and abs(own - listed) < _SAME
+        return own is None or own <= min(values) + ROUNDING
+    return own is not None and abs(own - listed) < ROUNDING
 
 
 class Events:

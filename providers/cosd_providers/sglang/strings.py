@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from cosd_providers.alternatives import is_plain
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token
-from cosd_providers.scoring import Choice
+from cosd_providers.greedy import Choice, is_plain
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.wire import Run, Server
 from cosd_providers.usage import Usage

@@ -34,13 +34,13 @@ from typing import Any, Literal, Self
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.errors import ModelChoiceError
+from cosd_providers.greedy import Continuation, Position, along, answer, boundaries, within
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.learning import ask_only
-from cosd_providers.scoring import Chain, Position, along, answer, boundaries, within
 from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting
@@ -139,8 +139,8 @@ class Tgi(Adapter):
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
 
-        async def ask(chains: list[Chain], known: _Known | None = None) -> list[Iterable[Position]]:
-            async def ask_one(chain: Chain) -> Iterable[Position]:
+        async def ask(chains: list[Continuation], known: _Known | None = None) -> list[Iterable[Position]]:
+            async def ask_one(chain: Continuation) -> Iterable[Position]:
                 if known and not chain.ids and chain.question.start in known:
                     return along(chain, *known[chain.question.start])
                 return await self._go_on(server, chain, prompt, text, usage)
@@ -153,7 +153,9 @@ class Tgi(Adapter):
         found = await answer(questions, partial(ask, known=known))
         return counted(found if known is None else marked(found, "singles", but=known), way, usage)
 
-    async def _go_on(self, server: Server, chain: Chain, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+    async def _go_on(
+        self, server: Server, chain: Continuation, prompt: str, text: bytes, usage: Usage
+    ) -> list[Position]:
         """What follows in a chain: asked from the last text that only the chain knows, past what is known already."""
         taken, data = chain.turned
         before = prompt + sendable(text[: chain.question.start] + data)

@@ -6,10 +6,9 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cosd_providers.alternatives import is_plain, keeps_spaces, with_alternatives
 from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.greedy import Draft, Position, is_plain, keeps_spaces, with_alternatives
 from cosd_providers.http.retries import resumed
-from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import readable, sendable
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests

@@ -9,9 +9,9 @@ from cosd_providers.contract import Token
 from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.greedy import TIES, Choice, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES, Choice, Position
 from cosd_providers.tgi.reading import Server
 from cosd_providers.tgi.requests import Requests
 from cosd_providers.tgi.wire import Event, Generated, Info, parameters, prob_of

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.errors import ContextLengthError, ResponseError, UnsupportedError
-from cosd_providers.parsing import check_own
-from cosd_providers.scoring import Choice, Position
+from cosd_providers.greedy import Choice, Position, check_greedy, check_own
 from cosd_providers.tgi.wire import Encoding, Event, Generated, Word, prob_of
 
 __all__ = ["Around", "Encoded", "Scored", "Server", "encoded"]
@@ -19,7 +18,6 @@ __all__ = ["Around", "Encoded", "Scored", "Server", "encoded"]
 _MOST_PROBABLE = 0.5 + 1e-6
 """What is above one half is the most probable token; the rest is room for 32-bit logarithms."""
 
-_SAME = 1e-4  # of a logarithm: less is rounding
 
 _REPLACEMENT = "\ufffd"
 
@@ -160,9 +158,7 @@ class Server:
             words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
             hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
             raise UnsupportedError(words, endpoint=self.info.endpoint, hint=hint)
-        if max(other.logprob or 0.0 for other in top) - (word.logprob or 0.0) > _SAME:
-            words = "the server does not take the most probable token, although asked for greedy decoding"
-            raise UnsupportedError(words, endpoint=self.info.endpoint)
+        check_greedy(prob_of(word), map(prob_of, top), self.info.endpoint)
 
     def _pick(self, event: Event, single: str | None) -> Choice:
         word = event.token

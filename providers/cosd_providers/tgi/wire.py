@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, Field, RootModel
 
-from cosd_providers.parsing import prob, unless_none
+from cosd_providers.greedy import prob
+from cosd_providers.parsing import unless_none
 
 __all__ = [
     "OWNED",

@@ -34,12 +34,11 @@ from cosd_providers.errors import (
     InvalidRequestError,
     UnsupportedError,
 )
+from cosd_providers.greedy import TIES, answer, boundaries, prob, within
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
-from cosd_providers.parsing import prob
-from cosd_providers.scoring import TIES, answer, boundaries, within
 from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.engines.openai.strings import unspaced
+from cosd_providers.engines.openai.logprobs import unspaced
 from cosd_providers.engines.openai.wire import Answer, Completion, bill
 from cosd_providers.errors import (
     ContextLengthError,
@@ -19,10 +19,10 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.greedy import TIES
 from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES
 from cosd_providers.token_counts import Counts
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.wire import GREEDY, Decoded, Encoded, Head, Prompt, Server, checked, special

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cosd_providers.alternatives import with_alternatives
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill, steps
-from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.errors import ResponseError
+from cosd_providers.greedy import Draft, Position, check_greedy, check_own, with_alternatives
 from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import Transport
-from cosd_providers.parsing import check_own, parse
-from cosd_providers.scoring import Draft, Position
+from cosd_providers.parsing import parse
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
@@ -22,7 +21,6 @@ from cosd_providers.vllm.wire import Prompt, Server, checked, special
 __all__ = ["Drafting"]
 
 _AGAIN = 2  # attempts at one more token, all but the last ones, in which a server writes again what it wrote
-_SAME = 1e-5  # of a probability: less is rounding
 
 
 class Drafting:
@@ -145,7 +143,7 @@ class Drafting:
     ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
         """The prompt's ids, where told, and the positions of each event."""
         endpoint, done, billed = self._server.info.endpoint, False, None
-        spelling = Spelling(endpoint, self._server.ends, bare=self._server.bare)
+        spelling = TokenAligner(endpoint, self._server.ends, bare=self._server.bare)
         body = self._asking.stream(self._server.info.model, sent, limit, self._alternatives)
         try:
             stream = self._transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
@@ -159,7 +157,10 @@ class Drafting:
                         done = checked(completion, endpoint).finish_reason is not None
                         positions = list(spelling.feed(completion))
                         for position in positions:
-                            _check_greedy(position, endpoint)
+                            own = position.pick.token
+                            if not own.end:
+                                check_own(own.prob, endpoint)
+                            check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
                         yield completion.prompt_token_ids, positions
         finally:
             bill(self._usage, billed)
@@ -171,15 +172,3 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
     """Whether an event was sent once more: it has tokens, and none were written since the one before."""
     told = event.usage and event.usage.completion_tokens
     return bool(billed and told and told == billed.completion_tokens and any(map(steps, event.choices)))
-
-
-def _check_greedy(position: Position, endpoint: str) -> None:
-    """An error where the server did not take the most probable token."""
-    own = position.pick.token.prob
-    if not position.pick.token.end:
-        check_own(own, endpoint)
-    best = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
-    if own is not None and best * (1 - _SAME) > own:
-        words = "the server does not take the most probable token, although asked for greedy decoding"
-        hint = "Is it started with a logits processor that a request cannot undo?"
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)

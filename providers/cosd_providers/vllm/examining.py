@@ -9,9 +9,8 @@ from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Ranked
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.greedy import TIES, Choice, Position, prob
 from cosd_providers.http.transport import Transport
-from cosd_providers.parsing import prob
-from cosd_providers.scoring import TIES, Choice, Position
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Server

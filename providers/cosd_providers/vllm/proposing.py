@@ -9,12 +9,11 @@ from typing import Any, cast
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token
-from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Completion, steps
 from cosd_providers.errors import ContextLengthError
-from cosd_providers.parsing import check_own
+from cosd_providers.greedy import TIES, Choice, Continuation, Position, check_own
 from cosd_providers.rounds import Rounds
-from cosd_providers.scoring import TIES, Chain, Choice, Position
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import MOST, Asking
@@ -39,7 +38,7 @@ class Place:
     safe: int = 0
     given: tuple[int, Sequence[Position]] = field(default=(0, ()))
 
-    def settle(self, chain: Chain) -> None:
+    def settle(self, chain: Continuation) -> None:
         """Notes how far the chain took what it was given."""
         had, positions = self.given
         for at, (taken, position) in enumerate(zip(chain.ids[had:], positions, strict=False), had + 1):
@@ -80,17 +79,17 @@ class Proposing(Rounds):
         self._scored_text = scored
         self._places: dict[int, Place] = {}
 
-    def share(self, chain: Chain, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
+    def share(self, chain: Continuation, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
         """Notes that a chain, whose text has these ids before it, is given positions that were asked for another."""
         place = self._places.setdefault(id(chain), Place())
         place.settle(chain)
         place.head, place.given = [*cast("Sequence[int]", own)], (len(chain.ids), positions)
 
-    async def _begin(self, chains: Sequence[Chain]) -> None:
+    async def _begin(self, chains: Sequence[Continuation]) -> None:
         for chain in chains:
             self._places.setdefault(id(chain), Place()).settle(chain)
 
-    async def _scored(self, chains: Sequence[Chain]) -> dict[int, Iterable[Position]]:
+    async def _scored(self, chains: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """The chains that the scored text answers: its encoding up to there is the model's own."""
         scored = self._scored_text
         if scored is None:
@@ -114,36 +113,36 @@ class Proposing(Rounds):
         usable = {place: len(beginning) + count for (place, count), right in zip(places, exact, strict=True) if right}
         return self._along(chains, [*beginning, *ids], usable, scored.positions, self.share)
 
-    async def _room(self, chain: Chain, wanted: int) -> int:
+    async def _room(self, chain: Continuation, wanted: int) -> int:
         return await self._asking.room(self._server, self._prefix(chain), wanted)
 
-    async def _too_long(self, chain: Chain) -> ContextLengthError:
+    async def _too_long(self, chain: Continuation) -> ContextLengthError:
         return self._asking.too_long(self._server, await self._room(chain, 1))
 
-    async def _written(self, chains: Sequence[Chain], count: int) -> Sequence[Sequence[Position]]:
+    async def _written(self, chains: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         prompts, model = [self._prefix(chain) for chain in chains], self._server.info.model
         answers = await self._asking.batch(model, prompts, count, self._usage, singly=self._singly)
         return [await self._read(chain, answer) for chain, answer in zip(chains, answers, strict=True)]
 
-    def _prefix(self, chain: Chain) -> Prompt:
+    def _prefix(self, chain: Continuation) -> Prompt:
         """From where the server is asked to go on."""
         place = self._places[id(chain)]
         if place.head is not None:
             return [*place.head, *chain.ids[: place.safe]]
         return self._before(chain.question.start) + sendable(chain.turned[1])
 
-    def _skipped(self, chain: Chain) -> int:
+    def _skipped(self, chain: Continuation) -> int:
         """How many of the chain's tokens the server writes again."""
         place = self._places[id(chain)]
         return len(chain.ids) - (chain.turned[0] if place.head is None else place.safe)
 
-    async def _read(self, chain: Chain, answer: Completion) -> Sequence[Position]:
+    async def _read(self, chain: Continuation, answer: Completion) -> Sequence[Position]:
         """The new positions of an answer; where two tokens are equally probable, each with its own id and bytes."""
         place, skipped = self._places[id(chain)], self._skipped(chain)
         prefix = self._prefix(chain)
         if answer.prompt_token_ids is not None and place.head is None and not chain.ids:
             place.head = answer.prompt_token_ids
-        spelling = Spelling(self._server.info.endpoint, self._server.ends, bare=self._server.bare)
+        spelling = TokenAligner(self._server.info.endpoint, self._server.ends, bare=self._server.bare)
         positions = closed(list(spelling.feed(answer)), answer)
         for position in positions:
             if not position.pick.token.end:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Piece, Token
-from cosd_providers.engines.openai.reading import Spelling
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Completion, Ranked, steps
-from cosd_providers.parsing import prob
-from cosd_providers.scoring import TIES, Choice, Position
+from cosd_providers.greedy import TIES, Choice, Position, prob
 from cosd_providers.text import whole
 from cosd_providers.vllm.wire import Server, special
 
@@ -65,7 +64,7 @@ def scored_positions(
         finished = bool(held) and whole(held) == len(held)
         found.append(_scored(server, piece.id, held if finished else b"", entry or {}, inside=inside))
         held = b"" if finished else held
-    spelling = Spelling(server.info.endpoint, server.ends, bare=server.bare)
+    spelling = TokenAligner(server.info.endpoint, server.ends, bare=server.bare)
     last = next(iter(list(spelling.feed(answer))), None)
     found.append(None if last is None or held or doubtful(last) else replace(last, top=()))
     return found

@@ -41,13 +41,13 @@ from cosd_providers.engines.openai.no_logprobs import Agreement
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.greedy import answer, within
 from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.scoring import answer, within
 from cosd_providers.strategies import checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Scored
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
-from cosd_providers.scoring import Chain, Position, along
+from cosd_providers.greedy import Continuation, Position, along
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
@@ -53,7 +53,7 @@ class Chains:
         self._singly = singly
         self.from_text: set[int] = set()
 
-    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
+    async def ask(self, chains: list[Continuation]) -> list[Iterable[Position]]:
         """About as many positions as each chain wants; none where the server cannot go on."""
         found: dict[int, Iterable[Position]] = {}
         for at, chain in enumerate(chains):
@@ -66,7 +66,7 @@ class Chains:
         found.update(zip(left, asked, strict=True))
         return [found[at] for at in range(len(chains))]
 
-    def _along(self, chain: Chain) -> Sequence[Position]:
+    def _along(self, chain: Continuation) -> Sequence[Position]:
         """What the model would have said from the chain's place on; nothing where that cannot be known."""
         scored, start = self._scored, chain.question.start
         if scored is None or chain.ids:
@@ -82,7 +82,7 @@ class Chains:
             return []
         return scored.along_from(len(first))
 
-    async def _prompts(self, chains: list[Chain]) -> list[list[Position]]:
+    async def _prompts(self, chains: list[Continuation]) -> list[list[Position]]:
         """What the server goes on with after each chain: the same text again, and what was known of it left out."""
         if not chains:
             return []
@@ -116,7 +116,7 @@ class Chains:
         return found
 
     async def _shorter(
-        self, chain: Chain, prefix: Prefix, wanted: int, error: ContextLengthError | InvalidRequestError
+        self, chain: Continuation, prefix: Prefix, wanted: int, error: ContextLengthError | InvalidRequestError
     ) -> list[list[Position]]:
         """As much as fits, where the server refuses more; nothing where the chain has reached the context's end.
 

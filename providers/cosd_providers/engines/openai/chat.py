@@ -21,8 +21,8 @@ from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Answer, Conversation
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
+from cosd_providers.greedy import Position
 from cosd_providers.messages import Message, OnSpecialTokens
-from cosd_providers.scoring import Position
 from cosd_providers.usage import Usage
 
 __all__ = ["ChatRouteRenderer"]

@@ -29,9 +29,9 @@ from cosd_providers.errors import (
     ServerError,
     UnsupportedError,
 )
+from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES, Position
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
 

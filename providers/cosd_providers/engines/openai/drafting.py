@@ -6,15 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import ceil
 
-from cosd_providers.alternatives import is_plain, with_alternatives
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engines.openai.chains import no_beginning
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
-from cosd_providers.engines.openai.logprobs import TokenAligner, check_finish, check_greedy, check_probs
+from cosd_providers.engines.openai.logprobs import TokenAligner, check_finish, check_position, check_probs
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
+from cosd_providers.greedy import Draft, Position, is_plain, with_alternatives
 from cosd_providers.http.retries import resumed
-from cosd_providers.scoring import Draft, Position
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
@@ -231,7 +230,7 @@ class Run:
     def _take(self, position: Position) -> list[Token]:
         at, token = self._at, position.pick.token
         self._at += 1
-        check_greedy(position, at, self._aligner, self._endpoint)
+        check_position(position, at, self._aligner, self._endpoint)
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
             if before == token.data:

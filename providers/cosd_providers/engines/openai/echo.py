@@ -17,8 +17,8 @@ from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.findings import agree, powered
+from cosd_providers.greedy import Choice, Position
 from cosd_providers.lazy import Lazy
-from cosd_providers.scoring import Choice, Position
 from cosd_providers.text import join, whole
 from cosd_providers.usage import Usage
 

@@ -14,9 +14,9 @@ from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Models, bill
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
+from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.scoring import TIES, Position
 from cosd_providers.usage import Usage
 
 __all__ = ["CompletionsWire", "grammar", "reply", "wire_of"]

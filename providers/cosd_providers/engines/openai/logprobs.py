@@ -15,15 +15,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from cosd_providers.alternatives import keeps_spaces
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.parsing import check_own
-from cosd_providers.scoring import Choice, Position
+from cosd_providers.greedy import Choice, Position, check_greedy, check_own, keeps_spaces
 from cosd_providers.text import first_character, whole
 
-__all__ = ["TokenAligner", "check_finish", "check_greedy", "check_probs", "read", "spells", "unspaced"]
+__all__ = ["TokenAligner", "check_finish", "check_position", "check_probs", "read", "spells", "unspaced"]
 
 _LOST = "\ufffd".encode()
 """The text of bytes that are no character."""
@@ -32,7 +30,6 @@ _OPEN = 3  # bytes of an unfinished character, at most
 _AHEAD = 16  # tokens looked at behind one whose place in the text is ambiguous
 _PART = 8  # bytes that a token without a string may add before an unfinished character that is never completed
 _WINDOW = 256  # bytes searched for the token behind an unfinished character
-_CLOSE = 1e-6  # by which another token may look more probable than the one that was taken
 _NO_PROBS = "Not every server, model and route has them; is there another one?"
 _NO_STREAMED = (
     "Not every server, model and route has them in a stream. LiteLLM, for example, drops them from streams of"
@@ -325,7 +322,7 @@ def read(choice: Completion, endpoint: str, ends: set[str | int]) -> list[Positi
     check_probs(choice, aligner, endpoint)
     positions: list[Position] = []
     for position in aligner.feed(choice):
-        check_greedy(position, len(positions), aligner, endpoint)
+        check_position(position, len(positions), aligner, endpoint)
         positions.append(position)
     check_finish(choice, endpoint)
     return positions
@@ -357,7 +354,7 @@ def check_probs(choice: Completion, aligner: TokenAligner, endpoint: str, *, str
         raise UnsupportedError(words, endpoint=endpoint, hint=_NO_STREAMED if streamed else _NO_PROBS)
 
 
-def check_greedy(position: Position, at: int, aligner: TokenAligner, endpoint: str) -> None:
+def check_position(position: Position, at: int, aligner: TokenAligner, endpoint: str) -> None:
     """Refuse the last position of an aligner if its token is not the most probable one, or of unknown probability.
 
     Raises:
@@ -376,11 +373,7 @@ def check_greedy(position: Position, at: int, aligner: TokenAligner, endpoint: s
         words = "the server sends the probabilities of its first tokens only"
         hint = "If it decodes speculatively, start it without a draft model."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    likely = max((choice.token.prob or 0.0 for choice in position.top), default=0.0)
-    if own is not None and likely > own + _CLOSE:
-        words = "the server does not take the most probable token, although asked for greedy decoding"
-        hint = "Is it started with samplers, penalties, a grammar or a bias that a request cannot undo?"
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    check_greedy(own, (choice.token.prob for choice in position.top), endpoint)
 
 
 def check_finish(choice: Completion, endpoint: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Completion
-from cosd_providers.scoring import Chain, Choice, Position
+from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
@@ -41,7 +41,7 @@ class Agreement:
         self._usage = usage
         self._limit = _FIRST
 
-    async def ask(self, chains: list[Chain]) -> list[Iterable[Position]]:
+    async def ask(self, chains: list[Continuation]) -> list[Iterable[Position]]:
         """The words after those that each chain has; none where the server writes none that is whole."""
         self._limit = max(self._limit, *(len(chain.ids) + 2 * chain.wanted for chain in chains))
         found: dict[int, list[Position]] = {}

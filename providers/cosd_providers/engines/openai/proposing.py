@@ -9,7 +9,7 @@ from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
 from cosd_providers.errors import ResponseError
-from cosd_providers.scoring import answer, boundaries
+from cosd_providers.greedy import answer, boundaries
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
+from cosd_providers.greedy import prob
 from cosd_providers.messages import Message as Said
-from cosd_providers.parsing import prob, unless_none
+from cosd_providers.parsing import unless_none
 from cosd_providers.usage import Usage
 
 __all__ = ["Answer", "Candidate", "Completion", "Conversation", "Models", "Step", "bill", "rest_of", "steps"]

@@ -1,7 +1,8 @@
-"""Drafts and chains: when there is enough, and which of equals is taken."""
+"""Drafts and continuations: when there is enough, which of equals is taken, and what a server has to do for it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -10,8 +11,19 @@ from hypothesis import strategies as st
 
 import reference
 import toys
-from cosd_providers import Question, Token
-from cosd_providers.scoring import Chain, Choice, Draft, Position, answer, boundaries, within
+from cosd_providers import Question, ResponseError, Token, UnsupportedError
+from cosd_providers.greedy import (
+    Choice,
+    Continuation,
+    Draft,
+    Position,
+    answer,
+    boundaries,
+    check_greedy,
+    check_own,
+    prob,
+    within,
+)
 
 END = Token(b"", 0.9, end=True)
 
@@ -22,13 +34,13 @@ def raw(*tokens: bytes | Token) -> list[Position]:
     return [Position(Choice(n, token)) for n, token in enumerate(made)]
 
 
-def fed(question: Question, *tokens: bytes | Token) -> Chain:
-    chain = Chain(question)
+def fed(question: Question, *tokens: bytes | Token) -> Continuation:
+    chain = Continuation(question)
     chain.feed(raw(*tokens))
     return chain
 
 
-def data(chain: Chain) -> list[bytes]:
+def data(chain: Continuation) -> list[bytes]:
     return [token.data for token in chain.tokens]
 
 
@@ -71,7 +83,7 @@ def tied(*tokens: bytes | Token, prob: float = 0.4) -> Position:
 
 @pytest.mark.parametrize("word", [False, True])
 def test_of_equals_the_drafts_token_is_taken(word: bool) -> None:
-    chain = Chain(Question(0, (b" b", b"c"), word=word))
+    chain = Continuation(Question(0, (b" b", b"c"), word=word))
     chain.feed([tied(b" a", b" b"), tied(b"void")])
     assert data(chain) == [b" b"]
     assert chain.ids == [1]
@@ -82,28 +94,28 @@ def test_of_equals_the_drafts_token_is_taken(word: bool) -> None:
 
 
 def test_of_equals_the_end_is_taken_where_the_draft_ends() -> None:
-    chain = Chain(Question(0, (b"",)))
+    chain = Continuation(Question(0, (b"",)))
     chain.feed([tied(b" a", Token(b"", 0.4, end=True))])
     assert chain.tokens == [Token(b"", 0.4, end=True)]
-    other = Chain(Question(0, (b"x",)))
+    other = Continuation(Question(0, (b"x",)))
     other.feed([tied(b"", Token(b"", 0.4, end=True))])
     assert other.tokens == []
 
 
 def test_the_servers_pick_counts_elsewhere() -> None:
-    chain = Chain(Question(0, (b" bc", b" d"), word=True))
+    chain = Continuation(Question(0, (b" bc", b" d"), word=True))
     chain.feed([tied(b" b", b" "), tied(b"x", b"c"), tied(b"y", b" d")])
     assert data(chain) == [b" b", b"x", b"y"]  # inside a token of the draft, and once they differ
 
 
 def test_a_pick_that_is_not_the_most_probable() -> None:
-    chain = Chain(Question(0, (b" c",)))
+    chain = Continuation(Question(0, (b" c",)))
     chain.feed([Position(Choice(1, Token(b" a", 0.39)), [Choice(2, Token(b" b", 0.4)), Choice(1, Token(b" a", 0.39))])])
     assert (data(chain), chain.ids) == ([b" b"], [2])
 
 
 def test_an_end_of_unknown_probability_stays() -> None:
-    chain = Chain(Question(0, (b" c",)))
+    chain = Continuation(Question(0, (b" c",)))
     chain.feed([Position(Choice(1, Token(b"", None, end=True)), [Choice(2, Token(b" b", 0.1))])])
     assert chain.tokens == [Token(b"", None, end=True)]
 
@@ -138,7 +150,7 @@ def test_a_server_that_cannot_go_on() -> None:
 async def test_every_question_is_asked_until_it_is_answered() -> None:
     asked: list[list[int]] = []
 
-    async def ask(chains: list[Chain]) -> list[list[Position]]:
+    async def ask(chains: list[Continuation]) -> list[list[Position]]:
         asked.append([chain.question.start for chain in chains])
         return [raw(*([b" x"] if chain.question.start < 2 else [b" x", b" y"])) for chain in chains]
 
@@ -184,7 +196,7 @@ async def test_a_chain_is_the_references(model: toys.ToyModel, prompt: bytes, ju
     vocabulary = model.vocabulary
     start = list(vocabulary.encode(prompt))
 
-    async def ask(chains: list[Chain]) -> list[list[Position]]:
+    async def ask(chains: list[Continuation]) -> list[list[Position]]:
         return [[position(start + chain.ids)] for chain in chains]
 
     def position(ids: list[int]) -> Position:
@@ -201,3 +213,54 @@ async def test_a_chain_is_the_references(model: toys.ToyModel, prompt: bytes, ju
         theirs = next(expected)
         assert (ours.data, ours.prob, ours.end) == (theirs.data, theirs.prob, theirs.end)
     assert proposal or next(expected, None) is None
+
+
+# Probabilities, and the check that decoding is greedy.
+
+
+@pytest.mark.parametrize(
+    ("logprob", "expected"),
+    [(0.0, 1.0), (-0.0, 1.0), (1e-6, 1.0), (math.log(0.25), 0.25), (-9999.0, 0.0), (-3.4e38, 0.0)],
+)
+def test_probabilities(logprob: float, expected: float) -> None:
+    assert prob(logprob) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("logprob", [None, math.nan])
+def test_none_where_there_is_none(logprob: float | None) -> None:
+    assert prob(logprob) is None
+
+
+def test_a_logit_is_no_logarithm_of_a_probability() -> None:
+    with pytest.raises(ResponseError, match=r"the logarithm of a probability is 12.5, which is above 0. vLLM shows"):
+        prob(12.5)
+
+
+def test_a_token_that_was_taken_has_a_probability() -> None:
+    check_own(1e-30, "http://x")
+    words = "http://x: the server wrote a token with no usable probability: "
+    with pytest.raises(ResponseError, match=words + "the probability is missing. Does the model compute NaN"):
+        check_own(None, "http://x")
+    with pytest.raises(ResponseError, match=words + "it is 0. Does the model compute NaN"):
+        check_own(0.0, "http://x")
+
+
+@pytest.mark.parametrize(
+    ("own", "top", "greedy"),
+    [
+        (0.4, [0.4, 0.4], True),  # a tie
+        (0.4, [], True),
+        (None, [0.9], True),  # an end of unknown probability
+        (0.4, [None, 0.4], True),
+        (0.4, [0.4 * math.exp(0.9e-4)], True),  # rounding
+        (0.4, [0.4 * math.exp(1.1e-4)], False),
+        (1e-30, [0.4], False),
+    ],
+)
+def test_the_most_probable_token_up_to_rounding(own: float | None, top: list[float | None], greedy: bool) -> None:
+    if greedy:
+        check_greedy(own, top, "http://x")
+        return
+    with pytest.raises(UnsupportedError, match="http://x: the server does not take the most probable token") as caught:
+        check_greedy(own, top, "http://x")
+    assert "samplers, penalties, a grammar or a bias" in str(caught.value)

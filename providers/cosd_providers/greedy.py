@@ -1,0 +1,416 @@
+"""Greedy drafts and continuations: raw tokens in, whole-character tokens and proposals out. Pure, without I/O.
+
+An adapter feeds raw tokens, as the server makes them. `Draft` and `Continuation` join them into whole characters, break
+ties and decide when there are enough, so that every adapter gives the same answers for the same model, however its
+server is asked.
+
+A **continuation** is one greedy generation on token ids. It starts at the model's own encoding of prompt and text as
+one text and continues from its own ids, never from re-encoded text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.text import Merger, continues_word, join, last_character, sendable, whole
+
+__all__ = [
+    "ROUNDING",
+    "TIES",
+    "Choice",
+    "Continuation",
+    "Draft",
+    "Position",
+    "along",
+    "answer",
+    "boundaries",
+    "check_greedy",
+    "check_own",
+    "is_plain",
+    "keeps_spaces",
+    "prob",
+    "with_alternatives",
+    "within",
+]
+
+TIES = 5
+"""Most probable tokens to ask for at each position, so that ties are seen."""
+
+ROUNDING = 1e-4
+"""Difference of two log probabilities that counts as rounding.
+
+Servers compute log probabilities as float32 `logit - logsumexp`: at magnitudes up to 30 one rounding step is 2e-6, and
+engines that take the token in one kernel and its probability in another differ by a few steps. Models in bf16 have
+logits 0.8 % apart or exactly equal, so a difference of 1e-4 never hides another choice.
+"""
+
+_LOGIT = 1e-3  # a log probability above this is a logit
+_MORE = 3  # raw tokens taken after the first one of an unfinished character
+_SPAN = 8  # tokens since the last agreement within which a word must end
+_SILENT = 64  # raw tokens in a row without any text after which a continuation is given up
+_SPECIAL = re.compile(r"\s*<.*>\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A raw token that a model could take.
+
+    Attributes:
+        id: its id; a number unique within its position where the server shows no ids.
+        token: its bytes and probability.
+        open: it leaves a character unfinished and its bytes are not shown; the token that completes it has them all.
+        sure: its bytes are known to be complete.
+    """
+
+    id: int
+    token: Token
+    open: bool = False
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One step of a generation.
+
+    Attributes:
+        pick: the token that the server took.
+        top: the most probable tokens, best first; empty where the endpoint does not list them.
+    """
+
+    pick: Choice
+    top: Sequence[Choice] = ()
+
+
+class Draft:
+    """Raw tokens of a draft, counted and joined into at most `limit` whole-character tokens.
+
+    Attributes:
+        ids: the ids of the tokens given out and of a character still unfinished; a later request continues from them.
+            Tokens beyond the limit are left out.
+        left: tokens that may still come.
+        ended: the end of sequence came.
+    """
+
+    __slots__ = ("_merger", "ended", "ids", "left")
+
+    def __init__(self, limit: int) -> None:
+        self.ids: list[int] = []
+        self.left = limit
+        self.ended = False
+        self._merger = Merger()
+
+    @property
+    def over(self) -> bool:
+        """The limit is reached or the model ended."""
+        return self.ended or self.left <= 0
+
+    def feed(self, token_id: int, token: Token) -> list[Token]:
+        """Take the server's next raw token; return the tokens completed by it, at most `left`."""
+        if self.over:
+            return []
+        self.ids.append(token_id)
+        tokens = list(self._merger.feed(token))
+        if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
+            tokens.pop()
+            self.ids.pop()
+        self.left -= len(tokens)
+        self.ended = bool(tokens) and tokens[-1].end
+        return tokens
+
+
+class Continuation:
+    """The greedy continuation for one question, position by position, until it is enough.
+
+    Attributes:
+        question: the question that it answers.
+        ids: the raw ids taken so far; the next request continues from them.
+        tokens: the whole-character tokens so far.
+        enough: the question is answered, or cannot be answered any further.
+        turned: position (ids, bytes) where the continuation last overrode the server's token. A text-only server
+            resumes from these bytes and regenerates the rest.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.ids: list[int] = []
+        self.tokens: list[Token] = []
+        self.enough = False
+        self.turned: tuple[int, bytes] = (0, b"")
+        self._merger = Merger()
+        self._begun = 0  # raw tokens since the first one of an unfinished character
+        self._data = b""
+        self._draft = b"".join(question.tokens)
+        self._starts, self._ends = _edges(question.tokens)
+        self._differs = False
+        self._since = 0  # tokens since the last agreement: both at the end of a token, with equal text
+
+    @property
+    def wanted(self) -> int:
+        """Raw tokens to ask for, so that one request is enough for most questions."""
+        if not self.question.word:
+            return _MORE if self.ids else 1
+        return max(len(self.question.tokens) + 2 - len(self.ids), 2)
+
+    def feed(self, positions: Iterable[Position]) -> None:
+        """Take the next positions of the server's generation.
+
+        Where the continuation takes another token than the server, the rest of the server's generation is discarded.
+        No position at all means that the server cannot continue.
+        """
+        fed = False
+        for position in positions:
+            fed = True
+            choice = _resolve(position, self._expected())
+            self._take(choice)
+            if choice.id != position.pick.id:
+                self.turned = (len(self.ids), self._data)
+                return
+            if self.enough:
+                return
+        if not fed:
+            self.enough = True
+
+    def proposal(self) -> Proposal | None:
+        """The answer so far; None without any token."""
+        return Proposal(self.question.start, tuple(self.tokens)) if self.tokens else None
+
+    def _expected(self) -> bytes | None:
+        """The draft's token that starts here; None inside a token, inside a character, or after a difference."""
+        return None if self._begun or self._differs else self._starts.get(len(self._data))
+
+    def _take(self, choice: Choice) -> None:
+        self.ids.append(choice.id)
+        for token in self._merger.feed(choice.token):
+            self._add(token)
+        if not self._merger.parts:
+            self._begun = 0
+        elif self._begun or choice.open or choice.token.data:
+            self._begun += 1
+        if self._begun > _MORE:
+            self._give_up()
+        elif not self._begun and len(self._merger.parts) >= _SILENT:
+            self.enough = True
+
+    def _give_up(self) -> None:
+        """Give up a character that does not finish: whole characters before it stay, and nothing can follow."""
+        token = join(self._merger.parts)
+        kept = token.data[: whole(token.data)]
+        if kept:
+            self._add(Token(kept, token.prob))
+        self.enough = True
+
+    def _add(self, token: Token) -> None:
+        """Take a whole token, and compare it with the draft's."""
+        before = self._data
+        self._data += token.data
+        self.tokens.append(token)
+        self._since += 1
+        if token.end or not self.question.word:
+            self.enough = True
+        elif self._differs:
+            self.enough = not continues_word(before, token) or self._word_ended(token)
+        else:
+            self._compare(token)
+
+    def _word_ended(self, token: Token) -> bool:
+        """Nothing after `token` can belong to its word, or the word is as long as a replacement may be."""
+        return self._since >= _SPAN or not last_character(token.data).isalnum()
+
+    def _compare(self, token: Token) -> None:
+        """Compare the last token with the draft's bytes at the same place."""
+        end = len(self._data)
+        start = end - len(token.data)
+        self._differs = not self._draft or self._data[start : len(self._draft)] != self._draft[start:end]
+        if self._differs:
+            self.enough = self._word_ended(token)
+            return
+        if end in self._ends:
+            self._since = 0
+        self.enough = end >= len(self._draft)
+
+
+def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
+    """The starts and ends of tokens, in bytes from the first one."""
+    starts: dict[int, bytes] = {}
+    ends: set[int] = set()
+    at = 0
+    for data in tokens:
+        starts[at] = data
+        at += len(data)
+        ends.add(at)
+    return starts, ends
+
+
+def _resolve(position: Position, expected: bytes | None) -> Choice:
+    """The most probable token; among equally probable ones the draft's, else the server's own pick."""
+    pick, top = position.pick, position.top
+    probs = [choice.token.prob for choice in (pick, *top) if choice.token.prob is not None]
+    if not probs or pick.token.prob is None:
+        return pick
+    best = max(probs)
+    if expected is not None:
+        for choice in (pick, *top):
+            token = choice.token
+            if token.prob == best and token.data == expected and token.end == (expected == b""):
+                return choice
+    if pick.token.prob == best:
+        return pick
+    return next(choice for choice in top if choice.token.prob == best)
+
+
+def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Position]) -> Iterator[Position]:
+    """The positions of a scored text, for as long as the continuation agrees with the text.
+
+    Args:
+        continuation: is fed each position as it is yielded.
+        own: the text's own ids from the continuation's place on.
+        positions: the model's choice at each of them, and perhaps after the last one.
+    """
+    for at, position in enumerate(positions):
+        yield position
+        if at >= len(own) or continuation.ids[-1] != own[at]:
+            return
+
+
+async def answer(
+    questions: Iterable[Question], ask: Callable[[list[Continuation]], Awaitable[Sequence[Iterable[Position]]]]
+) -> list[Proposal | None]:
+    """Ask until every question is answered, one round at a time for all that are still open.
+
+    Args:
+        questions: any number; the answers come in the same order.
+        ask: takes the open continuations and returns for each about `wanted` positions after its `ids`; none where the
+            server cannot continue.
+    """
+    continuations = [Continuation(question) for question in questions]
+    while left := [one for one in continuations if not one.enough]:
+        for one, positions in zip(left, await ask(left), strict=True):
+            one.feed(positions)
+    return [one.proposal() for one in continuations]
+
+
+def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
+    """A question at every boundary between characters of an encoded text.
+
+    Args:
+        pieces: the bytes of its tokens.
+        start: size of the prompt in bytes; boundaries before it are left out.
+    """
+    data, marks = b"", [0]
+    unfinished = 0  # where the character starts that is not whole yet
+    for piece in pieces:
+        data += piece
+        if piece and whole(data[unfinished:]) == len(data) - unfinished:
+            unfinished = len(data)
+            marks.append(unfinished)
+    return [Question(mark - start, ()) for mark in marks if mark >= start]
+
+
+def within(tokens: Iterable[Token], start: int) -> list[Token]:
+    """The part of an encoded text that lies after byte `start`, in whole characters.
+
+    A token that lies across `start` is cut there and keeps its probability; tokens before `start` do not count.
+    """
+    merger, read, at = Merger(), 0, 0
+    kept: list[Token] = []
+    for raw in tokens:
+        read += len(raw.data)
+        for token in merger.feed(raw if read > start else Token(raw.data, 1.0)):
+            at += len(token.data)
+            if at > start:
+                kept.append(Token(token.data[max(start - at, -len(token.data)) :], token.prob))
+    return kept
+
+
+def prob(logprob: float | None) -> float | None:
+    """The probability in [0, 1] of a log probability; None for None and NaN. Servers write -9999 and the like for zero.
+
+    Raises:
+        ResponseError: it is above 0 by more than rounding, as logits are.
+    """
+    if logprob is None or math.isnan(logprob):
+        return None
+    if logprob > _LOGIT:
+        words = f"the logarithm of a probability is {logprob:g}, which is above 0"
+        hint = "vLLM shows logits where it is started with another --logprobs-mode than raw_logprobs."
+        raise ResponseError(words, hint=hint)
+    return math.exp(min(logprob, 0.0))
+
+
+def check_own(value: float | None, endpoint: str) -> None:
+    """Check that a token taken by the server has a usable probability.
+
+    Servers write null, NaN or -inf where the model computes NaN. Such a draft would never be replaced.
+
+    Raises:
+        ResponseError: it is None or 0.
+    """
+    if value:
+        return
+    says = "the probability is missing" if value is None else "it is 0"
+    words = f"the server wrote a token with no usable probability: {says}"
+    hint = "Does the model compute NaN there? Then another quantization or data type may help."
+    raise ResponseError(words, endpoint=endpoint, hint=hint)
+
+
+def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) -> None:
+    """Check that a token taken by the server is the most probable one, up to `ROUNDING`.
+
+    Args:
+        own: its probability; an unknown one passes.
+        top: the probabilities of the tokens listed at its position.
+        endpoint: for the error.
+
+    Raises:
+        UnsupportedError: a listed token is more probable.
+    """
+    best = max((value for value in top if value is not None), default=0.0)
+    if own is None or best <= own * math.exp(ROUNDING):
+        return
+    words = "the server does not take the most probable token, although asked for greedy decoding"
+    hint = "Is it started with samplers, penalties, a grammar or a bias that a request cannot undo?"
+    raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def with_alternatives(position: Position, count: int) -> Token:
+    """The token that the server took, with up to `count` of the others listed there, the most probable first.
+
+    An alternative must be known to be another text: tokens with unknown, empty or partial bytes, repeated texts and
+    tokens of probability 0 are left out. A listed end of sequence counts. Tokens of unknown probability and partial
+    characters get no alternatives. `Draft` drops them from tokens that it merges.
+    """
+    own = position.pick.token
+    if count <= 0 or own.prob is None or position.pick.open or whole(own.data) < len(own.data):
+        return own
+    found: dict[tuple[bytes, bool], Token] = {}
+    for choice in sorted(position.top, key=lambda choice: -(choice.token.prob or 0)):
+        token = choice.token
+        if _says_something(choice) and (token.data, token.end) != (own.data, own.end):
+            found.setdefault((token.data, token.end), token)
+    return replace(own, alternatives=tuple(found.values())[:count])
+
+
+def keeps_spaces(strings: Iterable[str]) -> bool:
+    """Some of these strings, of tokens decoded one by one, begin with the space before a word.
+
+    Strings of a SentencePiece vocabulary have lost it. Where none begins with a space, none can be trusted. Strings
+    with U+FFFD, parts of characters, say nothing about the others.
+    """
+    return any(string.startswith(" ") and not string.isspace() and "\ufffd" not in string for string in strings)
+
+
+def is_plain(string: str) -> bool:
+    """A token's string is its text: it holds whole characters and does not look like a special token."""
+    return bool(string) and "\ufffd" not in string and _SPECIAL.fullmatch(string) is None
+
+
+def _says_something(choice: Choice) -> bool:
+    token = choice.token
+    if not token.prob or choice.open or not choice.sure:
+        return False
+    return token.end or (bool(token.data) and sendable(token.data).encode() == token.data)
