@@ -249,7 +249,7 @@ async def test_limits_count_each_models_own_prompt() -> None:
     [
         ([], "the conversation is empty"),
         ([{"role": "tool", "content": "a"}], r"messages\[0\] has the role 'tool'"),
-        ([Message("system", "a")], "the conversation has no message of a user"),
+        ([Message("system", "a")], "the conversation has no user message"),
         (["Hello"], r"messages\[0\] must be a Message or .*, not str"),
         (Message("user", "a"), "a string or a list of messages, not Message; one message is a list, too"),
         (b"Hello", "prompt must be a string or a list of messages, not bytes"),

@@ -16,12 +16,12 @@ __all__ = ["ChatProvider", "Message", "OnSpecialTokens", "RenderedPrompt", "Role
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
-"""What happens where a message holds a special token of the model as text, and the endpoint takes no token ids."""
+"""The reaction to a special token of the model in a message's text, where the endpoint takes no token ids."""
 
 _SAME = {"developer": "system"}
-"""Newer names of a role."""
+"""Newer names of roles."""
 
-_LONGEST = 20  # characters of what an error repeats
+_LONGEST = 20  # characters of a name that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Message:
     """One message of a conversation.
 
     Attributes:
-        role: who says it: `"system"`, `"user"` or `"assistant"`.
-        content: what is said.
+        role: the author: `"system"`, `"user"` or `"assistant"`.
+        content: the text.
     """
 
     role: Role
@@ -68,12 +68,12 @@ class ChatProvider(Protocol):
 
 
 def checked_messages(given: object) -> tuple[Message, ...]:
-    """A conversation: messages, or dictionaries as in OpenAI's API (`{"role": "user", "content": "..."}`).
+    """A conversation from messages, or from dictionaries as in OpenAI's API (`{"role": "user", "content": "..."}`).
 
-    Content may be a list of text parts. A role `"developer"` is `"system"`.
+    Content may be a list of text parts. The role `"developer"` becomes `"system"`.
 
     Raises:
-        ValueError: it is none, or there is nothing to answer; the words say which message it is about.
+        ValueError: a message is invalid, or there is nothing to answer.
     """
     if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
         raise ValueError(f"a conversation is a list of messages, not {type(given).__name__}")
@@ -82,7 +82,7 @@ def checked_messages(given: object) -> tuple[Message, ...]:
     if not messages:
         raise ValueError("the conversation is empty: there is nothing to answer")
     if all(message.role != "user" for message in messages):
-        raise ValueError("the conversation has no message of a user: there is nothing to answer")
+        raise ValueError("the conversation has no user message: there is nothing to answer")
     return messages
 
 
@@ -128,7 +128,7 @@ def _text(content: object, at: int) -> str:
 
 
 def _shown(word: object) -> str:
-    """What stands where a name is expected; what looks like none may be what somebody says, and is not repeated."""
+    """A value in place of a name. If it does not look like a name it may be private text, and is not repeated."""
     if word is None or (isinstance(word, str) and word.isidentifier() and len(word) <= _LONGEST):
         return repr(word)
     return "'...'" if isinstance(word, str) else f"of type {type(word).__name__}"

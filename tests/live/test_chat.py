@@ -14,7 +14,7 @@ from asked import draft
 from cosd_api import Fusion, FusionResult, Message
 from cosd_api.demo.servers import Pair
 from cosd_providers import LlamaCpp, Usage, connect
-from cosd_providers.chat.rendering import lead_of
+from cosd_providers.chat.rendering import leading_space
 from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live
@@ -127,7 +127,7 @@ async def test_a_conversation_goes_on_where_the_server_left_it(
     async with Fusion(draft=provider, assistant=connect(url)) as fusion:
         first = await fusion.generate(HELLO, max_tokens=64)
         prompt = (await provider.render_prompt(HELLO)).prompt
-        lead = await lead_of(provider.render)
+        lead = await leading_space(provider.render)
         asked = [*HELLO, Message("assistant", first.text), Message("user", MIXED.format("Japan"))]
         before = len(seen)
         second = await fusion.generate(asked, max_tokens=64)
@@ -172,7 +172,7 @@ async def test_white_space_before_an_answer_is_no_part_of_it(pair: Pair) -> None
     leads, answers = {}, {}
     for name, url in pair.items():
         async with LlamaCpp(url) as provider:
-            leads[name] = await lead_of(provider.render)
+            leads[name] = await leading_space(provider.render)
             found = await provider.render_prompt([Message("user", "Hello!")])
             *tokens, _ = await draft(found.provider, found.prompt, limit=40)
             answers[name] = b"".join(token.data for token in tokens).decode()

@@ -165,7 +165,7 @@ async def test_a_template_that_takes_a_conversation_in_no_form(make: Make) -> No
 
     engine = make({}, refuses)
     with pytest.raises(
-        UnsupportedError, match=r"does not take this conversation: .*roles must alternate.*chat_template"
+        UnsupportedError, match=r"does not accept this conversation: .*roles must alternate.*chat_template"
     ):
         await engine.provider.render_prompt(HELLO)
 

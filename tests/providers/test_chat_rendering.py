@@ -261,7 +261,7 @@ async def test_a_tokenizer_that_adds_spaces_cannot_be_given_pieces() -> None:
     [warning] = (await turn(server, talk("<think>"))).warnings
     assert warning == f"{URL}: {words} (this server takes no token ids)"
     with pytest.raises(
-        UnsupportedError, match=rf"{words}; this server takes no token ids\. Take it out of the message"
+        UnsupportedError, match=rf"{words}; this server takes no token ids\. Remove it from the message"
     ):
         await turn(server, talk("<think>"), on_special_tokens="refuse")
     assert (await turn(server, talk("<div>"), on_special_tokens="refuse")).warnings == ()
@@ -336,7 +336,9 @@ async def test_servers_that_do_not_render() -> None:
 
 async def test_a_servers_refusal_says_nothing_of_a_message() -> None:
     server = Server("{{ raise_exception('cannot take: ' + messages[0].content) }}")
-    with pytest.raises(UnsupportedError, match=r"take this conversation: 400: template: cannot take: \.\.\.") as caught:
+    with pytest.raises(
+        UnsupportedError, match=r"accept this conversation: 400: template: cannot take: \.\.\."
+    ) as caught:
         await turn(server, talk("my number is 5550123"))
     causes = [caught.value, caught.value.__cause__, caught.value.__context__]
     assert not any("5550123" in str(one) for one in causes)

@@ -14,7 +14,7 @@ import pytest
 
 from cosd_providers import LlamaCpp, UnsupportedError, connect
 from cosd_providers.chat import templates
-from cosd_providers.chat.rendering import lead_of, rendered
+from cosd_providers.chat.rendering import leading_space, rendered
 from cosd_providers.chat.templates import Template, TemplateRefusal, load_template
 from cosd_providers.messages import Message
 
@@ -128,7 +128,7 @@ def renderer(template: Callable[..., str]) -> Any:
 
 
 async def text(template: Callable[..., str], said: Sequence[tuple[str, str]], *, fold: bool = False) -> str:
-    return (await rendered(renderer(template), talk(said), fold=fold, endpoint="http://gpu")).text
+    return (await rendered(renderer(template), talk(said), fold=fold, endpoint="http://gpu"))[0]
 
 
 IM = "<|im_start|>{}\n{}<|im_end|>\n".format
@@ -179,19 +179,21 @@ async def test_published_templates(source: str, said: list[tuple[str, str]], exp
     [(CHATML, ""), (LLAMA2, " "), (LLAMA3, ""), (MISTRAL, " "), (GEMMA, ""), (PHI, ""), (ZEPHYR, ""), (THINKS, "")],
 )
 async def test_white_space_before_an_answer(source: str, lead: str) -> None:
-    assert await lead_of(renderer(jinja(source))) == lead
+    assert await leading_space(renderer(jinja(source))) == lead
 
 
 async def test_white_space_that_only_an_answer_shows() -> None:
     tight = "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}"
-    assert await lead_of(renderer(jinja(tight + "<assistant>"))) == "\n"
-    assert await lead_of(renderer(jinja(tight + "<assistant>\n\n"))) == ""  # jinja2 leaves out the last one
-    assert await lead_of(renderer(jinja(tight + "<assistant>\n\n\n"))) == ""  # the prompt has more than the answer
-    assert await lead_of(renderer(jinja(tight + "<answer>"))) == ""
+    assert await leading_space(renderer(jinja(tight + "<assistant>"))) == "\n"
+    assert await leading_space(renderer(jinja(tight + "<assistant>\n\n"))) == ""  # jinja2 leaves out the last one
+    assert (
+        await leading_space(renderer(jinja(tight + "<assistant>\n\n\n"))) == ""
+    )  # the prompt has more than the answer
+    assert await leading_space(renderer(jinja(tight + "<answer>"))) == ""
     alone = "{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}"
-    assert await lead_of(renderer(jinja(alone))) == ""
+    assert await leading_space(renderer(jinja(alone))) == ""
     dated = "{{ strftime_now('%d %b %Y') }}" + tight + "<assistant>"
-    assert await lead_of(renderer(jinja(dated))) == "\n"
+    assert await leading_space(renderer(jinja(dated))) == "\n"
 
 
 async def test_what_a_template_writes_in_another_way_is_taken() -> None:
@@ -202,7 +204,7 @@ async def test_what_a_template_writes_in_another_way_is_taken() -> None:
         expected = jinja(source)([{"role": role, "content": content} for role, content in said])
         render = renderer(jinja(source))
         found = await rendered(render, talk(said), fold=False, endpoint="http://gpu")
-        assert (found.text, found.is_refused) == (expected, False)
+        assert found == (expected, False)
         assert len(render.asked) == 2  # once more, to see what becomes of it
 
 
@@ -224,11 +226,11 @@ async def test_what_no_form_helps() -> None:
         ("{{ '%(a)s' | format(b=1) }}", "'a'"),
         ("{{ range(10 ** 9) | list }}", "Range too big"),
         ("{{ messages[0].content + pad_token }}", "'pad_token' is undefined; a tokenizer_config.json beside"),
-        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "it does not come to an end"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "it does not end"),
     ):
         with pytest.raises(UnsupportedError) as caught:
             await text(jinja(source), [(U, secret)])
-        assert caught.value.args[0].startswith(f"the chat template does not take this conversation: {words}")
+        assert caught.value.args[0].startswith(f"the chat template does not accept this conversation: {words}")
         assert "5550123" not in str(caught.value)
         assert "chat_template=..." in str(caught.value)
 
@@ -312,8 +314,8 @@ def test_files(tmp_path: Path) -> None:
         ("tokenizer_config.json", "{", "chat_template: tokenizer_config.json is not the JSON of a tokenizer"),
         ("a.jinja", None, "chat_template: 'a.jinja' cannot be read (FileNotFoundError)"),
         ("a.jinja", b"\xff{{", "chat_template: 'a.jinja' cannot be read (UnicodeDecodeError)"),
-        ("a.jinja", "{% if %}", "chat_template is no template that can be read: Expected an expression"),
-        ("a.jinja", "x" * 1_000_001, "chat_template: 'a.jinja' has 1000001 characters, and is no template"),
+        ("a.jinja", "{% if %}", "chat_template is not a valid template: Expected an expression"),
+        ("a.jinja", "x" * 1_000_001, "chat_template: 'a.jinja' has 1000001 characters: too long for a template"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, name: str, content: str | bytes | None, words: str) -> None:
@@ -330,8 +332,8 @@ def test_files_that_are_none(tmp_path: Path, name: str, content: str | bytes | N
     [
         (7, "chat_template must be a file, a folder, a template's text or a function, not int"),
         ([{"role": "user"}], "chat_template must be a file, a folder, a template's text or a function, not list"),
-        ("{{ nothing", "chat_template is no template that can be read: unexpected end of template"),
-        ("{{ 1 | unknown }}", "chat_template is no template that can be read: No filter named 'unknown'"),
+        ("{{ nothing", "chat_template is not a valid template: unexpected end of template"),
+        ("{{ 1 | unknown }}", "chat_template is not a valid template: No filter named 'unknown'"),
         ("a\0b", "cannot be read (ValueError)"),
         ("chatml", "'chatml' cannot be read (FileNotFoundError) [hint: Give a .jinja file"),
     ],
@@ -386,7 +388,7 @@ async def test_a_function_refuses_in_its_own_way() -> None:
 
     render = provider(strict).render
     found = await rendered(render, talk(ORDERED[:2]), fold=False, endpoint="http://gpu")
-    assert (found.text, found.is_refused) == ("Be brief.\n\nHi", True)
+    assert found == ("Be brief.\n\nHi", True)
     with pytest.raises(TemplateRefusal, match="KeyError"):
         await render([{"role": "system", "content": "a"}])
 

@@ -100,7 +100,9 @@ async def test_a_template_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting(monkeypatch)
     server, provider = vllm({})
     server.broken = True
-    with pytest.raises(UnsupportedError, match=r"does not take this conversation: .*'NoneType' object is not iterable"):
+    with pytest.raises(
+        UnsupportedError, match=r"does not accept this conversation: .*'NoneType' object is not iterable"
+    ):
         await provider.render_prompt(HELLO)
 
 

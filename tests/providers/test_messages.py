@@ -41,7 +41,7 @@ def test_white_space_stays() -> None:
         (iter([USER]), "a conversation is a list of messages, not list_iterator"),
         (dict(USER), "a conversation is a list of messages, not dict"),
         ([], "the conversation is empty: there is nothing to answer"),
-        ([{**USER, "role": "system"}], "the conversation has no message of a user: there is nothing to answer"),
+        ([{**USER, "role": "system"}], "the conversation has no user message: there is nothing to answer"),
         ([USER, "Hello"], 'messages[1] must be a Message or {"role": ..., "content": ...}, not str'),
         ([USER, {"content": "a"}], "messages[1] has the role None; known are 'system', 'user', 'assistant'"),
         ([{**USER, "role": "tool"}], "messages[0] has the role 'tool'; known are 'system', 'user', 'assistant'"),

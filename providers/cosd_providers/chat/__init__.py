@@ -1,1 +1,1 @@
-"""Chat templates: where they come from, how a conversation is rendered, and what white space they put in between."""
+"""Chat templates: loading, rendering, and the white space before answers."""

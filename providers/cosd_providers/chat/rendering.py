@@ -1,89 +1,172 @@
-"""A conversation becomes the text that a model goes on from, by whatever renders its chat template.
+"""Conversations as the text that a model continues, through whatever renders its chat template.
 
-Templates differ in what they take: some refuse a system message or two messages of one role, or leave a system message
-out in silence. Then the conversation is given in a form that every template takes: what the system says stands at the
-start of the user's first message, and neighbours of one role are one message.
+Templates differ in what they accept: some refuse a system message or two messages of one role, or drop a system message
+silently. Then the conversation is folded into a form that every template accepts: system messages move to the start of
+the user's first message, and neighbours of one role become one message.
 
-A text that a user wrote may hold a special token as text (`<|im_end|>`). Rendered, it would be read as the token. So it
-is cut inside, and the pieces are encoded each by itself where ids can be sent. What a model has thought stays as it is
-in its own messages: templates look for it there.
+A user's text may hold a special token as text (`<|im_end|>`), which would be read as the token. So it is cut inside,
+and the pieces are encoded separately where the endpoint takes ids. What a model has thought stays as it is in its own
+messages: templates look for it there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol
 
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import Message
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
-__all__ = ["Render", "Rendering", "candidates", "cut", "folded", "joined", "lead_of", "pieces", "rendered"]
+__all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading_space", "rendered"]
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
-"""Renders dictionaries, up to where the answer begins. Raises `TemplateRefusal` for what it does not take."""
+"""Renders messages up to where the answer begins. Raises `TemplateRefusal` for those that it does not accept."""
 
 _CUT = "\U000f1a7c"
-"""Stands where a text is cut; a private character, which no text of a user holds for a reason."""
+"""Marks a cut; a private character, which no user's text holds for a reason."""
 
 _MARKS = ("580317", "740126")
-"""Stand for an answer and for what follows it."""
+"""Stand for an answer and for the message after it."""
 
-_SPECIAL = re.compile(r"(?=(<[^<>]{1,60}>|\[[^\[\]\s]{1,60}\]))")
-"""What may be a special token: nearly all of them are written so. They may overlap."""
+_POSSIBLE = re.compile(r"(?=(<[^<>]{1,60}>|\[[^\[\]\s]{1,60}\]))")
+"""What may be a special token: nearly all are written so. They may overlap."""
+
+_USUAL = re.compile(
+    r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
+)
+"""Usual forms of special tokens, for endpoints that do not encode text."""
+
+_HTML = re.compile(
+    r"</?(a|b|blockquote|body|br|caption|code|div|em|h[1-6]|head|html|i|img|li|ol|p|pre|span|strong|su[bp]|table|tbody|td"
+    r"|tfoot|th|thead|tr|u|ul)>"
+)
+"""Tags that some models have a token for, without any other meaning."""
 
 _THOUGHT = re.compile(r"</?[\w:]*(think|thought|reason)[\w:]*>|\[/?THINK\]", re.IGNORECASE)
-"""What stands around what a model has thought."""
+"""Tags around a model's thoughts."""
 
 _QUOTED = 12  # characters of a message that an error may not repeat
-_TOLD = 4  # characters of a whole message that it may not
+_WHOLE = 4  # characters of a whole message that it may not repeat
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """A rendered conversation.
+class ChatAdapter(Protocol):
+    """What a renderer needs of an adapter."""
 
-    Attributes:
-        text: what the model reads; where messages were cut, the cuts are in it (see `pieces`).
-        is_refused: whether the template has not taken the conversation as it was.
+    async def render(self, messages: list[dict[str, str]]) -> str:
+        """Render messages; see `Render`."""
+        ...
+
+    async def begun(self, prompt: str) -> str:
+        """A prompt without the beginning-of-sequence token that the server adds by itself."""
+        ...
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:
+        """The model, for a prompt as ids, with each piece encoded separately; None if it takes text only."""
+        ...
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """See `contract.Provider`."""
+        ...
+
+
+class ChatRenderer:
+    """Renders conversations for one endpoint, and remembers what its chat template accepts.
+
+    Args:
+        endpoint: the server's URL, for errors.
     """
 
-    text: str
-    is_refused: bool
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._refused: set[tuple[bool, bool, bool]] = set()  # shapes of conversations
+        self._lead: str | None = None
+
+    async def render_prompt(
+        self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
+    ) -> RenderedPrompt:
+        """Render `messages` for the model behind `adapter`; see `messages.ChatProvider`."""
+        assert isinstance(adapter, Provider)
+        if self._lead is None:
+            self._lead = await leading_space(adapter.render)
+        special = await self._special(adapter, messages)
+        asked = [_cut(one, special) for one in messages]
+        started = list[str]()  # an answer that is to be continued
+        while asked[-1].role == "assistant":
+            started.insert(0, asked.pop().content)
+        answer = joined(started)
+        shape = _shape(asked)
+        text, refused = await rendered(adapter.render, asked, fold=shape in self._refused, endpoint=self._endpoint)
+        if refused:
+            self._refused.add(shape)
+        if answer:
+            text += self._lead + answer
+        first, *more = text.split(_CUT) if special else [text]
+        pieces = [await adapter.begun(first), *more]
+        literal = await adapter.literal(pieces) if special else adapter
+        warnings = (self._warn(special, on_special_tokens),) if literal is None else ()
+        provider = adapter if literal is None else literal
+        prompt = "".join(pieces)
+        if self._lead and not answer:
+            provider = WithoutLeadingSpace(provider, self._lead.encode(), prompt)
+        return RenderedPrompt(provider, prompt, warnings)
+
+    async def _special(self, adapter: ChatAdapter, messages: Sequence[Message]) -> list[str]:
+        """The model's special tokens that messages hold as text."""
+        found = {
+            one for message in messages for one in _POSSIBLE.findall(message.content) if not _is_thought(one, message)
+        }
+        possible = sorted(one for one in found if not _HTML.fullmatch(one))
+        if not possible:
+            return []
+        try:
+            pieces = await adapter.tokenize("\n".join(possible))
+        except UnsupportedError:
+            return [one for one in possible if _USUAL.fullmatch(one)]
+        # By their bytes, not by their positions: some special tokens swallow the white space beside them.
+        whole = {piece.data for piece in pieces}
+        return [one for one in possible if one.encode() in whole]
+
+    def _warn(self, special: Sequence[str], on_special_tokens: OnSpecialTokens) -> str:
+        words = f"a message holds {', '.join(special)} as text, which the model reads as its special token"
+        if on_special_tokens == "refuse":
+            hint = "Remove it from the message, or give on_special_tokens='warn'."
+            raise UnsupportedError(f"{words}; this server takes no token ids", endpoint=self._endpoint, hint=hint)
+        return f"{self._endpoint}: {words} (this server takes no token ids)"
 
 
-async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str) -> Rendering:
-    """The conversation as the model reads it, up to where its answer begins.
+async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str) -> tuple[str, bool]:
+    """The conversation up to where the answer begins, and whether the template refused it unfolded.
 
     Args:
         render: renders messages.
-        messages: the conversation; its last message is not the assistant's.
-        fold: whether it is known that the template takes a folded one only.
-        endpoint: of the server, for errors.
+        messages: the conversation; the last message is not the assistant's.
+        fold: whether the template is known to accept it folded only.
+        endpoint: the server's URL, for errors.
 
     Raises:
-        UnsupportedError: the template takes it in no form.
+        UnsupportedError: the template accepts it in no form.
     """
     refusal = "it leaves out what a message says"
     first = folded(messages) if fold else tuple(messages)
     for form in dict.fromkeys((first, folded(messages))):
         try:
             text = await render(_dictionaries(form))
-            if _holds(text, form) or await _takes(render, form):
-                return Rendering(text, form is not first)
+            if _holds(text, form) or await _marks_appear(render, form):
+                return text, form is not first
         except TemplateRefusal as error:
             refusal = _discreet(str(error)[:200], messages)
-    words = f"the chat template does not take this conversation: {refusal}"
-    raise UnsupportedError(words, endpoint=endpoint, hint="Another one can be given: connect(url, chat_template=...).")
-
-
-def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": one.role, "content": one.content} for one in messages]
+    words = f"the chat template does not accept this conversation: {refusal}"
+    raise UnsupportedError(words, endpoint=endpoint, hint="Give another one: connect(url, chat_template=...).")
 
 
 def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation in a form that every template takes: user and assistant in turn, the user first."""
+    """The conversation in a form that every template accepts: user and assistant in turn, the user first."""
     said = [one.content for one in messages if one.role == "system"]
     result: list[Message] = []
     for one in messages:
@@ -101,12 +184,41 @@ def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def joined(contents: Iterable[str]) -> str:
-    """What several messages say, as one."""
+    """Several messages' contents as one."""
     return "\n\n".join(content for content in contents if content)
 
 
+async def leading_space(render: Render) -> str:
+    """The white space that the template writes before an answer.
+
+    A given answer shows it: `"[INST] Q[/INST]"` becomes `"[INST] Q[/INST] A</s>"`. The model's own answer begins with
+    it, too, so models do not share it.
+    """
+    asked = [{"role": "user", "content": _MARKS[0]}]
+    given = [*asked, {"role": "assistant", "content": _MARKS[1]}, *asked]
+    try:
+        before, after = await render(asked), await render(given)
+    except TemplateRefusal:
+        return ""
+    start = after.partition(_MARKS[1])[0]
+    space = start.removeprefix(before)
+    return space if before + space == start and not space.strip() else ""
+
+
+def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": one.role, "content": one.content} for one in messages]
+
+
+def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
+    """What templates refuse: a system message, one that is not first, roles that do not take turns."""
+    roles = [one.role for one in messages]
+    turns = [role for role in roles if role != "system"]
+    irregular = turns[0] != "user" or any(one == other for one, other in pairwise(turns))
+    return "system" in roles, "system" in roles[1:], irregular
+
+
 def _holds(text: str, messages: Sequence[Message]) -> bool:
-    """Whether all that system and users say is there. What an assistant has thought some templates leave out."""
+    """Whether all contents of system and user appear. Some templates drop an assistant's thoughts."""
     at = 0
     for one in messages:
         if one.role != "assistant":
@@ -117,60 +229,30 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
     return True
 
 
-async def _takes(render: Render, messages: Sequence[Message]) -> bool:
-    """Whether all of it is taken, though some of it is written in another way: a mark behind each message is there."""
+async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
+    """Whether no message is dropped, though some are rewritten: a mark behind each content appears."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
 def _discreet(words: str, messages: Sequence[Message]) -> str:
-    """A template's own words, as far as they do not repeat what a message says."""
-    said = [text for one in messages if len(text := one.content.strip()) >= _TOLD]
+    """A template's own words, up to where they repeat a message."""
+    said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
     chunks = {text[at : at + _QUOTED] for text in said for at in range(max(1, len(text) - _QUOTED + 1))}
     for at in range(len(words)):
-        if any(words[at : at + size] in chunks for size in range(_TOLD, _QUOTED + 1)):
+        if any(words[at : at + size] in chunks for size in range(_WHOLE, _QUOTED + 1)):
             return f"{words[:at]}..."
     return words
 
 
-async def lead_of(render: Render) -> str:
-    """The white space that the template writes between where an answer begins and its first character.
-
-    It shows where an answer is given: `"[INST] Q[/INST]"` goes on as `"[INST] Q[/INST] A</s>"`. The answer of the model
-    itself begins with it, too, so that it is no part of what models share.
-    """
-    asked = [{"role": "user", "content": _MARKS[0]}]
-    given = [*asked, {"role": "assistant", "content": _MARKS[1]}, *asked]
-    try:
-        before, after = await render(asked), await render(given)
-    except TemplateRefusal:
-        return ""
-    lead = after.partition(_MARKS[1])[0].removeprefix(before)
-    return lead if before + lead == after.partition(_MARKS[1])[0] and not lead.strip() else ""
-
-
-def candidates(messages: Iterable[Message]) -> set[str]:
-    """What in the messages may be a special token."""
-    return {found for one in messages for found in _SPECIAL.findall(one.content) if not _is_own(found, one)}
-
-
-def _is_own(special: str, message: Message) -> bool:
+def _is_thought(special: str, message: Message) -> bool:
     return message.role == "assistant" and _THOUGHT.fullmatch(special) is not None
 
 
-def cut(messages: Sequence[Message], special: Iterable[str]) -> tuple[Message, ...]:
-    """The messages with a cut inside each of the `special` tokens that they hold as text."""
-    marks: Mapping[str, str] = {one: one[0] + _CUT + one[1:] for one in special}
-    result: list[Message] = []
-    for message in messages:
-        content = message.content
-        for plain, parted in marks.items():
-            content = content if _is_own(plain, message) else content.replace(plain, parted)
-        result.append(replace(message, content=content))
-    return tuple(result)
-
-
-def pieces(text: str) -> list[str]:
-    """The parts of a text that was cut: between two of them nothing may be read as a special token."""
-    return text.split(_CUT)
+def _cut(message: Message, special: Iterable[str]) -> Message:
+    """The message with a cut inside each of the `special` tokens that it holds as text."""
+    content = message.content
+    for one in special:
+        content = content if _is_thought(one, message) else content.replace(one, one[0] + _CUT + one[1:])
+    return replace(message, content=content)

@@ -19,25 +19,25 @@ from cosd_providers.errors import UnsupportedError
 __all__ = ["Template", "TemplateRefusal", "load_template"]
 
 Template = Callable[[Sequence[Mapping[str, str]]], str]
-"""A conversation as the model reads it, up to where its answer begins."""
+"""Renders a conversation up to where the answer begins."""
 
 _CONFIG = "tokenizer_config.json"
-_LARGEST = 1_000_000  # characters of a file that is a template
+_LARGEST = 1_000_000  # characters of a template's file
 
 
-class TemplateRefusal(Exception):  # noqa: N818 - it is no failure: the next form of the conversation is tried
-    """A template does not take this conversation; the words are its own."""
+class TemplateRefusal(Exception):  # noqa: N818 - not a failure: another form of the conversation is tried
+    """A template refuses a conversation, in its own words."""
 
 
 def load_template(given: object) -> Template:
-    """A template from what a user gives.
+    """Load a user's template.
 
     Args:
-        given: a `.jinja` file, a `tokenizer_config.json`, a folder that holds one of them, the text of a template, or a
-            function of messages (dictionaries with `role` and `content`) that returns the text to go on from.
+        given: a `.jinja` file, a `tokenizer_config.json`, a folder with one of them, the text of a template, or a
+            function of messages (dictionaries with `role` and `content`) that returns the text to continue.
 
     Raises:
-        UnsupportedError: it is none, or jinja2 is not installed.
+        UnsupportedError: it is not a template, or jinja2 is not installed.
     """
     if callable(given):
         return cast("Template", given)
@@ -77,7 +77,7 @@ def _from_config(config: Path, alone: Path | None) -> Template:
 
 
 def _tokens(config: Path) -> dict[str, str]:
-    """The special tokens that a template may name."""
+    """The special tokens that a template may use."""
     if not config.is_file():
         return {}
     found: dict[str, str] = {}
@@ -105,16 +105,16 @@ def _read(path: Path) -> str:
         words = f"chat_template: {path.name!r} cannot be read ({type(error).__name__})"
         raise UnsupportedError(words, hint="Give a .jinja file, a tokenizer_config.json, or its folder.") from None
     if len(text) > _LARGEST:
-        raise UnsupportedError(f"chat_template: {path.name!r} has {len(text)} characters, and is no template")
+        raise UnsupportedError(f"chat_template: {path.name!r} has {len(text)} characters: too long for a template")
     return text
 
 
 class _Jinja:
-    """A template by its text, with the special tokens that it may name."""
+    """A template from its text and the special tokens that it may use."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         self._source = source
-        self._tokens = {"bos_token": "", **tokens}  # what writes none has it put before the prompt by the server
+        self._tokens = {"bos_token": "", **tokens}  # without it the server adds the token by itself
         self._template = _compiled(source)
 
     def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -124,12 +124,12 @@ class _Jinja:
             given = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
             return str(self._template.render(given, **self._tokens))
         except jinja2.UndefinedError as error:
-            more = "; a tokenizer_config.json beside the template tells it" if "_token" in str(error) else ""
+            more = "; a tokenizer_config.json beside the template would define it" if "_token" in str(error) else ""
             raise TemplateRefusal(f"{error}{more}") from None
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise TemplateRefusal(str(error)) from None
         except RecursionError:
-            raise TemplateRefusal("it does not come to an end") from None
+            raise TemplateRefusal("it does not end") from None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _Jinja, (self._source, self._tokens)
@@ -145,7 +145,7 @@ def _compiled(source: str) -> Any:
         raise UnsupportedError(words, hint='pip install "cosd-api[chat]"') from None
 
     class Generation(Extension):
-        """`{% generation %}`: marks what a model has written, for training; says nothing here."""
+        """`{% generation %}`: marks a model's own text for training; without effect here."""
 
         tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
 
@@ -160,7 +160,7 @@ def _compiled(source: str) -> Any:
     try:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
-        raise UnsupportedError(f"chat_template is no template that can be read: {error}") from None
+        raise UnsupportedError(f"chat_template is not a valid template: {error}") from None
 
 
 def _refuse(words: str) -> str:
@@ -168,7 +168,7 @@ def _refuse(words: str) -> str:
 
 
 def _now(form: str) -> str:
-    """The time, as it was when it was first asked for: a conversation is rendered the same way each time."""
+    """The time of the first call: a conversation is rendered the same way each time."""
     return datetime.now(UTC).astimezone().strftime(form)
 
 
@@ -179,5 +179,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As Hugging Face writes it: characters as they are, and no HTML."""
+    """JSON as Hugging Face writes it: characters unescaped, and no HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
-from cosd_providers.chat.turns import ChatRenderer
 from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.transport import Transport

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from cosd_providers.chat.rendering import folded, joined
-from cosd_providers.chat.turns import ChatRenderer, Renders
+from cosd_providers.chat.rendering import ChatAdapter, ChatRenderer, folded, joined
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Answer, Conversation
@@ -60,7 +59,7 @@ class ChatRouteRenderer(ChatRenderer):
         self._writes = False  # whether the server writes the lead
 
     async def begin(
-        self, adapter: Renders, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
+        self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
     ) -> tuple[Conversation, str, str, tuple[str, ...]]:
         """What is sent: what stands around the prompt, the prompt; the lead of the model's own answer; and warnings."""
         special = await self._special(adapter, messages)
