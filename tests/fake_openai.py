@@ -59,6 +59,7 @@ class FakeOpenAI:
         changes: what to change in every choice that has text or entries, for faults.
         template: what stands around every prompt of `/v1/completions`, before and after it.
         trims: whether white space at the end of a message is lost.
+        strips: whether answers lack the white space at their start, as with mlx_lm.server.
         chat: renders messages; without it they are joined.
         lead: what that writes before an answer that is continued.
         requests: path and body of each request.
@@ -84,6 +85,7 @@ class FakeOpenAI:
     changes: dict[str, Any] = field(default_factory=dict)
     template: tuple[str, str] = ("", "")
     trims: bool = False
+    strips: bool = False
     chat: Template | None = None
     lead: str = ""
     requests: list[tuple[str, Any]] = field(default_factory=list)
@@ -153,6 +155,8 @@ class FakeOpenAI:
                 run = self._echoed(ids, self._count(body)) + run
             before = [len("".join(shown.text for shown in run[:at])) for at in range(len(run))]
             run = [replace(shown, offset=7 + size) for shown, size in zip(run, before, strict=True)]
+            if self.strips and run:
+                run[0] = replace(run[0], text=run[0].text.lstrip())
             parts = [run[at : at + self.per_event] for at in range(0, len(run), self.per_event)]
             pieces = [self._choice(part, index, chat, None, stream=True) for part in parts]
             if chat and body.get("stream"):

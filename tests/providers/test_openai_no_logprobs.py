@@ -80,6 +80,23 @@ async def test_an_assistant_that_tells_no_probabilities(probs: Any, lists: Any) 
     assert not any({"logprobs", "top_logprobs"} & {*body} for body in server.bodies)
 
 
+@pytest.mark.parametrize("lists", ["yes", "500"])
+@pytest.mark.parametrize("strips", [True, False])
+async def test_a_space_that_the_server_takes_off_its_answers_is_put_back(strips: bool, lists: Any) -> None:
+    """As mlx_lm.server does: "Peru is" + "Lima" is neither another word than " Lima" nor "Peru isLima"."""
+    server, provider = over(probs="ignored", strips=strips, lists=lists)
+    text = b" The capital is Rome. It is"
+    asked = [Question(0, (b" The",), word=True), Question(15, (b" Rome",), word=True), Question(15, (b" Lima",), True)]
+    found = await provider.propose("Q", text, asked, usage=Usage())
+    assert [one and one.tokens[0].data for one in found] == [b" The", b" Lima", b" Lima"]
+    [found] = await provider.propose("Q", b" The capital is Lima", [Question(20, (b" in",), word=True)], usage=Usage())
+    assert found is not None
+    assert found.tokens[0].data == b"."
+    before = len(server.requests)
+    await provider.propose("Q", text, [Question(15, (b" Rome",), word=True)], usage=Usage())
+    assert len(server.requests) == before + 1  # found out once
+
+
 async def test_it_is_asked_again_until_a_word_is_whole() -> None:
     server = FakeOpenAI(TextModel({"Q": [*"abcdefghijklmnopqrstuvwxyz", ".", "x"]}), probs="ignored")
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
@@ -176,8 +193,9 @@ def drafting() -> ScriptedProvider:
     return ScriptedProvider(TextModel({"Q": [" The", " capital", " is", (" Quito", 0.4), ".", " It", " is", " big"]}))
 
 
-async def test_a_fusion_by_agreement() -> None:
-    _, assistant = over(probs="ignored")
+@pytest.mark.parametrize("strips", [True, False])
+async def test_a_fusion_by_agreement(strips: bool) -> None:
+    _, assistant = over(probs="ignored", strips=strips)
     verifier = AgreementVerifier(alpha=0.5)
     async with Fusion(draft=drafting(), assistant=assistant, verifier=verifier, unit="word") as fusion:
         result = await fusion.generate("Q")

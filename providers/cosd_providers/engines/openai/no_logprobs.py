@@ -1,15 +1,18 @@
-"""Questions to a server that tells no probabilities: what it would write is cut into words, and that is all there is.
+"""Assistants without log probabilities: their text is cut into words, and a word either agrees or does not.
 
-So it can be asked only whether it agrees (`unit="word"`): a word is what a replacement is made of, and a server that
-shows nothing but text shows nothing smaller for certain.
+So they work with `unit="word"` only: text alone does not show the tokens.
+
+Some servers (mlx_lm.server) take the space off the front of an answer. Whether this one does is found out at the first
+answer that would run into the text before it; the space is then put back.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
-from cosd_providers.contract import Token
+from cosd_providers.contract import Question, Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.greedy import Choice, Continuation, Position
@@ -21,11 +24,11 @@ __all__ = ["Agreement", "words"]
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 """White space and a word, or one sign; white space alone at the very end."""
 
-_FIRST, _MOST = 8, 256  # tokens that are asked for at first, and at most
+_FIRST, _MOST = 8, 256  # tokens of the first request, and at most
 
 
 class Agreement:
-    """Goes on with the chains of one call of `propose`, a word for a token.
+    """Continues the questions of one call of `propose`, with words as tokens.
 
     Args:
         client: requests to the server.
@@ -42,18 +45,49 @@ class Agreement:
         self._limit = _FIRST
 
     async def ask(self, chains: list[Continuation]) -> list[Iterable[Position]]:
-        """The words after those that each chain has; none where the server writes none that is whole."""
+        """The next words of each chain; none where the server writes no whole word."""
         self._limit = max(self._limit, *(len(chain.ids) + 2 * chain.wanted for chain in chains))
         found: dict[int, list[Position]] = {}
         while left := [at for at in range(len(chains)) if at not in found]:
             prefixes = [Prefix(self._prompt, sendable(self._text[: chains[at].question.start])) for at in left]
             answers = await self._client.many(prefixes, self._limit, self._usage)
-            for at, answer in zip(left, answers, strict=True):
-                positions = words(answer)[len(chains[at].ids) :]
+            for at, prefix, answer in zip(left, prefixes, answers, strict=True):
+                positions = await self._spaced(words(answer), prefix, chains[at].question)
+                positions = positions[len(chains[at].ids) :]
                 if positions or answer.finish_reason != "length" or self._limit >= _MOST:
                     found[at] = positions
             self._limit = min(2 * self._limit, _MOST)
         return [found[at] for at in range(len(chains))]
+
+    async def _spaced(self, positions: list[Position], prefix: Prefix, question: Question) -> list[Position]:
+        """The words, the first one with the white space that the server took off it."""
+        word = _text(positions[0]) if positions else ""
+        before = prefix.whole if self._client.api == "completions" else prefix.text
+        if not word or word[0].isspace() or not before or before[-1].isspace():
+            return positions
+        drafted = sendable(b"".join(question.tokens))
+        space = drafted[: len(drafted) - len(drafted.lstrip())]
+        first = _WORD.match(drafted)
+        same = first is not None and first.group().strip() == word
+        if not same and word[0].isalnum() and before[-1].isalnum():
+            space = space or " "
+        if not space or not (same or word[0].isalnum()):
+            return positions
+        facts = self._client.facts
+        later = next((at for at, one in enumerate(positions) if at and _text(one)[:1].isspace()), None)
+        if facts.trims is None and later is not None:
+            known = space + "".join(map(_text, positions[:later]))
+            [answer] = await self._client.singles(
+                [Prefix(prefix.prompt, prefix.text + known)], self._limit, self._usage
+            )
+            following, expected = "".join(map(_text, words(answer)[:1])), _text(positions[later])
+            if following.strip() == expected.strip():
+                facts.trims = following != expected
+        if facts.trims or (facts.trims is None and same):
+            pick = positions[0].pick
+            token = replace(pick.token, data=(space + word).encode())
+            return [Position(replace(pick, token=token)), *positions[1:]]
+        return positions
 
 
 def words(answer: Completion) -> list[Position]:
@@ -62,7 +96,7 @@ def words(answer: Completion) -> list[Position]:
     The last word is whole only if something follows it, or if the model ended there.
     """
     ended = answer.finish_reason == "stop"
-    text = answer.written.rstrip("\ufffd")  # of a character that was cut off
+    text = answer.written.rstrip("\ufffd")  # a character that was cut off
     found = [match.group() for match in _WORD.finditer(text)]
     if not ended:
         found = found[:-1]
@@ -70,3 +104,7 @@ def words(answer: Completion) -> list[Position]:
     if ended:
         tokens.append(Token(b"", None, end=True))
     return [Position(Choice(number, token)) for number, token in enumerate(tokens)]
+
+
+def _text(position: Position) -> str:
+    return position.pick.token.data.decode()
