@@ -15,10 +15,10 @@ from urllib.parse import SplitResult, urlsplit
 from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
+from cosd_providers.engine import Adapter
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.http.adapter import Adapter
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport

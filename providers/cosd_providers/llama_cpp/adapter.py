@@ -26,13 +26,12 @@ from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.engine import Adapter, ask_only, checked_extra, no_model
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import answer, boundaries, within
-from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
-from cosd_providers.learning import ask_only, no_model
 from cosd_providers.llama_cpp.completions import Completions
 from cosd_providers.llama_cpp.drafting import Drafting
 from cosd_providers.llama_cpp.examining import LlamaCppWire

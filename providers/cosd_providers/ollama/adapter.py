@@ -28,12 +28,12 @@ from functools import partial
 from typing import Any
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import NO_TEMPLATE, Adapter
 from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.discovery import unbegun
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, boundaries
-from cosd_providers.http.adapter import NO_TEMPLATE, Adapter
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy

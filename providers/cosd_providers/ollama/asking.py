@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from cosd_providers.engine import checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.wire import Answer, Billed
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import TIES
-from cosd_providers.http.adapter import checked_extra
 from cosd_providers.http.transport import Transport
 from cosd_providers.ollama.wire import Event
 from cosd_providers.parsing import parse

@@ -32,9 +32,9 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import Adapter, checked_extra
 from cosd_providers.errors import InvalidRequestError, UnsupportedError
 from cosd_providers.greedy import answer, boundaries, within
-from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
+from cosd_providers.engine import NO_TEMPLATE
 from cosd_providers.engines.openai.logprobs import unspaced
 from cosd_providers.errors import (
     ContextLengthError,
@@ -20,7 +21,6 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.greedy import TIES
-from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.sglang.reading import checked

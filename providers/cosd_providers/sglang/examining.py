@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
+from cosd_providers.engine import Models
 from cosd_providers.engines.openai.examining import reply
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.greedy import TIES, Position, prob
 from cosd_providers.http.transport import Transport
-from cosd_providers.learning import Served
 from cosd_providers.parsing import parse
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.strings import Strings
@@ -45,7 +45,7 @@ class SglangWire:
 
     async def models(self) -> list[str]:
         """What `/v1/models` lists."""
-        listed = parse(Served, await self._transport.get("/v1/models"), self._transport.endpoint)
+        listed = parse(Models, await self._transport.get("/v1/models"), self._transport.endpoint)
         return [model.id for model in listed.data]
 
     async def ask(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.engine import Models, answer_cue, ask_only, choose
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
-from cosd_providers.learning import Served, answer_cue, ask_only, choose
 from cosd_providers.parsing import parse
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.reading import checked, steps
@@ -31,7 +31,7 @@ async def learn(transport: Transport, asking: Asking, model: str | None) -> Serv
         words = "the server was started with a model that writes no text (--is-embedding)"
         raise UnsupportedError(words, endpoint=transport.endpoint)
     running = await _running(transport)
-    listed = await ask_only(transport, Served, "/v1/models", **_IT)
+    listed = await ask_only(transport, Models, "/v1/models", **_IT)
     name = choose(listed.data, model, transport.endpoint)
     plain = await _encoded(transport, asking, name.id)
     if not plain:

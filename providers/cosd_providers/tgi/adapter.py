@@ -33,14 +33,13 @@ from typing import Any, Literal, Self
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import Adapter, ask_only, checked_extra
 from cosd_providers.errors import ModelChoiceError
 from cosd_providers.greedy import Continuation, Position, along, answer, boundaries, within
-from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
-from cosd_providers.learning import ask_only
 from cosd_providers.strategies import Strategy, checked_strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.tgi.drafting import Drafting

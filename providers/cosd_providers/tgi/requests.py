@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece
+from cosd_providers.engine import NO_TEMPLATE
 from cosd_providers.errors import InvalidRequestError, ProviderError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES
-from cosd_providers.http.adapter import NO_TEMPLATE
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.tgi.reading import Around, Encoded, Scored, Server, encoded

@@ -29,13 +29,13 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import Adapter, checked_extra
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
     UnsupportedError,
 )
 from cosd_providers.greedy import TIES, answer, boundaries, prob, within
-from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.engine import Models, answer_cue, ask_only, choose
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.errors import ResponseError, StatusError
 from cosd_providers.http.transport import Transport
-from cosd_providers.learning import Served, answer_cue, ask_only, choose
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import FORCE, Asking
 from cosd_providers.vllm.wire import Server, Version
@@ -28,7 +28,7 @@ async def learn(transport: Transport, asking: Asking, model: str | None, with_to
     """
     ask = partial(ask_only, transport, looks="vLLM", url="`vllm serve`")
     version = (await ask(Version, "/version")).version
-    chosen = choose((await ask(Served, "/v1/models")).data, model, transport.endpoint)
+    chosen = choose((await ask(Models, "/v1/models")).data, model, transport.endpoint)
     name = chosen.id
     beginning = await asking.encode(name, "", strings=False)
     letters = await asking.encode(name, _LETTERS, plain=True)

@@ -30,6 +30,7 @@ from typing import Any, Literal, Self
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import Adapter, checked_extra
 from cosd_providers.engines.openai.chat import ChatRouteRenderer
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
@@ -42,7 +43,6 @@ from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
-from cosd_providers.http.adapter import Adapter, checked_extra
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport

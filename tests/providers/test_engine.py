@@ -1,4 +1,4 @@
-"""What is learned of servers of several kinds in the same way."""
+"""The base of all engines: discovery, and what is found out of several kinds of servers in the same way."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from breaking import waiting
 from cosd_providers import ModelChoiceError, ResponseError, UnsupportedError
+from cosd_providers.engine import ListedModel, Models, answer_cue, ask_only, choose
 from cosd_providers.http.transport import Transport
-from cosd_providers.learning import Adaptable, Served, answer_cue, ask_only, choose
 
 URL = "http://gpu:9"
 LISTED = {"data": [{"id": "a", "max_model_len": 9, "owned_by": "somebody"}]}
 
 
-async def served(response: Callable[[], httpx.Response]) -> Served:
+async def served(response: Callable[[], httpx.Response]) -> Models:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response()))
-    return await ask_only(Transport(URL, http_client=client), Served, "/v1/models", looks="an abacus", url="`abacus`")
+    return await ask_only(Transport(URL, http_client=client), Models, "/v1/models", looks="an abacus", url="`abacus`")
 
 
 async def broken() -> AsyncIterator[bytes]:
@@ -28,7 +28,7 @@ async def broken() -> AsyncIterator[bytes]:
 
 
 async def test_its_own_answer() -> None:
-    assert await served(lambda: httpx.Response(200, json=LISTED)) == Served(data=[Adaptable(id="a", max_model_len=9)])
+    assert await served(lambda: httpx.Response(200, json=LISTED)) == Models(data=[ListedModel(id="a", max_model_len=9)])
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ async def test_a_connection_that_broke_says_nothing_about_the_server(monkeypatch
     assert caught.value.retryable
 
 
-def models(*listed: dict[str, Any]) -> list[Adaptable]:
-    return [Adaptable(**one) for one in listed]
+def models(*listed: dict[str, Any]) -> list[ListedModel]:
+    return [ListedModel(**one) for one in listed]
 
 
 LORA = {"id": "poet", "root": "/poet", "parent": "a"}
@@ -71,7 +71,7 @@ LORA = {"id": "poet", "root": "/poet", "parent": "a"}
     ],
     ids=["the only one", "no adapter", "the first name", "another name", "the adapter that is named"],
 )
-def test_the_model_to_use(listed: list[Adaptable], wanted: str | None, chosen: str) -> None:
+def test_the_model_to_use(listed: list[ListedModel], wanted: str | None, chosen: str) -> None:
     assert choose(listed, wanted, URL).id == chosen
 
 
@@ -84,7 +84,7 @@ def test_the_model_to_use(listed: list[Adaptable], wanted: str | None, chosen: s
         ([], "a", "no model 'a'; the server has none"),
     ],
 )
-def test_no_model_to_use(listed: list[Adaptable], wanted: str | None, words: str) -> None:
+def test_no_model_to_use(listed: list[ListedModel], wanted: str | None, words: str) -> None:
     with pytest.raises(ModelChoiceError, match=words) as caught:
         choose(listed, wanted, URL)
     assert caught.value.endpoint == URL

@@ -1,0 +1,508 @@
+"""Base of all engines: one model behind one server, with what they share of construction, discovery, chat and errors.
+
+An engine derives from `Engine` (or from `Adapter`, where a server shows less) and supplies
+
+- `_discover()`: what the server is, found once: the engine's own `ServerFacts`;
+- `_draft(...)`: a draft, mostly by a loop of `drafting`;
+- `propose`, `score`, `tokenize`: see `contract.Provider`; the rounds of `propose` come from `proposing`;
+- where the server renders conversations: `_render`, `begun`, `literal` and `_for_chat`;
+- `examine()`: a client for the probe.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from cosd_providers.chat.rendering import ChatRenderer
+from cosd_providers.chat.templates import Template, TemplateRefusal
+from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token
+from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.http.limits import Limits
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.lazy import Lazy
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.parsing import parse
+from cosd_providers.strategies import Strategy, checked_strategy
+from cosd_providers.usage import Usage
+
+__all__ = [
+    "NO_TEMPLATE",
+    "Adapter",
+    "Engine",
+    "EngineOptions",
+    "ListedModel",
+    "Models",
+    "ServerFacts",
+    "answer_cue",
+    "ask_only",
+    "broken_off",
+    "checked_extra",
+    "choose",
+    "miscounted",
+    "no_model",
+    "no_probs",
+    "nothing_to_continue",
+    "own_stop",
+    "silent",
+    "unknown_bytes",
+]
+
+_LASTING = ("id", "root", "parent", "max_model_len", "meta")
+"""Fields of a listed model that stay the same as long as the model does."""
+
+_NEAR_SECONDS = 0.005
+
+NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
+"""A hint where a server renders no chat template."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_MARK = "5f0c9a"  # stands for a user's message in a chat template
+
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Adapter:
+    """One model behind one server.
+
+    Args:
+        url: the server's URL.
+        owned: fields of a request that `extra_body` may not set.
+        model: the model's name; needed where the server has several.
+        api_key: sent as a bearer token.
+        headers: sent with every request.
+        extra_body: merged into every generation request.
+        timeout: as in `Transport`.
+        http_client: as in `Transport`.
+        limits: as in `Transport`.
+
+    Attributes:
+        strategies: the strategies that this engine can be asked by; empty where there is only one.
+
+    Raises:
+        ValueError: `extra_body` sets a field in `owned`.
+    """
+
+    strategies: ClassVar[tuple[Strategy, ...]] = ()
+
+    _strategy: Strategy | None = None
+    _transport: Transport
+    _model: str | None
+    _listing: str | None = "/v1/models"
+    _ready_route: str | None = None
+    _near = False
+    _recalled: Mapping[str, Any] | None = None
+    _chats: Adapter | None = None
+    _is_chat = False
+    _talk: ChatRenderer | None = None
+    _template: Template | None = None
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        owned: AbstractSet[str] = frozenset(),
+        model: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        http_client: HttpClient | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._extra = checked_extra(extra_body, owned)
+        self._model = model
+        self._transport = Transport(
+            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Everything but the view for conversations: a copy makes its own."""
+        return {**self.__dict__, "_chats": None}
+
+    @property
+    def name(self) -> str:
+        """Host and port, with the model before it where one was named."""
+        host = urlsplit(self._transport.endpoint).netloc
+        return f"{self._model}@{host}" if self._model else host
+
+    @property
+    def sent(self) -> int:
+        """Generation requests that were sent, those of discovery included."""
+        return self._transport.sent
+
+    async def keep_ready(self) -> None:
+        """Open a connection for the next request by asking a route that answers at once; see `contract.Ready`.
+
+        A stream that is closed early takes its connection with it, and a new one costs a round trip, with TLS two or
+        three. Servers that are near, and a client of the user's own, are left alone.
+        """
+        if self._ready_route is None or self._near or self._transport.http_client is not None:
+            return
+        began = time.monotonic()
+        with suppress(ProviderError):
+            await self._transport.get(self._ready_route, once=True, quick=True)
+            self._near = time.monotonic() - began < _NEAR_SECONDS
+
+    def with_strategy(self, strategy: Strategy | None) -> Self:
+        """The same model, asked by one strategy; None for the engine's own rule.
+
+        Raises:
+            ValueError: the engine has no such strategy.
+        """
+        view = copy(self)
+        view._strategy = checked_strategy(strategy, self.strategies)
+        return view
+
+    def use_template(self, template: Template) -> None:
+        """Render conversations with this template in place of the server's."""
+        self._template = template
+
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
+        view = self._chats
+        if view is None:
+            made = await self._for_chat()
+            view = self._chats = self._chats or made  # another one may have been faster
+        if view._talk is None:
+            view._talk = ChatRenderer(self._transport.endpoint)
+        return await view._talk.render_prompt(view, messages, on_special_tokens)
+
+    async def _for_chat(self) -> Self:
+        """The view that continues texts rendered by a chat template; another one where that differs."""
+        return self
+
+    async def render(self, messages: list[dict[str, str]]) -> str:
+        """The conversation as the model reads it, up to the start of its answer.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: there is no template.
+        """
+        if self._template is None:
+            return await self._render(messages)
+        try:
+            text: object = self._template(messages)
+        except (ProviderError, TemplateRefusal):
+            raise
+        except Exception as error:  # a user's function may refuse in its own way, such as a tokenizer's
+            raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            words = f"the function given as chat_template must return text, not {type(text).__name__}"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint)
+        return text
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
+        """The conversation rendered by the server's template; raises as `render`."""
+        words = "the server does not render its chat template"
+        raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=NO_TEMPLATE)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning-of-sequence token that the server adds by itself."""
+        return prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook
+        """The model, given ids for a prompt of pieces that are encoded one by one. None where it takes text only."""
+        return None
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The model's encoding of a text; see `contract.Provider`."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.__aexit__(*exc)
+
+    def restore(self, facts: Mapping[str, Any], endpoint: str) -> None:
+        """Take the facts of a `snapshot`, so that the first use asks only whether the same model is served.
+
+        Raises:
+            ValueError: it is of another server than this `endpoint`.
+        """
+        if _located(endpoint) != _located(self._transport.endpoint):
+            raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
+        self._recalled = facts
+
+    async def _kept(self, known: object, model: str) -> dict[str, Any]:
+        """Facts as JSON, with what the server reports of the model."""
+        kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
+        return {"served": await self._served(model), "known": kept}
+
+    async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
+        """The restored facts, or else those that `learn` finds; see `_taken_up`."""
+        found = await self._taken_up(kind)
+        return await learn() if found is None else found
+
+    async def _taken_up(self, kind: type[_T]) -> _T | None:
+        """The restored facts, if the same model is still served; None without a snapshot.
+
+        Raises:
+            UnsupportedError: the snapshot is of another kind of server.
+            ModelChoiceError: another model is served now.
+        """
+        if self._recalled is None:
+            return None
+        try:
+            known = TypeAdapter(kind).validate_python(self._recalled["known"])
+            served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
+        except (KeyError, ValidationError):
+            words = "the report does not hold what this kind of server is known by"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Probe again.") from None
+        if served and (now := await self._served(served["id"])) != served:
+            found = "another one of that name" if now else "it no longer"
+            words = f"the report is of the model {served['id']!r}; the server has {found}"
+            raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Probe again.")
+        return known
+
+    async def _served(self, model: str) -> dict[str, Any]:
+        """What the server reports of a model; nothing where it does not list it."""
+        if self._listing is None:
+            return {}
+        try:
+            listed: Any = await self._transport.get(self._listing)
+        except (InvalidRequestError, ResponseError):
+            return {}
+        models = cast("list[Any]", listed.get("data") or []) if isinstance(listed, dict) else []
+        for one in models:
+            if isinstance(one, dict) and one.get("id") == model:
+                return {key: one[key] for key in _LASTING if key in one}
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What is known of a server. Engines add their own fields.
+
+    Attributes:
+        info: what `describe` returns.
+    """
+
+    info: ServerInfo
+
+
+_F = TypeVar("_F", bound=ServerFacts)
+
+
+class EngineOptions(TypedDict, total=False):
+    """The arguments of every engine; see `Adapter`."""
+
+    model: str | None
+    api_key: str | None
+    headers: Mapping[str, str] | None
+    extra_body: Mapping[str, object] | None
+    timeout: Timeout
+    http_client: HttpClient | None
+    limits: Limits | None
+
+
+class Engine(Adapter, Generic[_F]):
+    """An adapter whose facts are found once, at the first use."""
+
+    _facts_type: type[_F]
+
+    def __init__(self, url: str, *, owned: AbstractSet[str], strategy: Strategy | None, **options: Any) -> None:
+        super().__init__(url, owned=owned, **options)
+        self._strategy = checked_strategy(strategy, self.strategies)
+        self._found = Lazy[_F]()
+
+    @abstractmethod
+    async def _discover(self) -> _F:
+        """Ask the server what it is.
+
+        Raises:
+            UnsupportedError: this is another server, or it cannot be used.
+            ModelChoiceError: there are several models, and none was named; or the named one is not there.
+        """
+
+    async def discovered(self) -> _F:
+        """The facts of the server, found at the first use or restored."""
+        return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
+
+    async def facts(self) -> _F:
+        """The facts as they hold for this view of the server."""
+        return await self.discovered()
+
+    async def describe(self) -> ServerInfo:
+        """What the server is, asked once."""
+        return (await self.discovered()).info
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The facts of the server, for `restore`."""
+        facts = await self.discovered()
+        return await self._kept(facts, facts.info.model)
+
+    @abstractmethod
+    def _draft(
+        self, facts: _F, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """A draft; arguments as in `contract.Provider.generate`."""
+
+    async def generate(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Stream a draft; see `contract.Provider`."""
+        facts = await self.facts()
+        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, alternatives, usage)) as items:
+            async for item in items:
+                yield item
+
+
+def _located(endpoint: str) -> str:
+    """An endpoint with one name for this machine; the model is compared at the first use."""
+    parts = urlsplit(endpoint)
+    if parts.hostname not in _LOOPBACK:
+        return endpoint
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://localhost{port}{parts.path}"
+
+
+def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[str]) -> Mapping[str, object]:
+    """The fields that a user wants merged into every generation request.
+
+    Raises:
+        ValueError: it sets a field that the fusion decides (`owned`).
+    """
+    taken = sorted(owned & set(extra_body or {}))
+    if taken:
+        raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+    return extra_body or {}
+
+
+class ListedModel(BaseModel):
+    """An entry of `/v1/models`: a name of the model itself, or an adapter (LoRA) on top of it."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class Models(BaseModel):
+    """The answer of `/v1/models`."""
+
+    data: list[ListedModel]
+
+
+async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: str, url: str) -> _M:
+    """The answer of a route that only one engine has.
+
+    Args:
+        transport: the server.
+        kind: the shape of the answer.
+        path: the route.
+        looks: the engine's name, for the error.
+        url: whose URL is wanted, for the error.
+
+    Raises:
+        UnsupportedError: this is another server.
+    """
+    try:
+        return parse(kind, await transport.get(path), transport.endpoint)
+    except (InvalidRequestError, ResponseError) as error:
+        if error.retryable:  # a connection that broke says nothing about the server
+            raise
+        words = f"this does not look like {looks}"
+        hint = f"Give the URL of {url}, without /v1; for another server leave out engine."
+        raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error
+
+
+def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> ListedModel:
+    """The model to use: the first of several names of one model; an adapter only if it is named.
+
+    Raises:
+        ModelChoiceError: there are several models, and none was named; or the named one is not there.
+    """
+    own = [one for one in models if one.parent is None]
+    if wanted is None and own and len({one.root or one.id for one in own}) == 1:
+        return own[0]
+    for one in models:
+        if wanted == one.id:
+            return one
+    raise no_model(wanted, (one.id for one in models), endpoint)
+
+
+def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoiceError:
+    """No model can be chosen."""
+    problem = f"no model {wanted!r}" if wanted else "several models, and none was named"
+    words = f"{problem}; the server has {', '.join(map(repr, ids)) or 'none'}"
+    return ModelChoiceError(words, endpoint=endpoint, hint="Give one as `model`.")
+
+
+async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | None:
+    """The text that a chat template puts between a user's message and the answer; None where none is known.
+
+    Args:
+        template: renders a user's message, up to the answer; returns None where it cannot.
+    """
+    written = await template(_MARK)
+    return written.rpartition(_MARK)[2] or None if written and _MARK in written else None
+
+
+# Errors that several engines raise.
+
+
+def nothing_to_continue(endpoint: str) -> InvalidRequestError:
+    """Prompt and text are empty, and the model has no beginning of sequence."""
+    words = "prompt and text are empty, and the model has no beginning-of-sequence token to continue from"
+    return InvalidRequestError(words, endpoint=endpoint)
+
+
+def broken_off(endpoint: str) -> ResponseError:
+    """A stream ended before its answer."""
+    return ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
+
+
+def silent(endpoint: str) -> ResponseError:
+    """An answer has no token, and no reason why."""
+    words = "the server stopped without a token and without a reason"
+    return ResponseError(words, endpoint=endpoint, retryable=True)
+
+
+def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts were sent") -> ResponseError:
+    """A list has an answer too few or too many."""
+    return ResponseError(f"{asked} {what}, {answered} answered", endpoint=endpoint, retryable=True)
+
+
+def no_probs(field: str, endpoint: str) -> UnsupportedError:
+    """An answer lacks the probabilities that a field of the request asks for."""
+    words = f"the server gives no probabilities with its tokens, although asked ({field})"
+    return UnsupportedError(words, endpoint=endpoint)
+
+
+def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:
+    """An answer ended at a stop string of the server's own."""
+    return UnsupportedError(
+        "the server stops at a text of its own, which no request can undo", endpoint=endpoint, hint=hint
+    )
+
+
+def unknown_bytes(endpoint: str) -> UnsupportedError:
+    """The bytes of tokens cannot be known."""
+    words = "the server does not show which bytes its tokens are, or they do not spell the text"
+    return UnsupportedError(words, endpoint=endpoint, hint="Give the model's tokenizer as `tokenizer`.")
