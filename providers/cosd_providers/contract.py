@@ -1,11 +1,11 @@
-"""What a fusion asks of a server: the extension point.
+"""The protocol between a fusion and its servers: the extension point.
 
-A provider answers two questions. `generate`: go on from this text, greedily, and stream your tokens with their
-probabilities. `propose`: at these places of this text, what would you have said next? A third one, `score`, gives
-the probabilities of a given text. How a server is brought to answer is invisible above.
+A provider has three main methods. `generate` continues a text greedily and streams tokens with their probabilities.
+`propose` gives the model's own choice at several places of a text. `score` gives the probabilities of a given text.
+How a server is brought to answer is the adapter's business.
 
-All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character are one
-token, as sure as the least sure of them, in every adapter alike (`text.Merger`).
+All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character become one
+token, with the lowest of their probabilities, in every adapter alike (`text.Merger`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Token:
 
     Attributes:
         data: its bytes; empty for the end of sequence.
-        prob: the model's probability of it, in [0, 1]; None where the endpoint does not tell.
+        prob: the model's probability of it, in [0, 1]; None if the endpoint does not report it.
         end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
-        name: the end token as the model writes it, e.g. `"</s>"`, where known.
-        alternatives: what else the model might have said in its place, the most probable first: other tokens in whole
-            characters, or the end of sequence. Empty unless asked for (`Provider.generate`), and where unknown.
+        name: the end token as the model writes it, e.g. `"</s>"`, if known.
+        alternatives: other tokens in its place, in whole characters, or the end of sequence; the most probable first.
+            Empty unless requested (`Provider.generate`) and known.
     """
 
     data: bytes
@@ -54,9 +54,9 @@ class DraftEnd:
     """The last item of a draft: why it ended.
 
     Attributes:
-        reason: `"end"` (the end token was the last one), `"limit"` (`max_tokens` tokens were given), `"context"`
-            (the model's context is full) or `"filter"` (a content filter stepped in).
-        continuation: opaque; a later `generate` goes on from its token ids. None where the endpoint takes text only.
+        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens), `"context"` (the
+            model's context is full) or `"filter"` (a content filter intervened).
+        continuation: opaque; a later `generate` continues from its token ids. None if the endpoint takes text only.
     """
 
     reason: Literal["end", "limit", "context", "filter"]
@@ -65,13 +65,13 @@ class DraftEnd:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A place in the response where an assistant is asked what it would say.
+    """A place in the response where an assistant is asked for its own continuation.
 
     Attributes:
-        start: byte offset in the response: what stands before is given, what follows is judged.
-        tokens: the draft's tokens that are judged from there; an empty one is the draft's end of sequence. They
-            matter for ties, and for when to stop.
-        word: whether the answer goes on until it covers the tokens, or differs from them and has ended its word
+        start: byte offset in the response: the text before it is given, the text after it is judged.
+        tokens: the draft's tokens from there; an empty one is the draft's end of sequence. They decide ties, and
+            when the answer is complete.
+        word: whether the answer continues until it covers the tokens, or differs from them and has ended its word
             (`unit="word"`). Otherwise it is one token (`unit="token"`, Algorithm 1).
     """
 
@@ -82,12 +82,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a model would say at one place: its greedy continuation of its own encoding of the text before.
+    """A model's choice at one place: its greedy continuation of its own encoding of the text before.
 
     Attributes:
         start: byte offset in the response.
-        tokens: at least one. The end of sequence is explicit and the last, if it comes.
-        strategy: in which way it was asked for (`strategies.Strategy`), as the ledger counts it; None where untold.
+        tokens: at least one. The end of sequence, if it comes, is explicit and the last.
+        strategy: how it was asked for (`strategies.Strategy`), as counted in the ledger; None if not reported.
     """
 
     start: int
@@ -105,14 +105,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an endpoint can do.
+    """The abilities of an endpoint.
 
     Attributes:
-        token_ids: a draft goes on from its own token ids after a pause.
-        end_prob: the probability of the end of sequence is told.
+        token_ids: a draft continues from its own token ids after a pause.
+        end_prob: the probability of the end of sequence is reported.
         tokenize: the endpoint encodes text.
-        score: the endpoint gives the probabilities of a given text.
-        probs: it tells the probabilities of what it writes; where not, it can only be asked whether it agrees.
+        score: the endpoint reports the probabilities of a given text.
+        probs: the endpoint reports the probabilities of the tokens that it generates; without them an assistant can
+            only agree or disagree.
     """
 
     token_ids: bool
@@ -124,17 +125,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What an endpoint is: for results, messages and checks.
+    """The description of an endpoint, for results, messages and checks.
 
     Attributes:
         endpoint: its URL, without credentials.
         engine: the server's kind, e.g. `"llama.cpp"`.
         model: the model's id.
-        build: the server's version, where it tells.
-        context: tokens that fit into one request, prompt and answer together; None where unknown.
-        capabilities: what it can do.
-        longest_prompt: tokens that a prompt may have, with the answer so far, where that is less than fits.
-        answer_cue: what the chat template writes between a user's message and the answer; None where none is seen.
+        build: the server's version, if it reports one.
+        context: tokens that fit into one request, prompt and answer together; None if unknown.
+        capabilities: its abilities.
+        longest_prompt: tokens that a prompt and the answer so far may have, if that is less than `context`.
+        answer_cue: the chat template's text between a user's message and the answer; None if none is known.
     """
 
     endpoint: str
@@ -157,7 +158,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """A short name for people, unique enough within one fusion."""
+        """A short name for people, distinct within a fusion."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -165,7 +166,7 @@ class Provider(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def describe(self) -> ServerInfo:
-        """Asks the server what it is, once; later calls are free."""
+        """Find out what the server is; later calls send nothing."""
         ...
 
     def generate(
@@ -178,27 +179,27 @@ class Provider(Protocol):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Goes on from `prompt` and `text`, always with the most probable token.
+        """Continue `prompt` and `text`, always with the most probable token.
 
-        Yields at most `max_tokens` tokens, fewer only where the model ended or cannot go on, and then one
-        `DraftEnd`. With the `continuation` of an earlier draft, goes on from that draft's own token ids; `text` is
-        then what they decode to. Closing the iterator closes the request and frees the server.
+        Yields at most `max_tokens` tokens, fewer only if the model ended or cannot continue, and then one `DraftEnd`.
+        With the `continuation` of an earlier draft, continues from that draft's own token ids; `text` is then what
+        they decode to. Closing the iterator closes the request and frees the server.
 
-        With `alternatives` each token comes with up to so many of those that the model found next most probable, as far
-        as the endpoint tells them. They cost and save time, and change no text: leave out what is not known for sure.
+        With `alternatives` each token carries up to this number of the next most probable tokens, as far as the
+        endpoint reports them. They affect time and cost but not the text: leave out what is uncertain.
 
-        Where `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
-        `prompt` that alone is too long raises `ContextLengthError`.
+        If `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
+        `prompt` that is too long by itself raises `ContextLengthError`.
         """
         ...
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """What the model would say at each question, in order; None means that it cannot be known there.
+        """The model's choice at each question, in order; None where it cannot be known.
 
-        `questions=None` asks at every boundary of the model's own encoding of `text`, one token each, in as few
-        requests as the endpoint can: one where it scores text, or takes several texts at once.
+        `questions=None` means every boundary of the model's own encoding of `text`, one token each, in as few requests
+        as the endpoint allows: one if it scores text, or takes several texts at once.
         """
         ...
 
@@ -206,7 +207,7 @@ class Provider(Protocol):
         """The tokens of the model's own encoding of `text`, each with its probability given all before it.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this; `describe` tells beforehand.
+            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
         """
         ...
 
@@ -214,15 +215,15 @@ class Provider(Protocol):
         """The model's encoding of `text`, without any special token added.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this; `describe` tells beforehand.
+            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
         """
         ...
 
 
 @runtime_checkable
 class Ready(Protocol):
-    """A provider that can have a connection made before it is needed; not every one can."""
+    """A provider that can open a connection before it is needed. Optional."""
 
     async def keep_ready(self) -> None:
-        """Leaves a connection for the next request, where making one takes time worth saving. Never raises."""
+        """Open a connection for the next request, if that saves noticeable time. Never raises."""
         ...

@@ -1,4 +1,4 @@
-"""What can go wrong with an endpoint, as one tree.
+"""Errors of endpoints, as one tree.
 
 ::
 
@@ -17,7 +17,7 @@
     └── BudgetError                  a limit of the caller's own is reached: requests or billed tokens
         └── BudgetTimeoutError       ... or time (also a TimeoutError)
 
-No error holds a key or a prompt: what a server answers is quoted only as far as its own error message goes.
+No error holds a key or a prompt: of a server's answer only its own error message is quoted.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ class UnsupportedError(ProviderError):
 
 
 class BudgetError(ProviderError):
-    """A limit that the caller has set is reached; what would have gone beyond it was not sent.
+    """A limit set by the caller is reached; no request was sent beyond it.
 
     Attributes:
-        limit: which: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
-        partial: the result so far, as with every error that ends a fusion. None where time was over before the servers
-            had said what they are: there is nothing yet that a result could tell.
+        limit: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
+        partial: the result so far, as with every error that ends a fusion. None if time ran out before the servers
+            were known.
     """
 
     limit: str = ""
 
 
 class BudgetTimeoutError(BudgetError, TimeoutError):
-    """The time that the caller has set for an answer is over."""
+    """The caller's time limit for an answer is reached."""

@@ -4,18 +4,18 @@ The quick form is a script of tokens and probabilities::
 
     draft = ScriptedProvider.from_texts({"2 + 2 =": [" 4", (".", 0.4)], "2 + 2 = 5": [("?", 0.9)]})
 
-Each key is a text, each value how it goes on; the answer ends after the last token. Where a text fits no
-script, the model ends at once. The full form is any object with the attributes of `Model`.
+Each key is a text, each value the tokens that follow; the answer ends after the last one, and at once for a text
+without a script. The full form is any object with the attributes of `Model`.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 import anyio
 
@@ -33,21 +33,122 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.scripted_models import Model, ScriptToken, TableModel, TextModel
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that goes wrong, once.
+ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
+"""A token of a script: text, or text and probability (1 by default). An empty text is the end of sequence."""
+
+
+class Model(Protocol):
+    """A language model as plain functions."""
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        ...
+
+    @property
+    def end_ids(self) -> Collection[int]:
+        """The ids that end a sequence."""
+        ...
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        ...
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        """The probability of every id after `ids`. The greedy choice is the first of the largest."""
+        ...
+
+
+@dataclass
+class TableModel:
+    """A model from a vocabulary and a function. It encodes by the longest token that fits.
 
     Attributes:
-        error: what is raised; None hangs until the caller gives up.
-        request: in which request of the provider, counted from 1.
-        tokens: after how many raw tokens of that request.
+        tokens: the bytes of every id.
+        next: the probability of every id after some ids.
+        end_ids: the ids that end a sequence.
+    """
+
+    tokens: Sequence[bytes]
+    next: Any
+    end_ids: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        usable = [at for at, data in enumerate(self.tokens) if data and at not in self.end_ids]
+        self._ids = {self.tokens[at]: at for at in reversed(usable)}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of `text`."""
+        ids: list[int] = []
+        at = 0
+        while at < len(text):
+            sizes = range(min(self._longest, len(text) - at), 0, -1)
+            size = next((n for n in sizes if text[at : at + n] in self._ids), None)
+            if size is None:
+                raise ValueError(f"no token of the model fits {text[at : at + 8]!r}")
+            ids.append(self._ids[text[at : at + size]])
+            at += size
+        return ids
+
+
+class TextModel(TableModel):
+    """A model that follows scripts. Its answer depends on the text alone, however it is tokenized."""
+
+    def __init__(self, scripts: Mapping[str, Sequence[ScriptToken]]) -> None:
+        self._scripts = [
+            (key.encode(), [_script_token(item) for item in script])
+            for key, script in sorted(scripts.items(), key=lambda item: -len(item[0].encode()))
+        ]
+        texts = {data for _, script in self._scripts for data, _ in script}
+        tails = {data[at:] for data in texts for at in range(1, len(data))}
+        single = {bytes([byte]) for byte in range(256)}
+        super().__init__([b"", *sorted((texts | tails | single) - {b""})], self._next, end_ids=(0,))
+
+    def _next(self, ids: Sequence[int]) -> list[float]:
+        probs = [0.0] * len(self.tokens)
+        data, prob = self._look_up(b"".join(self.tokens[at] for at in ids))
+        probs[self._ids.get(data, 0)] = prob
+        return probs
+
+    def _look_up(self, text: bytes) -> tuple[bytes, float]:
+        """The script's token that follows `text`, or the rest of the one that `text` ends in."""
+        for key, script in self._scripts:
+            if not text.startswith(key):
+                continue
+            at = len(key)
+            for data, prob in script:
+                rest = text[at : at + len(data)]
+                if not data or (len(rest) < len(data) and data.startswith(rest)):
+                    return (data[len(rest) :], prob) if at + len(rest) == len(text) else (b"", 1.0)
+                if rest != data:
+                    break
+                at += len(data)
+            else:
+                if at == len(text):
+                    return b"", 1.0
+        return b"", 1.0
+
+
+def _script_token(item: ScriptToken) -> tuple[bytes, float]:
+    data, prob = item if isinstance(item, tuple) else (item, 1.0)
+    return data.encode() if isinstance(data, str) else data, prob
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failure.
+
+    Attributes:
+        error: raised; None hangs until the caller gives up.
+        request: number of the provider's request, from 1.
+        tokens: number of raw tokens of that request before it.
     """
 
     error: ProviderError | None
@@ -57,16 +158,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a provider was asked.
+    """A call of a provider's method, with its arguments.
 
     Attributes:
-        kind: which method.
-        prompt: its prompt.
+        kind: the method.
+        prompt: the prompt.
         text: the response so far.
-        questions: what `propose` was asked.
-        max_tokens: what `generate` was asked.
-        continuation: what `generate` went on from.
-        alternatives: how many `generate` was asked for.
+        questions: of `propose`.
+        max_tokens: of `generate`.
+        continuation: of `generate`.
+        alternatives: of `generate`.
     """
 
     kind: Literal["generate", "propose", "score"]
@@ -83,21 +184,21 @@ class ScriptedProvider:
     """A provider over a scripted model, with exactly the semantics of one over a server.
 
     Attributes:
-        model: what is asked for probabilities.
+        model: gives the probabilities.
         name: its name among the endpoints of a fusion.
-        token_ids: whether a draft goes on from its own ids; else `DraftEnd.continuation` is None.
-        end_prob: whether the probability of the end of sequence is told.
-        probs: whether any probability is told.
+        token_ids: whether a draft continues from its own ids; else `DraftEnd.continuation` is None.
+        end_prob: whether the probability of the end of sequence is reported.
+        probs: whether any probability is reported.
         context: tokens that fit, prompt and answer together; None for no limit.
-        answer_cue: what its chat template writes before an answer; None for a model without one.
-        template: its chat template: messages become the text to go on from. By default each is a line such as
+        answer_cue: the chat template's text before an answer; None for a model without one.
+        template: its chat template, from messages to the text to continue. By default each message is a line such as
             `"user: Hello"`, and the answer follows `"assistant: "`.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
-        faults: what goes wrong.
-        calls: what was asked, in order.
-        requests: how many requests were made.
-        open_requests: how many requests are under way; 0 when nothing was left open.
+        faults: failures to raise.
+        calls: the calls so far, in order.
+        requests: number of requests so far.
+        open_requests: number of requests in flight; 0 if none was left open.
     """
 
     model: Model
@@ -121,10 +222,10 @@ class ScriptedProvider:
         scripts: Mapping[str, Sequence[ScriptToken]],
         **options: Any,
     ) -> ScriptedProvider:
-        """A provider that follows scripts: each text and the tokens that follow it.
+        """A provider that follows scripts, from each text to the tokens that follow it.
 
-        The longest key that fits is used; a text that ends inside a token is followed by that token's rest.
-        `options` are those of the constructor.
+        The longest key that fits is used; after a text that ends inside a token comes the token's rest. `options` are
+        those of the constructor.
         """
         return cls(TextModel(scripts), **options)
 
@@ -135,7 +236,7 @@ class ScriptedProvider:
         return None
 
     async def describe(self) -> ServerInfo:
-        """What this provider was made to be."""
+        """The description from the attributes."""
         capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True, probs=self.probs)
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
@@ -145,7 +246,7 @@ class ScriptedProvider:
         *,
         on_special_tokens: OnSpecialTokens = "warn",  # noqa: ARG002
     ) -> RenderedPrompt:
-        """The conversation by its template; see `messages.ChatProvider`."""
+        """Render by `template`; see `messages.ChatProvider`."""
         if self.template is not None:
             return RenderedPrompt(self, self.template(messages))
         lines = [f"{message.role}: {message.content}" for message in messages]
@@ -186,7 +287,7 @@ class ScriptedProvider:
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """The model's chains: one request for all questions, one more for those that need it."""
+        """The model's continuations: one request for all questions, one more for those that need it."""
         asked = None if questions is None else tuple(questions)
         self.calls.append(Call("propose", prompt, text, asked))
         if asked is None:
@@ -201,7 +302,7 @@ class ScriptedProvider:
         return await answer(asked, ask)
 
     def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
-        """The next positions of one chain, as a server would write them: its own picks, not the chain's."""
+        """The next positions after one continuation, as a server would write them: the model's own picks."""
         start = self._encode(prompt, text[: chain.question.start])
         ids = start + chain.ids
         usage.prompt_tokens += len(ids)
@@ -239,7 +340,7 @@ class ScriptedProvider:
         return self.model.encode((prompt + sendable(text)).encode())
 
     def _full(self, start: Sequence[int], ids: Sequence[int], *, grown: bool = False) -> bool:
-        """Whether the context is full; an error if not even `start` fits, unless it has `grown` beyond the prompt."""
+        """Test whether the context is full. Raise if `start` alone does not fit and has not `grown` past the prompt."""
         if self.context is not None and not ids and len(start) > self.context and not grown:
             raise self._too_long(len(start))
         return self.context is not None and len(start) + len(ids) >= self.context
@@ -249,7 +350,7 @@ class ScriptedProvider:
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
     def _position(self, ids: Sequence[int], more: int = 0) -> Position:
-        """What the model says after `ids`: its pick and its most probable tokens, `more` of them than is usual."""
+        """The distribution after `ids`: the pick and the most probable tokens, with `more` than the usual number."""
         probs = self.model.next(ids)
         count = max(TIES, list(probs).count(max(probs))) + more
         best = heapq.nsmallest(count, range(len(probs)), key=lambda at: (-probs[at], at))
@@ -264,7 +365,7 @@ class ScriptedProvider:
 
     @asynccontextmanager
     async def _request(self, usage: Usage) -> AsyncGenerator[int]:
-        """One request under way; gives its number, counted from 1."""
+        """Count a request; gives its number, from 1."""
         usage.sent(time.monotonic())  # raises where it may not
         self.requests += 1
         number = self.requests

@@ -1,8 +1,8 @@
-"""Bytes that are characters: the few text rules that adapters and the fusion share.
+"""Bytes and characters: the text rules shared by adapters and the fusion.
 
-Tokens are bytes, and a token may hold part of a character. Everything above the adapters sees whole characters
-only: `merge` joins neighbouring tokens that share one, so that servers which cannot show the parts and servers
-which can give the same tokens. Invalid bytes count as whole; U+FFFD is never made.
+Tokens are bytes, and a token may hold part of a character. Above the adapters there are whole characters only: `merge`
+joins neighbouring tokens that share one, so servers give the same tokens whether or not they can show the parts.
+Invalid bytes count as whole; U+FFFD is never produced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cosd_providers.contract import Token
 
 
 def whole(data: bytes) -> int:
-    """Length in bytes of the part of `data` that is whole characters; the rest may yet become one.
+    """Length in bytes of the whole characters in `data`.
 
     Invalid bytes count as whole: only a proper prefix of a valid UTF-8 character at the very end is left out.
     """
@@ -27,7 +27,7 @@ def readable(data: bytes) -> str:
 
 
 def sendable(data: bytes) -> str:
-    """`data` as text for a server: bytes that are no characters cannot be sent and are left out."""
+    """`data` as text for a server, without invalid bytes, which cannot be sent."""
     return data.decode("utf-8", "ignore")
 
 
@@ -42,12 +42,12 @@ def last_character(data: bytes) -> str:
 
 
 def continues_word(before: bytes, token: Token) -> bool:
-    """Whether `token` goes on with the word that `before` ends in: a letter or digit directly after one."""
+    """Test whether `token` continues the last word of `before`: a letter or digit directly after another."""
     return first_character(token.data).isalnum() and last_character(before).isalnum()
 
 
 def join(parts: list[Token]) -> Token:
-    """Several tokens as one: their bytes together, as sure as the least sure of them."""
+    """Several tokens as one: their bytes joined, the lowest of their probabilities."""
     if len(parts) == 1:
         return parts[0]
     probs = [part.prob for part in parts]
@@ -62,19 +62,21 @@ def join(parts: list[Token]) -> Token:
 
 
 class Merger:
-    """Joins a stream of raw tokens into tokens of whole characters (semantics of bytes: see the module).
+    """Joins a stream of raw tokens into tokens of whole characters.
 
-    A token without bytes that is not the end belongs to the token that follows. An incomplete character before
-    the end of sequence can never be completed: it becomes a token by itself.
+    A token without bytes that is not the end belongs to the next token. An incomplete character before the end of
+    sequence becomes a token by itself.
+
+    Attributes:
+        parts: raw tokens that wait for the rest of their character.
     """
 
     def __init__(self) -> None:
         self.parts: list[Token] = []
-        """Raw tokens that wait for the rest of their character."""
         self._data = b""
 
     def feed(self, token: Token) -> Iterator[Token]:
-        """Takes the next raw token; yields the tokens that are whole now: none, one, or two before an end."""
+        """Take the next raw token; yield the tokens that are whole now: none, one, or two at an end."""
         if token.end and self._data:
             yield self.flush()
         self.parts.append(token)
@@ -83,14 +85,14 @@ class Merger:
             yield self.flush()
 
     def flush(self) -> Token:
-        """Gives up waiting: what is there becomes one token as it stands."""
+        """The waiting parts as one token, though incomplete."""
         token = join(self.parts)
         self.parts, self._data = [], b""
         return token
 
 
 def merge(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Joins raw tokens into tokens of whole characters; an incomplete character at the very end is kept back."""
+    """Join raw tokens into tokens of whole characters; an incomplete character at the very end is dropped."""
     merger = Merger()
     for token in tokens:
         yield from merger.feed(token)

@@ -1,7 +1,7 @@
-"""How many tokens texts have, as far as that is known without counting again.
+"""Cached token counts of texts.
 
-Encoding a long prompt costs its server time, and the answer is long. One count per prompt is enough for nearly all
-that is asked about it: what follows has at most as many tokens as bytes.
+Encoding a long prompt takes a server time. One count per prompt answers nearly all questions about its length: the text
+that follows has at most as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 __all__ = ["Counts"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # special tokens that may stand around a text; where two texts meet, tokens may fall differently, too
-_CUT = 24  # more tokens than before that a text may have which is cut within one of its tokens
-_CLOSE = 256  # tokens: what is known that closely needs no place of its own
+_SPECIAL = 8  # special tokens around a text, and tokens that fall differently where two texts meet
+_CUT = 24  # extra tokens allowed when a text is cut inside a token
+_CLOSE = 256  # tokens: a count known this closely is not stored again
 
 
 class Counts:
-    """The numbers of tokens of the last texts. Copies have none: no prompt goes with them."""
+    """Token counts of the last texts. Copies start empty: they hold no prompt."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, int] = OrderedDict()
@@ -27,28 +27,28 @@ class Counts:
         return {"_known": OrderedDict()}
 
     def exact(self, text: str) -> int | None:
-        """The number of tokens of `text`, special ones too; None where it was not counted."""
+        """The number of tokens of `text`, special ones included; None if it was not counted."""
         return self._known.get(text)
 
     def add(self, text: str, count: int) -> None:
-        """Keeps what was counted."""
+        """Store a count."""
         self._known[text] = count
         self._known.move_to_end(text)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
     def seen(self, text: str, count: int) -> None:
-        """Keeps what an answer told beside the rest, unless it is about as much as is known."""
+        """Store a count that came with an answer, unless it is about known."""
         if not self.fits(text, count + _CLOSE, bytes_too=False):
             self.add(text, count)
 
     def fits(self, text: str, most: int, *, bytes_too: bool = True) -> bool:
-        """Whether `text` surely has at most `most` tokens.
+        """Test whether `text` certainly has at most `most` tokens.
 
         Args:
             text: any text.
             most: tokens.
-            bytes_too: whether its number of bytes is enough to know it.
+            bytes_too: whether the number of bytes may prove it.
         """
         if bytes_too and _size(text) + _SPECIAL <= most:
             return True
@@ -61,7 +61,7 @@ class Counts:
         return False
 
     def about(self, text: str) -> int | None:
-        """About how many tokens `text` has, by one that was counted and is mostly the same; None without such."""
+        """An estimate of the tokens of `text`, from a counted text that is mostly the same; None without one."""
         known = self.exact(text)
         if known is not None:
             return known
@@ -77,7 +77,7 @@ def _size(text: str) -> int:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Length of the common prefix, in characters."""
     low, high = 0, min(len(one), len(other))
     if one[:64] != other[:64]:  # most texts that differ do so early
         high = min(high, 64)

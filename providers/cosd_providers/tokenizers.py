@@ -1,7 +1,7 @@
-"""A model's own tokenizer on this machine, for servers that do not encode text, or are too far away to be asked often.
+"""Local tokenizers, for servers that do not encode text, or are too far away to ask often.
 
-What encodes is the library `tokenizers` or `tiktoken`, whichever the source needs (the extra `tokenizers`); what comes
-out is exact bytes, or an error. Nothing is ever downloaded: neither library is asked for what is not here.
+The library `tokenizers` or `tiktoken` encodes, whichever the source needs (the extra `tokenizers`). The result is exact
+bytes, or an error. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -52,56 +52,56 @@ _FILES = {
     "o200k_base": (_O200K,),
     "o200k_harmony": (_O200K,),
 }
-"""What tiktoken fetches for each of its encodings: address and SHA-256. It fetches what is not in its cache, or not
-whole there, and does not tell beforehand."""
+"""Address and SHA-256 of the files that tiktoken needs for each of its encodings. It downloads a file that is missing
+or incomplete in its cache, without notice."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What encodes text as a model's server does: the extension point for tokenizers that are neither library's."""
+    """Encodes text as a model's server does: the extension point for tokenizers of neither library."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """A name for messages."""
         ...
 
     @property
     def beginning(self) -> int:
-        """Number of special tokens that the model's server puts before a prompt."""
+        """Number of special tokens that the model's server adds before a prompt."""
         ...
 
     def encode(self, text: str) -> list[Piece]:
-        """The tokens of `text`, whose bytes join to it. None is added; special tokens in the text are parsed.
+        """The tokens of `text`, whose bytes join to it. No token is added; special tokens in the text are parsed.
 
-        That is what servers make of a prompt, so a text with `"</s>"` in it holds that token.
+        Servers read prompts the same way: a text with `"</s>"` in it holds that token.
 
         Raises:
             UnsupportedError: the tokens do not spell the text.
-            ValueError: the text holds surrogates, which are no characters.
+            ValueError: the text holds surrogates, which are not characters.
         """
         ...
 
     def token(self, id: int) -> bytes | None:
-        """The raw bytes of a token, maybe a part of a character; None for special tokens and unknown ids."""
+        """The raw bytes of a token, possibly part of a character; None for special tokens and unknown ids."""
         ...
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:
-    """Number of tokens that a server makes of `prompt`, those that it puts before it included."""
+    """Number of tokens of `prompt` on the server, including those that it adds before it."""
     return tokenizer.beginning + len(tokenizer.encode(prompt))
 
 
 def load_tokenizer(source: object) -> Tokenizer:
-    """Makes a tokenizer of what is on this machine.
+    """Load a tokenizer from this machine.
 
     Args:
-        source: the path of a `tokenizer.json` or of a folder that holds one, as Hugging Face's libraries save it;
-            `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, where tiktoken has its file in
-            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, which is returned as it is.
+        source: the path of a `tokenizer.json` or of a folder with one, as Hugging Face's libraries save it;
+            `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, if tiktoken has the file in
+            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, returned unchanged.
 
     Raises:
-        ValueError: there is no such file, or it cannot be read; no encoding has that name.
-        TypeError: `source` is something else.
+        ValueError: the file is missing or unreadable, or no encoding has that name.
+        TypeError: `source` is of another type.
         UnsupportedError: the library is not installed, tiktoken would have to download, or not even a letter can be
             encoded.
     """
@@ -116,11 +116,11 @@ def load_tokenizer(source: object) -> Tokenizer:
     if isinstance(source, Tokenizer) and not isinstance(source, type):
         return source
     more = "; give its `backend_tokenizer`" if hasattr(source, "backend_tokenizer") else ""
-    raise TypeError(f"{type(source).__name__!r} is no tokenizer{more or '; ' + _FORMS}")
+    raise TypeError(f"{type(source).__name__!r} is not a tokenizer{more or '; ' + _FORMS}")
 
 
 def _made_by(library: str, name: str, source: object) -> bool:
-    """Whether this is an object of a library. One that was never imported has made none."""
+    """Test whether `source` is an object of a library, without importing it."""
     kind = getattr(sys.modules.get(library), name, None)
     return isinstance(kind, type) and isinstance(source, kind)
 
@@ -130,7 +130,7 @@ class _HuggingFace:
 
     def __init__(self, name: str, tokenizer: tokenizers.Tokenizer, *, bos: bool | None = None) -> None:
         if tokenizer.truncation or tokenizer.padding:
-            tokenizer = type(tokenizer).from_str(tokenizer.to_str())  # the user's own stays as it is
+            tokenizer = type(tokenizer).from_str(tokenizer.to_str())  # the user's own stays unchanged
             tokenizer.no_truncation()
             tokenizer.no_padding()
         self.name = name
@@ -170,7 +170,7 @@ def _added(tokenizer: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
 
 
 class _Tiktoken:
-    """An encoding of the library `tiktoken`. Its models' servers put nothing before a prompt."""
+    """An encoding of the library `tiktoken`. Servers of its models add nothing before a prompt."""
 
     beginning = 0
 
@@ -199,18 +199,18 @@ class _Tiktoken:
 
 
 def _unspelled(name: str) -> UnsupportedError:
-    words = f"the tokenizer {name} changes some of the text before it encodes it, or has no token for some of it"
-    return UnsupportedError(words, hint="Give the one that the model's server uses, or none.")
+    words = f"the tokenizer {name} changes parts of the text before encoding, or has no token for them"
+    return UnsupportedError(words, hint="Give the tokenizer that the model's server uses, or none.")
 
 
 def _from_path(path: Path) -> Tokenizer:
     """A tokenizer from a file, or from a folder."""
     path = path.expanduser()
     if not path.exists():
-        raise ValueError(f"{str(path)!r} is no file or folder here, and no tokenizer is downloaded; {_FORMS}")
+        raise ValueError(f"{str(path)!r} is not a file or folder on this machine, and nothing is downloaded; {_FORMS}")
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        words = "load it with transformers' AutoTokenizer, and save_pretrained writes one"
+        words = "load it with transformers' AutoTokenizer and call save_pretrained to write one"
         raise ValueError(f"the folder {str(path)!r} has no tokenizer.json; {words}")
     try:
         import tokenizers  # noqa: PLC0415 - an extra
@@ -224,9 +224,9 @@ def _from_path(path: Path) -> Tokenizer:
 
 
 def _adds_bos(file: Path) -> bool | None:
-    """Whether a folder says that a beginning-of-sequence token is put before a prompt, or that none is.
+    """The folder's own setting for a beginning-of-sequence token; None without one.
 
-    Where it says so it overrules what `tokenizer.json` itself would do: servers follow it.
+    It overrules `tokenizer.json`: servers follow it.
     """
     try:
         data = json.loads(file.read_bytes())
@@ -242,7 +242,7 @@ def _adds_bos(file: Path) -> bool | None:
 
 
 def _from_name(name: str) -> Tokenizer:
-    """One of tiktoken's own encodings, by its name or by that of a model, if it is in tiktoken's cache."""
+    """One of tiktoken's own encodings, by its name or that of a model, if it is in tiktoken's cache."""
     try:
         import tiktoken  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -254,18 +254,18 @@ def _from_name(name: str) -> Tokenizer:
         words = f"tiktoken has no encoding {name!r} and knows no model of that name"
         raise ValueError(f"{words}; it has {', '.join(sorted(known))}") from None
     if encoding not in _FILES:
-        words = f"whether tiktoken has to download its encoding {encoding!r} cannot be seen beforehand"
+        words = f"tiktoken may have to download its encoding {encoding!r}"
         raise UnsupportedError(words, hint=f"Give tiktoken.get_encoding({encoding!r}) itself.")
     if not all(_cached(_STORE + address, digest) for address, digest in _FILES[encoding]):
-        words = f"tiktoken's encoding {encoding!r} is not in its cache on this machine, and nothing is downloaded here"
+        words = f"tiktoken's encoding {encoding!r} is not in its cache, and nothing is downloaded here"
         fetch = f'python -c "import tiktoken; tiktoken.get_encoding({encoding!r})"'
-        hint = f"This fetches it once: {fetch}; TIKTOKEN_CACHE_DIR says where it is kept. Or give the Encoding itself."
+        hint = f"Download it once: {fetch} (into TIKTOKEN_CACHE_DIR). Or give the Encoding itself."
         raise UnsupportedError(words, hint=hint)
     return _Tiktoken(tiktoken.get_encoding(encoding))
 
 
 def _cached(url: str, digest: str) -> bool:
-    """Whether tiktoken finds this file in its cache, by the rules of its `load.read_file_cached`."""
+    """Test whether tiktoken finds a file in its cache, by the rules of its `load.read_file_cached`."""
     default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
     if not folder:  # an empty one turns the cache off

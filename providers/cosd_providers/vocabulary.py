@@ -1,8 +1,8 @@
-"""Tokens as strings become tokens as bytes.
+"""Entries of vocabularies, from strings to bytes.
 
 Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer writes bytes in its own
-way. The strings do not tell which: `"Ã¼"` may be two characters or the two bytes of one. The text that they stand
-for tells it, so nothing here is believed that the text does not prove.
+way. A string alone is ambiguous: `"Ã¼"` may be two characters or the two bytes of one. The text that the strings spell
+decides, and nothing is assumed that the text does not prove.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cosd_providers.contract import Piece
 __all__ = ["Kind", "decode_token", "kind_of", "spell"]
 
 Kind = Literal["bytes", "spaces"]
-"""How a vocabulary writes its entries: `"bytes"` as byte-level BPE does (`"Ġthe"`, `"Ã¼"`), `"spaces"` as
-SentencePiece does (`"▁the"`, `"<0xC3>"`). Plain text is both."""
+"""The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), `"spaces"` as in SentencePiece
+(`"▁the"`, `"<0xC3>"`). Plain text is both."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's bijection (`bytes_to_unicode` of its `encoder.py`), which all byte-level vocabularies took over.
+    """GPT-2's bijection (`bytes_to_unicode` of its `encoder.py`), adopted by all byte-level vocabularies.
 
-    Bytes that are printable in Latin-1 stand for themselves; the others are shifted, in order, to U+0100 and on.
+    Bytes that are printable in Latin-1 stand for themselves; the others map, in order, to U+0100 and above.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
@@ -35,9 +35,9 @@ def _alphabet() -> dict[str, int]:
 
 _ALPHABET = _alphabet()
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"  # SentencePiece's; it may also stand for itself
+_SPACE = "\u2581"  # SentencePiece's; a text may also contain it
 _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
-_MARKER = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)  # what looks like a special token
+_MARKER = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)  # looks like a special token
 _WHITE = re.compile(rb"\s*")
 
 _Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a token
@@ -46,7 +46,7 @@ _Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a tok
 def decode_token(kind: Kind, string: str) -> bytes:
     """The bytes of one entry of a vocabulary.
 
-    Special and added tokens are written as plain text in both kinds; one that could be read as an entry is.
+    Special and added tokens are plain text in both kinds; if one could also be an entry, it is read as the entry.
     """
     if kind == "bytes":
         try:
@@ -58,9 +58,9 @@ def decode_token(kind: Kind, string: str) -> bytes:
 
 
 def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
-    """The kind of the vocabulary whose entries `strings` spell `text`; None where that does not tell.
+    """The kind of the vocabulary whose entries `strings` spell `text`; None if both or none fit.
 
-    A text with a space and no special token in it tells it best.
+    A text with a space and without special tokens decides best.
     """
     spelled = [any(_reads(lead + text, strings, kind, strict=True) for lead in (b"", b" ")) for kind in _KINDS]
     return _KINDS[spelled.index(True)] if sum(spelled) == 1 else None
@@ -69,18 +69,18 @@ def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
 def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
     """The tokens of an encoded text as exact bytes, which join to `text`.
 
-    Each string is read in one of its possible ways, where the text bears it out: as an entry of a vocabulary, all of
-    one kind where possible, or literally, as added and special tokens are. A space that the tokenizer has put before
-    the text, or again after a special token, is no part of it: a token that is nothing else has no bytes. A special
-    token may hold the white space after it.
+    Each string is read in a way that the text confirms: as an entry of a vocabulary, all of one kind if possible, or
+    literally, as added and special tokens are. A space added by the tokenizer before the text, or after a special
+    token, is not part of the text: a token of only that has no bytes. A special token may include the white space
+    after it.
 
     Args:
-        text: what was encoded.
-        tokens: ids and strings, without any special token that was added to the text.
+        text: the encoded text.
+        tokens: ids and strings, without special tokens added to the text.
 
     Returns:
-        None where the strings cannot be brought to spell the text, for example because a normalizer has changed it,
-        or because an unknown character became `"<unk>"`.
+        The tokens; None if the strings cannot spell the text, for example because a normalizer has changed it, or
+        because an unknown character became `"<unk>"`.
     """
     strings = [string for _, string in tokens]
     for kind in _KINDS:
@@ -91,12 +91,12 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 
 
 def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
-    """The bytes of each string so that they join to `text`; `strict` takes all for entries of the kind.
+    """The bytes of each string, joining to `text`; with `strict` all are entries of the kind.
 
-    All ways through the text are followed side by side: `ways` holds the most usual one to each place.
+    All paths through the text are followed side by side: `ways` holds the most likely one to each position.
     """
     ways: dict[int, _Step | None] = {0: None}
-    marker = True  # a space may have been put here
+    marker = True  # a space may have been added here
     for string in strings:
         reached: dict[int, _Step | None] = {}
         for at, before in ways.items():
@@ -114,19 +114,19 @@ def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = Fa
 
 
 def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) -> Iterator[bytes]:
-    """What the string can stand for at this place of the text, the most usual first."""
+    """Possible bytes of the string at this position of the text, the most likely first."""
     yield _entry(string, kind, text, at)
     plain = string.encode()
     yield plain
     if spaced and string.startswith(_LEADS[kind]):
         yield _entry(string[1:], kind, text, at)
-    if _MARKER.fullmatch(string):  # some special tokens take the white space after them
+    if _MARKER.fullmatch(string):  # some special tokens include the white space after them
         white = _WHITE.match(text, at + len(plain))
         yield plain + (white[0] if white else b"")
 
 
 def _entry(string: str, kind: Kind, text: bytes, at: int) -> bytes:
-    """As `decode_token`, but a text may hold the very character that SentencePiece writes for a space."""
+    """Like `decode_token`, but the text may contain the character that SentencePiece writes for a space."""
     if kind == "bytes" or _SPACE not in string:
         return decode_token(kind, string)
     first, *others = string.split(_SPACE)
