@@ -1,11 +1,11 @@
-"""Conversations over a route for messages: they are sent as they are, where the server takes them so.
+"""Conversations over a route for messages, which renders them with a template of its own.
 
-The server's chat template is not seen here. What has to be known of it is found out once, with a few tokens:
+What has to be known of that template is found out once, with a few tokens:
 
-- Some take no message of the system, or not everywhere, or no two messages of one role in a row; some leave out in
-  silence what the system says. Such conversations are folded (`chat.rendering.folded`).
-- Some models begin their answers with a space, because their templates write one there. It is no part of the answer.
-  Where an answer is continued, some servers write it (vLLM), to others it has to be sent (llama.cpp, SGLang).
+- Some refuse system messages, or system messages after the first, or neighbours of one role; some drop system messages
+  silently. Such conversations are folded (`chat.rendering.folded`).
+- Some models begin their answers with a space that their template writes, too. It is not part of the answer. Where an
+  answer is continued, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
 - A special token in a user's message is read as such: it is warned of, or refused.
 """
 
@@ -27,7 +27,6 @@ from cosd_providers.usage import Usage
 __all__ = ["ChatRouteRenderer"]
 
 _Kind = Literal["system", "systems", "neighbours"]
-"""What not every template takes: a message of the system at the start, one elsewhere, two neighbours of one role."""
 
 _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
     "system": (Message("system", "one two three"), Message("user", "a")),
@@ -39,29 +38,31 @@ _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
     ),
     "neighbours": (Message("user", "a"), Message("user", "b")),
 }
+"""Conversations that not every template accepts."""
+
 _GREETING = "Hello"
-_FEW = 4  # tokens of an answer, enough to see one behind its first word
+_FEW = 4  # tokens of an answer, enough for one behind its first word
 _SAME = 1e-3  # of a probability: less is rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """What was learned of how a server takes conversations.
+    """Prepares conversations for the route for messages, and remembers what its template accepts.
 
     Args:
-        endpoint: of the server, for errors.
+        endpoint: the server's URL, for errors.
         client: requests to the server.
     """
 
     def __init__(self, endpoint: str, client: OpenAIClient) -> None:
         super().__init__(endpoint)
         self._client = client
-        self._takes: dict[_Kind, bool] = {}
-        self._writes = False  # whether the server writes the lead
+        self._accepted: dict[_Kind, bool] = {}
+        self._writes = False  # the server writes the leading space
 
     async def begin(
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
     ) -> tuple[Conversation, str, str, tuple[str, ...]]:
-        """What is sent: what stands around the prompt, the prompt; the lead of the model's own answer; and warnings."""
+        """The messages around the prompt, the prompt, the leading space of the model's answer, and warnings."""
         special = await self._special(adapter, messages)
         warnings = (self._warn(special, on_special_tokens),) if special else ()
         begun: list[str] = []
@@ -70,13 +71,13 @@ class ChatRouteRenderer(ChatRenderer):
             begun.insert(0, last.content)
         started = joined(begun)
         for kind in _kinds(messages):
-            if kind not in self._takes:
-                self._takes[kind] = await self._taken(_PROBES[kind])
-            if not self._takes[kind]:
+            if kind not in self._accepted:
+                self._accepted[kind] = await self._accepts(_PROBES[kind])
+            if not self._accepted[kind]:
                 messages = folded(messages)
                 break
         if self._lead is None:
-            self._lead, self._writes = await self._seen_lead()
+            self._lead, self._writes = await self._leading_space()
         *earlier, asked = messages
         before = tuple(earlier)
         if started:
@@ -85,8 +86,8 @@ class ChatRouteRenderer(ChatRenderer):
         written = self._lead if self._writes else ""
         return Conversation(before, asked.role, lead=written), asked.content, self._lead, warnings
 
-    async def _taken(self, messages: Sequence[Message]) -> bool:
-        """Whether the server takes such a conversation, and leaves nothing out."""
+    async def _accepts(self, messages: Sequence[Message]) -> bool:
+        """Send such a conversation: the server answers it, and reads more of it than without its system message."""
         try:
             whole = await self._size(messages)
         except InvalidRequestError:
@@ -101,37 +102,37 @@ class ChatRouteRenderer(ChatRenderer):
         return whole != await self._size(without)
 
     async def _size(self, messages: Sequence[Message]) -> int | None:
-        """How many tokens the server reads of a conversation; None where it does not tell."""
+        """Tokens that the server reads of a conversation; None where it does not report them."""
         *earlier, last = messages
         answer = await self._one(Conversation(tuple(earlier), last.role), last.content, "", 1)
         return (answer.usage.prompt_tokens or None) if answer.usage else None
 
-    async def _seen_lead(self) -> tuple[str, bool]:
-        """The white space that the model begins its answers with, and whether the server writes it.
+    async def _leading_space(self) -> tuple[str, bool]:
+        """The white space before the model's answers; and whether the server writes it.
 
-        Where it does, an answer that is continued without it goes on exactly as the model's own did.
+        If it does, an answer continued without that space continues exactly as the model's own did.
         """
         if not self._client.facts.probs:
             return "", False
         try:
-            own, text = await self._said("", _FEW), b""
+            own, text = await self._answer("", _FEW), b""
             for position, after in pairwise(own):
                 text += position.pick.token.data
                 begun = text.decode("utf-8", "ignore")
                 if begun.strip():
                     lead = begun[: len(begun) - len(begun.lstrip())]
-                    again = await self._said(begun.lstrip(), 1) if lead else []
+                    again = await self._answer(begun.lstrip(), 1) if lead else []
                     return lead, bool(again) and _alike(again[0].pick.token, after.pick.token)
         except (StatusError, ResponseError):
             return "", False
         return "", False
 
-    async def _said(self, started: str, limit: int) -> list[Position]:
+    async def _answer(self, started: str, limit: int) -> list[Position]:
         answer = await self._one(Conversation(), _GREETING, started, limit)
         return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
-        """At most `limit` raw tokens of an answer; counted nowhere."""
+        """At most `limit` raw tokens of an answer, billed to nobody."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 
 
@@ -142,15 +143,15 @@ def _alike(one: Token, other: Token) -> bool:
 
 
 def _kinds(messages: Sequence[Message]) -> list[_Kind]:
-    """What of a conversation not every template takes."""
-    said = [one.role for one in messages]
+    """The features of a conversation that not every template accepts."""
+    roles = [one.role for one in messages]
     kinds: list[_Kind] = []
-    if said[0] == "system":
+    if roles[0] == "system":
         kinds.append("system")
-        said = said[1:]
-    if "system" in said:
+        roles = roles[1:]
+    if "system" in roles:
         kinds.append("systems")
-    spoken = [role for role in said if role != "system"]
+    spoken = [role for role in roles if role != "system"]
     if spoken[:1] == ["assistant"] or any(one == other for one, other in pairwise(spoken)):
         kinds.append("neighbours")
     return kinds

@@ -2,7 +2,7 @@
 
 Two shapes of logprobs are in use, and a server may answer either route with either of them: the *legacy* one (lists
 side by side, alternatives keyed by their text) and the *chat* one (an object for each token, with its bytes and, on
-some servers, its id). Both become `Step`s here; nothing above knows which it was.
+some servers, its id). Both become `Step`s here, and no other module knows the difference.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.greedy import prob
-from cosd_providers.messages import Message as Said
+from cosd_providers.messages import Message as ChatMessage
 from cosd_providers.parsing import unless_none
 from cosd_providers.usage import Usage
 
 __all__ = ["Answer", "Candidate", "Completion", "Conversation", "Models", "Step", "bill", "rest_of", "steps"]
 
 _ID = re.compile(r"token_id:(\d+)")
-"""How vLLM and others write a token where they are asked for ids."""
+"""A token in vLLM and others, asked for ids."""
 
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
-"""How OpenAI's legacy shape writes a token that is no text."""
+"""A token that is not text, in OpenAI's legacy shape."""
 
 _STOPS = ("eos", "eos_token", "end_turn")
-"""What some servers call the end of sequence as the reason why an answer ended; to others it is "stop"."""
+"""Reasons for the end of sequence on some servers; "stop" on the others."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -50,11 +50,11 @@ class Candidate:
     """A token that a server names, with its probability.
 
     Attributes:
-        text: the server's string for it; empty, or with U+FFFD, where it leaves a character unfinished. A server may
-            leave out the space before it.
-        prob: its probability; None where it is not told.
-        data: its bytes, where the server tells them.
-        id: its id, where the server tells it.
+        text: the server's string for it; empty, or with U+FFFD, where it leaves a character unfinished. Its leading
+            space may be missing.
+        prob: its probability; None where unknown.
+        data: its bytes; None where unknown.
+        id: its id; None where unknown.
     """
 
     text: str
@@ -65,10 +65,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token of an answer, and the most probable ones at its place, in no certain order.
+    """One token of an answer, and the most probable ones at its position, in any order.
 
-    `hides` where the server has left out tokens before it, and given it their bytes: how sure those were is not known.
-    Not `sure` where it may have more bytes than its string: the first ones of a character that goes on in the next.
+    Attributes:
+        pick: the server's own token.
+        top: the most probable tokens.
+        hides: the server left out tokens before it, gave it their bytes, and does not show their probabilities.
+        sure: its string is complete. Else it may have more bytes: the first ones of a character.
     """
 
     pick: Candidate
@@ -89,7 +92,7 @@ class Named(BaseModel):
 
 
 class Logprobs(BaseModel):
-    """Both shapes: `content` is the chat one, the others are the legacy one; `alone` where it was a bare number."""
+    """Both shapes: `content` is the chat one, the others are the legacy one; `alone` if it was a bare number."""
 
     alone: bool = False
     content: list[Named] | None = None
@@ -107,7 +110,7 @@ class Ranked(BaseModel):
 
 
 class Message(BaseModel):
-    """What a chat answer, or an event of its stream, adds to the text."""
+    """The addition of a chat answer, or of an event of its stream, to the text."""
 
     content: str | None = None
     reasoning: str | None = Field(None, validation_alias=AliasChoices("reasoning", "reasoning_content"))
@@ -115,26 +118,26 @@ class Message(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What stands around the prompt and the text of a request.
+    """The messages around the prompt and the text of a request.
 
     Attributes:
         earlier: the messages before the prompt.
-        role: whose message the prompt is.
-        started: what stands before the text in the answer.
-        lead: what the server writes before an answer that is continued: the model's own begins with it, too.
+        role: role of the prompt.
+        started: partial answer before the text.
+        lead: white space that the server writes before an answer that is continued; the model's own begins with it.
     """
 
-    earlier: tuple[Said, ...] = ()
+    earlier: tuple[ChatMessage, ...] = ()
     role: str = "user"
     started: str = ""
     lead: str = ""
 
     def answer(self, text: str) -> str:
-        """The answer that is continued, for a text of the model's own."""
+        """The answer to continue, for a text of the model's own."""
         return self.started + (text.removeprefix(self.lead) or text)
 
     def messages(self, prompt: str, text: str, continued: Mapping[str, object]) -> list[dict[str, object]]:
-        """All messages; a started answer has the fields with which it is `continued`."""
+        """All messages; an answer to continue has the fields `continued`."""
         sent: list[dict[str, object]] = [{"role": one.role, "content": one.content} for one in self.earlier]
         sent.append({"role": self.role, "content": prompt})
         if answer := self.answer(text):
@@ -143,7 +146,7 @@ class Conversation:
 
 
 class Completion(BaseModel):
-    """One of the answers in a response: of either route, whole or as an event of a stream."""
+    """One answer of a response, on either route, whole or as an event of a stream."""
 
     index: Number = 0
     text: Annotated[str, unless_none("")] = ""
@@ -157,18 +160,18 @@ class Completion(BaseModel):
 
     @property
     def written(self) -> str:
-        """The text that it adds."""
+        """The text added."""
         return self.text or (self.message.content or "" if self.message else "")
 
 
 class Cached(BaseModel):
-    """What of a prompt came from the server's cache."""
+    """The part of a prompt that came from the server's cache."""
 
     cached_tokens: int | None = None
 
 
 class Billed(BaseModel):
-    """What an answer has cost."""
+    """The usage of an answer."""
 
     prompt_tokens: Number = 0
     completion_tokens: int | None = None
@@ -176,7 +179,7 @@ class Billed(BaseModel):
 
 
 class Answer(BaseModel):
-    """A response of either route, or one event of its stream."""
+    """A response on either route, or one event of its stream."""
 
     choices: Annotated[list[Completion], unless_none([])] = []
     usage: Billed | None = None
@@ -198,7 +201,7 @@ class Models(BaseModel):
 
 
 def steps(answer: Completion) -> list[Step]:
-    """The tokens of an answer with their probabilities, from either shape; empty where there are none."""
+    """The tokens of an answer with their probabilities, from either shape; empty without any."""
     logprobs = answer.logprobs
     if logprobs is None:
         return []
@@ -210,7 +213,7 @@ def steps(answer: Completion) -> list[Step]:
 
 
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
-    """An answer without its first tokens, which have these strings and this text; None where it begins otherwise."""
+    """An answer without its first tokens, which have these strings and this text; None if it begins differently."""
     count, written, found = len(seen), answer.written, answer.logprobs or Logprobs()
     if [step.pick.text for step in steps(answer)[:count]] != [*seen] or not written.startswith(text):
         return None
@@ -221,7 +224,7 @@ def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | 
 
 
 def bill(usage: Usage, billed: Billed | None) -> None:
-    """Counts what an answer has cost."""
+    """Count the usage of an answer."""
     if billed is not None:
         details = billed.prompt_tokens_details
         cached = (details.cached_tokens or 0) if details else 0
@@ -235,8 +238,8 @@ def _chat(content: Sequence[Named]) -> list[Step]:
 def _named(entry: Named) -> Candidate:
     plain = _candidate(entry.token, entry.logprob)
     data = plain.data
-    # Bytes that only repeat the string tell nothing new, and less than the text where the string lost its space; those
-    # of an unfinished character may be those of U+FFFD.
+    # Bytes equal to the string are ignored: the text knows better where the string has lost its space. Those of an
+    # unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
     return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id)
@@ -252,9 +255,9 @@ def _legacy(logprobs: Logprobs) -> list[Step]:
 
 
 def _placed(found: list[Step], answer: Completion) -> list[Step]:
-    """Where tokens have no string, all get the text that their offsets tell; none where the offsets are not right.
+    """Give tokens without strings the text between their offsets, if all offsets are consistent.
 
-    A token's offset is how many characters are whole before it: a character belongs to the token that completes it.
+    A token's offset is the number of whole characters before it: a character belongs to the token that completes it.
     """
     offsets, text = (answer.logprobs and answer.logprobs.text_offset) or [], answer.text
     if len(offsets) != len(found) or not text or all(step.pick.text for step in found):
@@ -265,21 +268,21 @@ def _placed(found: list[Step], answer: Completion) -> list[Step]:
     parts = [text[start:end] for start, end in pairwise(places)]
     if any(step.pick.text not in ("", part) for step, part in zip(found, parts, strict=False)):
         return found
-    return [*(_spelling(step, part) for step, part in zip(found, parts, strict=False)), found[-1]]
+    return [*(_with_text(step, part) for step, part in zip(found, parts, strict=False)), found[-1]]
 
 
-def _spelling(step: Step, part: str) -> Step:
+def _with_text(step: Step, part: str) -> Step:
     if not part:
         return step
-    # Several tokens may have no string: what is listed without one is not this one for certain.
+    # Several tokens may have no string: a listed one without a string is not necessarily this one.
     top = [other for other in step.top if other.text != step.pick.text] if step.pick.text else step.top
     return replace(step, pick=replace(step.pick, data=part.encode()), top=top)
 
 
 def _marked(found: list[Step]) -> list[Step]:
-    """Where a token without a string follows, a string may be all that a server shows of a token that ends in parts."""
+    """Mark tokens that a token without a string follows: they may end with parts of a character that are not shown."""
     silent = [not step.pick.text and step.pick.data is None for step in found]
-    after = [*silent[1:], any(silent)]  # what follows the last one is not known
+    after = [*silent[1:], any(silent)]  # unknown behind the last one
     return [replace(step, sure=not (step.pick.text and one)) for step, one in zip(found, after, strict=False)]
 
 
