@@ -101,13 +101,13 @@ class Budget:
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
         self._never_billed = 0  # tokens, estimated
-        self._untold = [0] * len(ledgers)  # tokens of calls that came to their end, and whose reading nobody told
+        self._unreported = [0] * len(ledgers)  # tokens of calls that came to their end, and whose reading nobody told
         self._rates: dict[int, float] = {}  # tokens in a byte of text, as billed
 
     @property
-    def untold(self) -> list[int]:
+    def unreported(self) -> list[int]:
         """For each endpoint that does not tell what it has read, an estimate in tokens; 0 for the others."""
-        return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._untold, strict=True)]
+        return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
         """Before anything is sent: the draft reads so many tokens of prompt, which has `size` bytes.
@@ -149,7 +149,7 @@ class Budget:
                 self._rates[endpoint] = call.prompt_tokens / max(1, sum(sizes))
             elif not call.prompt_tokens and not refused:
                 self._never_billed += call.unbilled
-                self._untold[endpoint] += call.guess if whole and call.requests else 0
+                self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def check(self) -> None:
         """Before a request is sent.

@@ -27,7 +27,7 @@ _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class Facts:
     """What is known of the servers.
 
     Attributes:
@@ -99,9 +99,9 @@ class Endpoints:
         count = len(self.assistants)
         self.names = ["assistant"] if count == 1 else [f"assistant {i}" for i in range(1, count + 1)]
         self._stack: AsyncExitStack | None = None
-        self._learned: Learned | None = None
+        self._facts: Facts | None = None
         self._infos: dict[int, ServerInfo] = {}  # of the assistants
-        self._learning = anyio.Lock()
+        self._discovering = anyio.Lock()
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
@@ -117,7 +117,7 @@ class Endpoints:
         if stack is not None:
             await stack.aclose()
 
-    async def learn(self) -> Learned:
+    async def discover(self) -> Facts:
         """What the servers are, for an answer that begins now; asked once.
 
         Raises:
@@ -127,15 +127,15 @@ class Endpoints:
         """
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
-        async with self._learning:
+        async with self._discovering:
             without = self.breaker.left_out()
-            if self._learned is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
+            if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
                 draft = await self.draft.describe()
                 for at in range(len(self.assistants)):
                     if at not in {*without, *self._infos}:
                         await self._describe(at, without)
-                self._learned = await self._put_together(draft, without)
-            return replace(self._learned, without=without)
+                self._facts = await self._put_together(draft, without)
+            return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Asks one assistant what it is; one that is down goes to those to do `without`."""
@@ -151,7 +151,7 @@ class Endpoints:
         else:
             self.breaker.answered(at)
 
-    async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Learned:
+    async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Facts:
         known = sorted(self._infos)
         infos = [draft, *(self._infos[at] for at in known)]
         named = list(zip(["draft", *(self.names[at] for at in known)], infos, strict=True))
@@ -170,7 +170,7 @@ class Endpoints:
             everybody = len(known) == len(self.names)
             unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Learned(Endpoint.of("draft", draft), tuple(assistants), unit, warnings, cues)
+        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit, warnings, cues)
 
     def _check_probs(self, named: Sequence[tuple[str, ServerInfo]]) -> None:
         """Refuses a model that does not tell what is compared."""
@@ -191,8 +191,8 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
 
     async def turns(
-        self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, learned: Learned
-    ) -> tuple[list[RenderedPrompt], Learned]:
+        self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts
+    ) -> tuple[list[RenderedPrompt], Facts]:
         """How the draft and each assistant are asked to answer `prompt`, and what is known then.
 
         An assistant that is found to be down goes to those to do without.
@@ -203,8 +203,8 @@ class Endpoints:
         """
         everybody = [self.draft, *self.assistants]
         if isinstance(prompt, str):
-            return [RenderedPrompt(provider, prompt) for provider in everybody], learned
-        turns, without = [RenderedPrompt(provider, "") for provider in everybody], dict(learned.without)
+            return [RenderedPrompt(provider, prompt) for provider in everybody], facts
+        turns, without = [RenderedPrompt(provider, "") for provider in everybody], dict(facts.without)
 
         async def ask(at: int) -> None:
             try:
@@ -215,8 +215,8 @@ class Endpoints:
                 without[at - 1] = error
                 self.breaker.failed(at - 1, error)
 
-        await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in learned.without])
-        return turns, replace(learned, without=without)
+        await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in facts.without])
+        return turns, replace(facts, without=without)
 
     async def check_length(self, turns: Sequence[RenderedPrompt], without: Mapping[int, ProviderError]) -> None:
         """Sees whether every model has room for its prompt and a token behind it, as far as that can be known.

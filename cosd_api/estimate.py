@@ -136,11 +136,11 @@ async def estimate(
     Raises:
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
-    turns, learned = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.learn())
+    turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     found: dict[str, EndpointEstimate] = {}
     for at, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True), start=-1):
         prompt = turn.prompt or turns[0].prompt  # of one that is down nobody knows it
-        count = None if at in learned.without else await counted(turn.provider, prompt)
+        count = None if at in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + _SPECIAL
         least = 1 if count is None else count

@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequ
 from contextlib import aclosing
 from typing import Any, Literal, Never, Self, Unpack, overload
 
-from cosd_api.endpoints import Endpoints
+from cosd_api.decoding.schedule import Pace
+from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
+from cosd_api.methods.cosd import CoSD
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
@@ -30,7 +32,7 @@ from cosd_api.stream import FusionStream, settled
 from cosd_api.sync import synchronous
 from cosd_api.verification import needs_q
 from cosd_providers.contract import Provider
-from cosd_providers.errors import ProviderError
+from cosd_providers.errors import BudgetError, ProviderError
 
 Order = Literal["given", "completed"]
 """The order of many answers: that of their prompts, or that in which they are complete."""
@@ -148,7 +150,7 @@ class Fusion:
         return await self._generate(prompt, AnswerLimits.checked(**limits))
 
     def _stream(self, prompt: Prompt, limits: AnswerLimits) -> FusionStream:
-        return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past)
+        return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past, _cosd)
 
     async def _generate(self, prompt: Prompt, limits: AnswerLimits) -> FusionResult:
         async with self._stream(prompt, limits) as stream:
@@ -221,6 +223,33 @@ class Fusion:
         refuse(refused, Fusion.estimate)
         check_count("max_tokens", max_tokens)
         return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens)
+
+
+def _cosd(settings: FusionSettings, limits: AnswerLimits, facts: Facts) -> CoSD:
+    """The decoder of one answer."""
+    tuning = settings.tuning
+    return CoSD(
+        settings.verifier,
+        unit=facts.unit,
+        max_tokens=limits.max_tokens,
+        assistants=len(facts.assistants),
+        stop=[stop.encode() for stop in limits.stop],
+        skip=settings.ask == "contestable",
+        survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
+        without=facts.without,
+        pace=Pace(
+            draft_length=settings.draft_length,
+            max_ahead=tuning.max_ahead,
+            in_flight=tuning.in_flight,
+            hedge=tuning.hedge,
+            patient=tuning.batch_wait > 0,
+        ),
+    )
+
+
+def _is_an_assistants(error: Exception) -> bool:
+    """Whether an error is an assistant's own: a limit of the caller's is not, nor is a fault in the user's code."""
+    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 async def _together(

@@ -1,10 +1,10 @@
-"""What a reader of an answer should know of its making, in words."""
+"""Warnings about an answer, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cosd_api.decoding.pending import Loss
+from cosd_api.decoding.commands import Loss
 from cosd_api.records import EndpointUsage, FusedToken
 
 DRAFT = "draft"
@@ -13,8 +13,22 @@ DRAFT = "draft"
 _TIMES = 10  # as much as the draft's, billed by the assistants: worth a word
 
 
-def of_losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
-    """Which assistants the answer went on without; since where, and why."""
+def reencoded(seen: bool) -> list[str]:
+    """Whether the draft's endpoint read its own text as other tokens than it wrote."""
+    note = (
+        "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
+        "the answer may depend on draft_length, max_ahead and hedge"
+    )
+    return [note] if seen else []
+
+
+def unanswered(places: int) -> list[str]:
+    """Places at which an assistant had no answer."""
+    return [f"an assistant could not answer at {places} places: the draft stands there"] if places else []
+
+
+def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
+    """The assistants that the answer continued without, since where, and why."""
     notes: list[str] = []
     for assistant, loss in sorted(lost.items()):
         unverified = sum(not token.verified for token in tokens[loss.token :])
@@ -29,20 +43,20 @@ def of_losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[F
     return notes
 
 
-def of_untold(untold: Mapping[str, int]) -> list[str]:
-    """Which endpoints do not say what they read: `untold` estimates it in tokens."""
+def unreported(read: Mapping[str, int]) -> list[str]:
+    """The endpoints that do not report how many tokens they read, with an estimate of it."""
     return [
-        f"{name} does not tell how many tokens it has read: about {tokens} of them, by the length of the text, are in "
-        "no bill here, and count as an estimate where max_billed_tokens is given"
-        for name, tokens in untold.items()
+        f"{name} does not report how many tokens it has read: about {tokens} of them, by the length of the text, are "
+        "in no bill here, and count as an estimate where max_billed_tokens is given"
+        for name, tokens in read.items()
         if tokens
     ]
 
 
-def of_cost(usage: Mapping[str, EndpointUsage], untold: Mapping[str, int]) -> list[str]:
-    """Whether asking has cost many times what drafting did, and what would help."""
-    drafted = usage[DRAFT].billed_tokens + untold[DRAFT]
-    estimated = " (what it has read is an estimate)" if untold[DRAFT] else ""
+def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int]) -> list[str]:
+    """A word on assistants that billed many times what the draft did, and what would help; `read` as above."""
+    drafted = usage[DRAFT].billed_tokens + read[DRAFT]
+    estimated = " (what it has read is an estimate)" if read[DRAFT] else ""
     others = [one for name, one in usage.items() if name != DRAFT]
     asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
     if not drafted or asked <= _TIMES * drafted:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeGuard
 
 import anyio
 
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
-from cosd_api.decoding.commands import Finish, Placed
-from cosd_api.decoding.cosd import CoSD
+from cosd_api.decoding.commands import Decoder, Finish, Placed
 from cosd_api.decoding.driver import Driver
 from cosd_api.decoding.timeline import Timeline
-from cosd_api.endpoints import Endpoints, Learned
+from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
 from cosd_api.records import EndpointUsage, FusedToken, Request, Timings
@@ -25,6 +24,9 @@ from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
+
+Method = Callable[[FusionSettings, AnswerLimits, Facts], Decoder]
+"""A way to fuse: makes the decoder of one answer."""
 
 
 class FusionStream:
@@ -40,15 +42,17 @@ class FusionStream:
         prompt: str | Sequence[Message],
         limits: AnswerLimits,
         past: Past,
+        method: Method,
     ) -> None:
         self._endpoints = endpoints
         self._settings = settings
         self._prompt = prompt
         self._limits = limits
         self._past = past
+        self._method = method
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
-        self._work: tuple[Learned, Driver] | None = None
+        self._work: tuple[Facts, Driver] | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
         self._all: list[FusedToken] = []
         self._task: asyncio.Task[None] | None = None
@@ -119,10 +123,10 @@ class FusionStream:
         if self._work is None:  # it failed before anything was drafted
             assert error is not None
             raise error
-        learned, driver = self._work
+        facts, driver = self._work
         if error is not None:
             driver.decoder.stop_here(_finish(error))  # if it was not complete already
-        result = self._build(learned, driver)
+        result = self._build(facts, driver)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
         if error is not None and result.finish_reason in raises:
             error.partial = result
@@ -133,28 +137,14 @@ class FusionStream:
 
     async def _fuse(self) -> None:
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
-        learned = await endpoints.learn()
-        turns, learned = await endpoints.turns(self._prompt, settings.on_special_tokens, learned)
+        facts = await endpoints.discover()
+        turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts)
         self._turns = turns
-        await endpoints.check_length(turns, learned.without)
-        decoder = CoSD(
-            settings.verifier,
-            unit=learned.unit,
-            max_tokens=limits.max_tokens,
-            assistants=len(endpoints.assistants),
-            stop=[stop.encode() for stop in limits.stop],
-            draft_length=settings.draft_length,
-            max_ahead=settings.tuning.max_ahead,
-            in_flight=settings.tuning.in_flight,
-            hedge=settings.tuning.hedge,
-            patient=settings.tuning.batch_wait > 0,
-            skip=settings.ask == "contestable",
-            survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
-            without=learned.without,
-        )
+        await endpoints.check_length(turns, facts.without)
+        decoder = self._method(settings, limits, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         driver = Driver(decoder, turns, budget, self._emit, Timeline(self._began), settings.tuning.batch_wait)
-        self._work = learned, driver
+        self._work = facts, driver
         await self._expect(budget, turns[0])
         try:
             await driver.run()
@@ -173,11 +163,11 @@ class FusionStream:
             self._notes.append(error.args[0])
             raise
 
-    def _report_failures(self, decoder: CoSD) -> None:
+    def _report_failures(self, decoder: Decoder) -> None:
         """Tell the circuit breaker which assistants have failed, and which have answered."""
-        breaker = self._endpoints.breaker
+        breaker, lost = self._endpoints.breaker, decoder.report().lost
         for at, ledger in enumerate(self._ledgers[1:]):
-            loss = decoder.lost.get(at)
+            loss = lost.get(at)
             if loss is None and ledger.first_token_seconds is not None:
                 breaker.answered(at)
             elif loss is not None and not loss.before and _may_pass(loss.error):
@@ -192,30 +182,30 @@ class FusionStream:
             self._all.append(token)
             self._tokens.put_nowait(token)
 
-    def _build(self, learned: Learned, driver: Driver) -> FusionResult:
+    def _build(self, facts: Facts, driver: Driver) -> FusionResult:
         decoder = driver.decoder
         assert decoder.finished is not None
         total = time.perf_counter() - self._began
-        counts = decoder.counts
-        judged = counts.kept + counts.replaced
+        report = decoder.report()
+        judged = report.kept + report.replaced
         names = self._endpoints.names
         everybody = [notes.DRAFT, *names]
         usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
-        untold = dict(zip(everybody, driver.budget.untold, strict=True))
+        unreported = dict(zip(everybody, driver.budget.unreported, strict=True))
         return FusionResult(
-            text=readable(bytes(decoder.response.text)),
+            text=readable(report.text),
             finish_reason=decoder.finished.finish_reason,
             stop_reason=decoder.finished.stop_reason,
             tokens=tuple(self._all),
-            acceptance_rate=counts.kept / judged if judged else 1.0,
-            replacements=counts.replacements,
-            iterations=counts.iterations,
-            kept_tokens=counts.kept,
-            replaced_tokens=counts.replaced,
+            acceptance_rate=report.kept / judged if judged else 1.0,
+            replacements=report.replacements,
+            iterations=report.iterations,
+            kept_tokens=report.kept,
+            replaced_tokens=report.replaced,
             drafted_tokens=driver.drafted_tokens,
-            hedged_drafts=decoder.hedges.count,
-            hedge_hits=decoder.hedges.hits,
-            hedged_tokens=decoder.hedges.written,
+            hedged_drafts=report.hedged_drafts,
+            hedge_hits=report.hedge_hits,
+            hedged_tokens=report.hedged_tokens,
             draft_requests=driver.draft_requests,
             assistant_requests=driver.assistant_requests,
             usage=usage,
@@ -225,17 +215,18 @@ class FusionStream:
                 per_token=total / len(self._all) if self._all else None,
             ),
             warnings=(
-                *learned.warnings_for(self._prompt),
+                *facts.warnings_for(self._prompt),
                 *(warning for turn in self._turns for warning in turn.warnings),
-                *driver.warnings(),
-                *notes.of_losses(decoder.lost, names, self._all),
-                *notes.of_untold(untold),
-                *notes.of_cost(usage, untold),
+                *notes.reencoded(driver.reencoded),
+                *notes.unanswered(report.unanswered),
+                *notes.losses(report.lost, names, self._all),
+                *notes.unreported(unreported),
+                *notes.cost(usage, unreported),
                 *self._notes,
             ),
-            draft=learned.draft,
-            assistants=learned.assistants,
-            settings=Settings.of(self._settings, self._limits, learned.unit),
+            draft=facts.draft,
+            assistants=facts.assistants,
+            settings=Settings.of(self._settings, self._limits, facts.unit),
             requests=tuple(Request.of(span, everybody) for span in driver.timeline.spans),
         )
 
@@ -245,11 +236,6 @@ def _finish(error: ProviderError) -> Finish:
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
-
-
-def _is_an_assistants(error: Exception) -> bool:
-    """Whether an error is an assistant's own: a limit of the caller's is not, nor is a fault in the user's code."""
-    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:

@@ -70,7 +70,7 @@ def check(outcome: Outcome, wanted: reference.Fused) -> None:
     assert outcome.finish.finish_reason == wanted.finish_reason
     if not (wanted.tokens and wanted.tokens[-1].end):
         assert outcome.finish.stop_reason == wanted.stop_reason
-    counts = outcome.decoder.counts
+    counts = outcome.decoder.report()
     assert counts.replacements == wanted.replacements
     assert counts.replaced == sum(firing.replaced for firing in wanted.firings)
     assert counts.kept == sum(one.source == DRAFT for one in wanted.tokens)
@@ -88,7 +88,7 @@ def check_trace(outcome: Outcome) -> None:
     assert replayed(tokens, decoder.verifier, names, stops=stops) == outcome.text
     places = [(one.unit, one.round) for one in tokens]
     assert places == sorted(places)
-    assert all(one.round <= decoder.counts.iterations for one in tokens)
+    assert all(one.round <= decoder.report().iterations for one in tokens)
     for token in tokens:
         assert (token.replaced is not None) == bool(token.replaced_tokens)
         assert token.replaced is None or token.replaced == "".join(one.text for one in token.replaced_tokens)

@@ -8,7 +8,7 @@ must drop that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cosd_api.alignment import Unit
@@ -25,7 +25,9 @@ from cosd_api.decoding.commands import (
     StartDraft,
     Wait,
 )
-from cosd_api.decoding.cosd import CoSD
+from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.units import State
+from cosd_api.methods.cosd import CoSD
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from cosd_providers.greedy import Choice, Continuation, Draft, Position
@@ -146,6 +148,7 @@ class Run:
         self.keeps_ids: bool = options["keeps_ids"]
         self.late: bool = options["late"]
         self.limits: Limits = options["limits"]
+        self.pace: Pace = options.get("pace", Pace())
         self.also: Callable[[bytes, Token], tuple[Token, ...]] = options.get("also", lambda *_: ())
         self.waits: list[int] = []
         self.streams: dict[int, DraftStream] = {}
@@ -183,7 +186,7 @@ class Run:
 
     def start(self, command: StartDraft) -> None:
         """A draft begins: only where something may still come of it."""
-        if command.draft in self.decoder.hedges._under_way:
+        if command.draft in self.decoder.schedule.hedges.under_way:
             self.check_hedge(command)
         else:
             self.check_draft(command)
@@ -193,8 +196,8 @@ class Run:
 
     def check_hedge(self, command: StartDraft) -> None:
         """A draft ahead of a verdict that is still out, with room for a token."""
-        unit = self.decoder.hedges._under_way[command.draft].unit
-        assert unit in self.decoder._pending and not unit.resolved
+        unit = self.decoder.schedule.hedges.under_way[command.draft].unit
+        assert unit in self.decoder.units and unit.state is not State.JUDGED
         assert 1 <= command.max_tokens < self.decoder.response.max_tokens
         assert command.text[: unit.start] == self.decoder.response.text[: unit.start]
         assert len(command.text) > unit.start and not command.own and command.continuation is None
@@ -204,7 +207,7 @@ class Run:
         assert command.max_tokens >= 1
         assert len(response.tokens) + command.max_tokens <= response.max_tokens
         assert response.over is None
-        assert not any(unit.doomed and unit.waiting for unit in self.decoder._pending)
+        assert not any(unit.contested and unit.waiting for unit in self.decoder.units)
         assert command.text.endswith(b"".join(command.own))
         assert all(one.source == DRAFT for one in response.tokens[len(response.tokens) - len(command.own) :])
         if self.keeps_ids and command.continuation is None:
@@ -213,31 +216,31 @@ class Run:
     def check_ask(self, command: Ask) -> None:
         """Nothing is asked that cannot matter, given what is known."""
         decoder = self.decoder
-        _, asked = decoder._questions.under_way[command.ask]
+        _, asked = decoder.schedule.questions.under_way[command.ask]
         assert len(asked) == len(command.questions) > 0
         for (unit, verdict), question in zip(asked, command.questions, strict=True):
             rest = unit.tokens[verdict.at :]
             assert question.tokens == tuple(token.data for token in rest)
             end = question.start + sum(map(len, question.tokens))
             assert command.text[question.start : end] == b"".join(question.tokens)
-            assert decoder._contestable(rest)
-            before = list(decoder._pending)[: list(decoder._pending).index(unit)]
-            assert not any(other.doomed and other.waiting for other in before)
+            assert decoder.contestable(rest)
+            before = list(decoder.units)[: list(decoder.units).index(unit)]
+            assert not any(other.contested and other.waiting for other in before)
 
     def check(self) -> None:
         """What holds between any two events."""
         decoder = self.decoder
         for assistant in range(decoder.assistants):
-            asks = decoder._questions.under_way.values()
-            assert sum(of == assistant for of, _ in asks) <= decoder._questions.in_flight
+            asks = decoder.schedule.questions.under_way.values()
+            assert sum(of == assistant for of, _ in asks) <= self.pace.in_flight
         complete = self.ended and self.outcome.error is None
-        assert len(decoder.hedges._under_way) <= (0 if complete else decoder.hedges.most)
+        assert len(decoder.schedule.hedges.under_way) <= (0 if complete else self.pace.hedge)
         if not self.ended:
-            for hedge in decoder.hedges._under_way.values():
-                assert hedge.unit in decoder._pending and not hedge.unit.resolved
-            for _, asked in decoder._questions.under_way.values():
-                assert any(unit.waiting and unit in decoder._pending for unit, _ in asked)
-            assert not (decoder.response.stopped and decoder._drafts.under_way is not None)
+            for hedge in decoder.schedule.hedges.under_way.values():
+                assert hedge.unit in decoder.units and hedge.unit.state is not State.JUDGED
+            for _, asked in decoder.schedule.questions.under_way.values():
+                assert any(unit.waiting and unit in decoder.units for unit, _ in asked)
+            assert not (decoder.response.stopped and decoder.schedule.drafts.under_way is not None)
         ahead = sum(one.source == DRAFT for one in decoder.response.tokens[decoder.response.settled :])
         self.outcome.most_ahead = max(self.outcome.most_ahead, ahead)
 
@@ -298,9 +301,13 @@ def run(
     also: Callable[[bytes, Token], tuple[Token, ...]] = lambda *_: (),
     **settings: Any,
 ) -> Outcome:
-    """One fused answer: events as `choose` says, until it is complete or has failed."""
-    decoder = CoSD(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), **settings)
-    options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also}
+    """One fused answer: events as `choose` says, until it is complete or has failed.
+
+    `settings` are those of `CoSD`, and those of its `Pace`.
+    """
+    pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
+    decoder = CoSD(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), pace=pace, **settings)
+    options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
     one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())
     while not one.ended:

@@ -96,9 +96,9 @@ def test_what_is_read_is_guessed_from_what_this_endpoint_was_billed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "stays", "untold"), [("whole", 25, 25), ("left", 25, 0), ("failed", 0, 0), ("unsent", 0, 0)]
+    ("end", "stays", "unreported"), [("whole", 25, 25), ("left", 25, 0), ("failed", 0, 0), ("unsent", 0, 0)]
 )
-def test_what_is_never_billed_stays_estimated(end: str, stays: int, untold: int) -> None:
+def test_what_is_never_billed_stays_estimated(end: str, stays: int, unreported: int) -> None:
     ledgers = [Usage(), Usage()]
     budget = Budget(ledgers, max_billed_tokens=25)
     errors: dict[str, BaseException] = {"left": KeyboardInterrupt(), "failed": ServerError("broke")}
@@ -107,7 +107,7 @@ def test_what_is_never_billed_stays_estimated(end: str, stays: int, untold: int)
             drafting.sent(0.0)
         if end in errors:
             raise errors[end]
-    assert budget.untold == [untold, 0]
+    assert budget.unreported == [unreported, 0]
     with pytest.raises(BudgetError, match=r"\(0 were billed, and about 25 more") if stays else nullcontext():
         budget.check()
 
@@ -299,8 +299,8 @@ async def test_what_a_server_does_not_tell_is_estimated_and_said() -> None:
     assert result.usage["draft"].prompt_tokens == 0
     [told, dear] = result.warnings
     assert told == (
-        "draft does not tell how many tokens it has read: about 100 of them, by the length of the text, are in no bill "
-        "here, and count as an estimate where max_billed_tokens is given"
+        "draft does not report how many tokens it has read: about 100 of them, by the length of the text, are in no "
+        "bill here, and count as an estimate where max_billed_tokens is given"
     )
     assert "times the draft's 104 (what it has read is an estimate): every place" in dear
 

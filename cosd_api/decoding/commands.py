@@ -1,12 +1,13 @@
-"""What the decoder wants done: the vocabulary between `cosd.py`, which decides, and `driver.py`, which does."""
+"""The vocabulary between a decoder, which decides, and the driver, which does: events in, commands out, a report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from cosd_api.alignment import Decision
-from cosd_providers.contract import Question, Token
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
@@ -19,14 +20,14 @@ class Placed:
 
     Attributes:
         token: the token; the last one of an answer may be cut where a stop string begins.
-        source: `DRAFT`, or the index of the assistant whose word it is.
+        source: `DRAFT`, or the index of the assistant that wrote it.
         asked: whether an assistant was asked about its unit.
-        decisions: what assistants said there.
+        decisions: what the assistants said there.
         winner: on the tokens of a replacement: the decision that put them there.
-        replaced: on the first token of a replacement: the draft's tokens in whose place it stands.
+        replaced: on the first token of a replacement: the draft's tokens that it replaced.
         verified: whether every assistant was heard that could have changed it.
-        draft: number of the draft that wrote it, or what it replaces.
-        at: when it was placed here, in the seconds of whoever feeds the decoder.
+        draft: number of the draft that wrote it, or what it replaced.
+        at: when it was placed, in seconds of the driver's clock.
         unit: number of its unit in the answer, from 0; once it is settled.
         round: of drafting, from 1; once it is settled.
     """
@@ -44,12 +45,21 @@ class Placed:
     round: int = 1
 
 
+# --------------------------------------------------------------------------------------------------------- commands
+
+
 @dataclass(frozen=True, slots=True)
 class StartDraft:
-    """Let the draft model go on from `text`: at most `max_tokens` tokens.
+    """Let the draft model continue `text` by at most `max_tokens` tokens.
 
-    `own` are the tokens that it wrote itself since the start or the last replacement: `text` ends with them.
-    `ahead` is a draft that is started before the verdict after which it would be wanted.
+    Attributes:
+        draft: its number.
+        text: the response so far; it ends with `own`.
+        max_tokens: at most.
+        continuation: of its last `DraftEnd`, where it continues that draft.
+        own: the tokens that the draft model wrote since the start or the last replacement.
+        ahead: whether it is a hedge, started before the verdict that would make it the draft.
+        alternatives: how many other choices are wanted with each token.
     """
 
     draft: int
@@ -58,18 +68,19 @@ class StartDraft:
     continuation: Any
     own: tuple[bytes, ...]
     ahead: bool = False
+    alternatives: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CancelDraft:
-    """Nobody waits for this draft any more."""
+    """Cancel a draft that nobody waits for any more."""
 
     draft: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask one assistant, in one request, what it would say at some places of `text`."""
+    """Ask one assistant, in one request, what it would write at some places of `text`."""
 
     ask: int
     assistant: int
@@ -79,28 +90,28 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class CancelAsk:
-    """No answer of this request can matter any more."""
+    """Cancel a request none of whose answers can matter any more."""
 
     ask: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Say so when it is time to ask what has come together by then (`batch_wait`)."""
+    """Report (`waited`) when `batch_wait` is over: then what has come together is asked."""
 
     wait: int
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """These tokens are final. What was emitted is never taken back."""
+    """Hand out these tokens: they are final, and never taken back."""
 
     tokens: tuple[Placed, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The answer is complete: no event will change it."""
+    """End the answer: it is complete, and no event will change it."""
 
     finish_reason: FinishReason
     stop_reason: str
@@ -108,9 +119,103 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The answer cannot go on without what failed."""
+    """End the answer with an error: it cannot continue without what failed."""
 
     error: Exception
 
 
 Command = StartDraft | CancelDraft | Ask | CancelAsk | Wait | Emit | Finish | Fail
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An assistant that an answer continues without.
+
+    Attributes:
+        token: index of the first token of the answer that it was not heard about.
+        error: why.
+        before: whether it was lost before the answer began.
+    """
+
+    token: int
+    error: Exception
+    before: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """An answer so far, as a result needs it; the counts are those of `FusionResult`.
+
+    Attributes:
+        text: its bytes.
+        unanswered: places at which an assistant had no answer.
+        lost: the assistants that it continues without.
+    """
+
+    text: bytes = b""
+    kept: int = 0
+    replaced: int = 0
+    replacements: int = 0
+    iterations: int = 1
+    unanswered: int = 0
+    hedged_drafts: int = 0
+    hedge_hits: int = 0
+    hedged_tokens: int = 0
+    lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
+
+
+# ---------------------------------------------------------------------------------------------------------- decoder
+
+
+class Decoder(Protocol):
+    """One fused answer in the making, by any method: it does no I/O, and reacts to events with commands.
+
+    Attributes:
+        now: the time of the next event in the driver's seconds; kept in the record, and decides nothing.
+    """
+
+    now: float
+
+    @property
+    def finished(self) -> Finish | None:
+        """The end of the answer, once it is complete."""
+        ...
+
+    def start(self) -> list[Command]:
+        """The first commands."""
+        ...
+
+    def drafted(self, draft: int, token: Token) -> list[Command]:
+        """A draft wrote a token."""
+        ...
+
+    def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
+        """A draft is over."""
+        ...
+
+    def draft_failed(self, draft: int, error: Exception) -> list[Command]:
+        """A draft failed."""
+        ...
+
+    def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
+        """An assistant answered; `proposals` are in the order of the questions, None where it has no answer."""
+        ...
+
+    def ask_failed(self, ask: int, error: Exception) -> list[Command]:
+        """A request to an assistant failed."""
+        ...
+
+    def waited(self, wait: int) -> list[Command]:
+        """A `Wait` is over."""
+        ...
+
+    def stop_here(self, finish: Finish) -> None:
+        """End the answer with what was emitted, unless it is complete."""
+        ...
+
+    def report(self) -> Report:
+        """The answer so far."""
+        ...

@@ -1,4 +1,4 @@
-"""The loop that feeds the decoder: runs its commands against the endpoints and brings back what they say."""
+"""The loop that feeds a decoder: runs its commands against the endpoints, and brings back events."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cosd_api.decoding.commands import (
     CancelAsk,
     CancelDraft,
     Command,
+    Decoder,
     Emit,
     Fail,
     Finish,
@@ -23,7 +24,6 @@ from cosd_api.decoding.commands import (
     StartDraft,
     Wait,
 )
-from cosd_api.decoding.cosd import CoSD
 from cosd_api.decoding.timeline import Kind, Timeline
 from cosd_providers.contract import DraftEnd, Provider, Ready, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
@@ -33,27 +33,31 @@ from cosd_providers.text import merge, sendable
 _log = logging.getLogger("cosd_api")
 
 GRACE_SECONDS = 2.0
-"""How long a draft that has given its last token may take to say so (and what it billed)."""
+"""Time for a draft that has written its last token to end (and report what it billed)."""
 
 FIRST_SECONDS = 0.001
-"""After so long a draft that was started has taken the connection that was ready."""
+"""After this time a draft that was started has taken the connection that was ready."""
 
 
 class Driver:
     """One fusion under way.
 
     Args:
-        decoder: the state machine.
-        turns: the model that writes, and those that are asked, each with the text that the response goes on from.
-        budget: what they may spend together.
+        decoder: decides what is done.
+        turns: the draft and the assistants, each with its rendered prompt.
+        budget: the limits of what they may spend together.
         emit: takes the tokens as they become final.
-        timeline: takes down the requests.
+        timeline: records the requests.
         batch_wait: seconds that a `Wait` takes.
+
+    Attributes:
+        draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
+        reencoded: whether the draft's endpoint was seen to read its own text as other tokens than it wrote.
     """
 
     def __init__(
         self,
-        decoder: CoSD,
+        decoder: Decoder,
         turns: Sequence[RenderedPrompt],
         budget: Budget,
         emit: Callable[[Sequence[Placed]], None],
@@ -69,19 +73,17 @@ class Driver:
         self.emit = emit
         self.timeline = timeline
         self._batch_wait = batch_wait
-        # Asked for only where they are of use, so that a provider need not know the word.
-        self._also = {"alternatives": decoder.hedges.most} if decoder.hedges.most else {}
         self.draft_requests = 0
         self.assistant_requests = 0
         self.drafted_tokens = 0
-        self._reencoded = False
+        self.reencoded = False
         self._error: Exception | None = None
         self._idle = anyio.Event()
         self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
         self._group: TaskGroup
 
     async def run(self) -> None:
-        """Runs to the end of the answer.
+        """Run to the end of the answer.
 
         Raises:
             ProviderError: an endpoint failed, and the answer cannot go on without it; everything else is cancelled.
@@ -94,7 +96,7 @@ class Driver:
             raise ResponseError("a provider gave up without an answer or an error")
 
     def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
-        """Tells the decoder what happened and does what it wants done."""
+        """Report an event to the decoder, and do what it commands."""
         self.decoder.now = self.timeline.now()
         try:
             self._do(happen(*what))
@@ -130,7 +132,7 @@ class Driver:
         self._step(self.decoder.waited, number)
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Has a connection made for the next draft: a stream that is left takes its own with it."""
+        """Have a connection made for the next draft: a stream that is left takes its own with it."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # it only saves time
             await draft.keep_ready()
@@ -160,13 +162,15 @@ class Driver:
         kind: Kind = "hedge" if command.ahead else "draft"
         with self.timeline.request(0, kind, command.draft, at=len(command.text)) as span:
             with self.budget.spending(0, [self._sizes[0] + len(command.text)], drafts=True) as usage:
+                # Asked for only where they are of use, so that a provider need not know the keyword.
+                also = {"alternatives": command.alternatives} if command.alternatives else {}
                 stream = self.draft.generate(
                     self.prompt,
                     command.text,
                     max_tokens=command.max_tokens,
                     continuation=command.continuation,
                     usage=usage,
-                    **self._also,
+                    **also,
                 )
                 async with aclosing(stream):
                     async for item in stream:
@@ -185,32 +189,18 @@ class Driver:
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
 
     async def _compare_encodings(self, command: StartDraft) -> None:
-        """Sees whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
-        if self._reencoded or not (await self.draft.describe()).capabilities.tokenize:
+        """See whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
+        if self.reencoded or not (await self.draft.describe()).capabilities.tokenize:
             return
         try:
             pieces = await self.draft.tokenize(self.prompt + sendable(command.text))
         except UnsupportedError:  # of this text it cannot be known
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
-        self._reencoded = tokens[-len(command.own) :] != list(command.own)
-
-    def warnings(self) -> list[str]:
-        """What was noticed on the way and a reader of the answer should know."""
-        warnings: list[str] = []
-        if self._reencoded:
-            warnings.append(
-                "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
-                "the answer may depend on draft_length, max_ahead and hedge"
-            )
-        if self.decoder.counts.unanswered:
-            warnings.append(
-                f"an assistant could not answer at {self.decoder.counts.unanswered} places: the draft stands there"
-            )
-        return warnings
+        self.reencoded = tokens[-len(command.own) :] != list(command.own)
 
     def _check_end(self, end: DraftEnd, last: Token | DraftEnd | None) -> None:
-        """A provider that breaks the contract here would be asked for ever."""
+        """Refuse an end that breaks the contract: the provider would be asked for ever."""
         if end.reason == "limit" and last is None:
             raise ResponseError("generate() reached its limit without a token", endpoint=self.draft.name)
         if end.reason == "end" and not (isinstance(last, Token) and last.end):
@@ -262,14 +252,14 @@ class Driver:
 
 
 def _placed(error: Exception, provider: Provider) -> Exception:
-    """The error, with the endpoint that it is about. A limit is about none."""
+    """The error with its endpoint; a limit has none."""
     if isinstance(error, ProviderError) and not error.endpoint and not isinstance(error, BudgetError):
         error.endpoint = provider.name
     return error
 
 
 def _check_probs(tokens: Iterable[Token], endpoint: str) -> None:
-    """Nothing that a verifier says of a number that is no probability would mean anything."""
+    """Refuse numbers that are not probabilities: a verdict on them would mean nothing."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
             words = f"the probability of a token is {token.prob!r}, which is not between 0 and 1"

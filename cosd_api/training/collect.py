@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import anyio
 
-from cosd_api.endpoints import Endpoints, Learned
+from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.records import EndpointUsage
 from cosd_api.settings import check_choice, check_count
@@ -93,9 +93,9 @@ async def collect(
     endpoints, file = Endpoints(draft, assistant), None if path is None else Path(path)
     kept = SamplesFile.read(file) if file is not None and file.exists() else Lines()
     async with endpoints:
-        learned = await _discover(endpoints)
-        header = Header(draft=learned.draft, assistant=learned.assistants[0], unit=learned.unit)
-        run = _Run(endpoints, learned, on_special_tokens, skips=on_error == "skip")
+        facts = await _discover(endpoints)
+        header = Header(draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit)
+        run = _Run(endpoints, facts, on_special_tokens, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
                 run.write = _open(stack, file, kept, header)
@@ -114,7 +114,7 @@ def _open(stack: ExitStack, file: Path, kept: SamplesFile | Lines, header: Heade
     return lambda one: appender.write(samples_line(one))
 
 
-async def _discover(endpoints: Endpoints) -> Learned:
+async def _discover(endpoints: Endpoints) -> Facts:
     """The facts about both servers.
 
     Raises:
@@ -131,7 +131,7 @@ async def _discover(endpoints: Endpoints) -> Learned:
             words = f"the {name}'s server neither tokenizes nor scores texts, so token boundaries are unknown"
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-    return await endpoints.learn()
+    return await endpoints.discover()
 
 
 class _Run:
@@ -142,11 +142,11 @@ class _Run:
     """
 
     def __init__(
-        self, endpoints: Endpoints, learned: Learned, on_special_tokens: OnSpecialTokens, *, skips: bool
+        self, endpoints: Endpoints, facts: Facts, on_special_tokens: OnSpecialTokens, *, skips: bool
     ) -> None:
         self.write: Callable[[ExampleSamples], None] = lambda _: None
         self._endpoints = endpoints
-        self._learned = learned
+        self._facts = facts
         self._on_special_tokens: OnSpecialTokens = on_special_tokens
         self._skips = skips
         self._ledgers = Usage(), Usage()
@@ -201,13 +201,13 @@ class _Run:
         self._done[example.key] = one
 
     async def _ask(self, example: Example) -> ExampleSamples:
-        turns, learned = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._learned)
-        notes = (*learned.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
+        turns, facts = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._facts)
+        notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
         text = example.answer.encode()
         asked = [partial(_proposals, turn, text, ledger) for turn, ledger in zip(turns, self._ledgers, strict=True)]
         mine, theirs = await concurrently(asked)
-        forcing = TeacherForcing(text, mine, theirs, unit=learned.unit, ends=example.ends)
+        forcing = TeacherForcing(text, mine, theirs, unit=facts.unit, ends=example.ends)
         if forcing.missing:
             asks = turns[1]
             answers = await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1])

@@ -25,7 +25,8 @@ from cosd_api.decoding.commands import (
     Finish,
     StartDraft,
 )
-from cosd_api.decoding.cosd import CoSD
+from cosd_api.decoding.schedule import Pace
+from cosd_api.methods.cosd import CoSD
 from cosd_providers.contract import Proposal, Token
 from scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
 
@@ -228,7 +229,7 @@ def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
     assert tokens == list(wanted.tokens[: len(tokens)])
     assert decoder.response.tokens == emitted
     assert bytes(decoder.response.text) == reference.text_of(tokens)
-    assert decoder.counts.kept == sum(one.source == DRAFT for one in tokens)
+    assert decoder.report().kept == sum(one.source == DRAFT for one in tokens)
     if one.ended:
         assert decoder.finished == one.outcome.finish
         assert tokens == list(wanted.tokens)
@@ -276,7 +277,7 @@ def ask_of(commands: Sequence[Command]) -> Ask:
 
 
 def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, in_flight=1)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     for data in (b"b", b"c"):
@@ -292,7 +293,7 @@ def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
 
 
 def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, in_flight=2)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(in_flight=2))
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     second = ask_of(decoder.drafted(1, Token(b"b", 0.3)))

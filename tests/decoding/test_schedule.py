@@ -1,4 +1,4 @@
-"""Drafts that are started ahead of a verdict, and questions that wait for more: the same text, under every schedule."""
+"""Hedges, and questions that wait for more: the same text under every schedule."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import schedules
 import toys
 from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft, Wait
-from cosd_api.decoding.cosd import CoSD
-from cosd_api.decoding.hedges import LONGEST_HEDGE, Hedge
-from cosd_api.decoding.pending import Ahead, Pending
+from cosd_api.decoding.schedule import LONGEST_HEDGE, Hedge, Pace
+from cosd_api.decoding.units import Ahead, DraftUnit
+from cosd_api.methods.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
@@ -56,7 +56,7 @@ def test_equal_with_hedges_under_every_schedule(
     task, also = given
     outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, late=late, patient=patient, **settings)
     check(outcome, expected(task))
-    hedges = outcome.decoder.hedges
+    hedges = outcome.decoder.schedule.hedges
     target(float(hedges.hits))
     assert hedges.hits <= hedges.count < len(outcome.drafts)
     bound = settings.get("max_ahead")
@@ -119,7 +119,7 @@ def unsure(data: bytes, *others: bytes) -> Token:
 
 def begun(*others: bytes, **settings: Any) -> tuple[CoSD, list[Command]]:
     """A decoder that has drafted one token which it is unsure of."""
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, **settings)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(**settings))
     decoder.start()
     return decoder, decoder.drafted(1, unsure(b"a", *others))
 
@@ -140,7 +140,7 @@ def test_a_hit_goes_on_without_a_restart() -> None:
     assert bytes(decoder.response.text) == b"y12"
     decoder.drafted(y, Token(b"3", 0.9))
     assert bytes(decoder.response.text) == b"y123"
-    assert (decoder.hedges.count, decoder.hedges.hits, decoder.hedges.written) == (2, 1, 2)
+    assert (decoder.schedule.hedges.count, decoder.schedule.hedges.hits, decoder.schedule.hedges.written) == (2, 1, 2)
 
 
 def test_a_miss_cancels_them_before_the_draft_begins_anew() -> None:
@@ -151,7 +151,7 @@ def test_a_miss_cancels_them_before_the_draft_begins_anew() -> None:
     (start,) = drafts(after)
     assert start.text == b"q"
     assert cancel < after.index(start)
-    assert decoder.hedges.hits == 0
+    assert decoder.schedule.hedges.hits == 0
 
 
 def test_an_agreement_cancels_them() -> None:
@@ -187,7 +187,7 @@ def test_one_that_gets_too_long_is_given_up() -> None:
     for _ in range(LONGEST_HEDGE):
         assert decoder.drafted(hedge.draft, Token(b"1", 0.9)) == []
     assert decoder.drafted(hedge.draft, Token(b"1", 0.9)) == [CancelDraft(hedge.draft)]
-    assert decoder.hedges.written == LONGEST_HEDGE + 1
+    assert decoder.schedule.hedges.written == LONGEST_HEDGE + 1
     (start,) = drafts(decoder.answered(asked(commands).ask, says(b"x")))
     assert start.text == b"x"
 
@@ -221,7 +221,7 @@ def test_one_that_made_room_may_come_again() -> None:
 
 
 def test_an_endpoint_that_takes_no_more_drafts_is_left_in_peace() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=99, hedge=1)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(hedge=1))
     decoder.start()
     started = 0
     for _ in range(20):
@@ -245,9 +245,9 @@ def test_a_draft_that_goes_on_from_its_own_ids_is_no_hedge() -> None:
     decoder.draft_ended(1, DraftEnd("limit", (1, 2)))
     (start,) = drafts(decoder.answered(asked(commands).ask, says(b"a")))
     assert (start.text, start.continuation, start.own) == (b"a", (1, 2), (b"a",))
-    hedges = decoder.hedges
-    unit = decoder._pending[0] if decoder._pending else Pending(0, 0, [Token(b"a", 0.3)])
-    hedges._under_way[99] = Hedge(replace(start, continuation=None, own=()), unit, Ahead(b"a"))
+    hedges = decoder.schedule.hedges
+    unit = decoder.units[0] if decoder.units else DraftUnit(0, 0, [Token(b"a", 0.3)])
+    hedges.under_way[99] = Hedge(replace(start, continuation=None, own=()), unit, Ahead(b"a"))
     assert hedges.take(start) is None
     assert hedges.take(replace(start, continuation=None)) is None
     assert hedges.take(replace(start, continuation=None, own=())) is not None
@@ -265,7 +265,7 @@ def test_one_whose_model_could_not_go_on_ends_the_answer_so(reason: Any, finish:
 
 
 def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> None:
-    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=9, hedge=1)
+    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=9, pace=Pace(hedge=1))
     decoder.start()
     assert [one.text for one in drafts(decoder.drafted(1, unsure(b"a", b"x")))] == [b"x"]
     decoder.drafted(1, unsure(b"b", b"y"))
@@ -276,20 +276,20 @@ def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> Non
 
 
 def test_a_sure_token_starts_none() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, hedge=3)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, Token(b"a", 0.6, alternatives=(Token(b"x", 0.3),)))) == []
 
 
 def test_nothing_is_drafted_ahead_where_there_is_no_room() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=1, hedge=3)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=1, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, unsure(b"a", b"x"))) == []
 
 
 def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over() -> None:
     """A word of three tokens takes more room than the alternative of one that it equals."""
-    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=4, hedge=1)
+    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=4, pace=Pace(hedge=1))
     decoder.start()
     (hedge,) = drafts(decoder.drafted(1, unsure(b"a", b"xyz")))
     assert hedge.max_tokens == 3
@@ -304,14 +304,14 @@ def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over(
 
 
 def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, hedge=1)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(hedge=1))
     decoder.start()
     commands = decoder.drafted(1, Token(b"a", 0.3))
     first, second = (one for one in commands if isinstance(one, Ask))
     (hedge,) = drafts(decoder.answered(first.ask, says(b"x")))
     assert hedge.text == b"x"
     assert drafts(decoder.answered(second.ask, says(b"a"))) == []
-    assert decoder.hedges.hits == 1
+    assert decoder.schedule.hedges.hits == 1
 
 
 def waits(commands: list[Command]) -> list[int]:
@@ -319,7 +319,7 @@ def waits(commands: list[Command]) -> list[int]:
 
 
 def test_questions_wait_for_one_another() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, patient=True, in_flight=2)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(patient=True, in_flight=2))
     decoder.start()
     (wait,) = waits(decoder.drafted(1, Token(b"a", 0.3)))
     assert decoder.drafted(1, Token(b"b", 0.3)) == []
@@ -333,7 +333,7 @@ def test_questions_wait_for_one_another() -> None:
 @pytest.mark.parametrize("end", ["limit", "end", "stop"])
 def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
     stop = (b"c",) if end == "stop" else ()
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=3, patient=True, stop=stop)
+    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=3, pace=Pace(patient=True), stop=stop)
     decoder.start()
     assert len(waits(decoder.drafted(1, Token(b"a", 0.3)))) == 1
     decoder.drafted(1, Token(b"b", 0.3))

@@ -1,0 +1,379 @@
+"""The schedule of an answer: when to draft, ask and wait, and which drafts to start ahead of a verdict.
+
+Nothing here can change the text: a verdict depends on the text before its unit alone, whenever it is asked for, and a
+draft from a given text is the same whenever it is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
+from cosd_api.decoding.response import Response
+from cosd_api.decoding.units import Ahead, DraftUnit, Hearing, State, Verdict
+from cosd_providers.contract import DraftEnd, Token
+
+LONGEST_HEDGE = 128
+"""Tokens of a hedge at most, before its verdict; one that is longer is cancelled."""
+
+_SEEN = 32  # waiting units that are considered for hedges: what is further behind is thrown away most often
+_FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The settings of a schedule; see `Fusion` and `Tuning`.
+
+    Attributes:
+        draft_length: tokens of a drafting round; None drafts without rounds.
+        max_ahead: tokens drafted beyond what is settled, at most; an open unit is always completed.
+        in_flight: requests to one assistant at a time, at most.
+        hedge: drafts started ahead of a verdict, at most this many at a time.
+        patient: while drafting continues, a first question waits for more to join it.
+    """
+
+    draft_length: int | None = None
+    max_ahead: int | None = None
+    in_flight: int = 1
+    hedge: int = 0
+    patient: bool = False
+
+
+@dataclass(slots=True)
+class Hedge:
+    """A draft from a text that a replacement may bring about.
+
+    Attributes:
+        started: the command that started it.
+        unit: the unit whose verdict is out.
+        ahead: the text, as the unit knows it.
+        tokens: drafted so far.
+        end: its last item, once it is there.
+    """
+
+    started: StartDraft
+    unit: DraftUnit
+    ahead: Ahead
+    tokens: list[Token] = field(default_factory=list[Token])
+    end: DraftEnd | None = None
+
+
+class Schedule:
+    """The drafts, questions, waits and hedges of one answer.
+
+    Args:
+        pace: the settings.
+        unit: what is judged together.
+        assistants: how many there are.
+        could_change: whether an assistant's answer about a token could change the text.
+
+    Attributes:
+        drafts: the draft under way, and what the next one continues.
+        questions: the requests to assistants.
+        hedges: the drafts ahead of a verdict.
+    """
+
+    def __init__(self, pace: Pace, unit: Unit, assistants: int, could_change: Callable[[Token], bool]) -> None:
+        self.drafts = Drafts(pace)
+        self.questions = Questions(pace, unit, assistants)
+        self.hedges = Hedges(pace, could_change, self.drafts.number)
+        self._in_rounds = pace.draft_length is not None
+
+    def next(self, units: Sequence[DraftUnit], response: Response) -> list[Command] | Hedge:
+        """The commands for what is to be done now; or the hedge that is the draft from now on."""
+        draft = self.drafts.start(units, response)
+        hedge = self.hedges.take(draft) if draft else None
+        if hedge is not None:
+            self.drafts.take_over(hedge)
+            return hedge
+        commands: list[Command] = [*self.hedges.tidy()]  # first of all, so that their servers are free
+        if draft:
+            commands.append(draft)
+        drafting = self.drafts.under_way is not None
+        if not (self._in_rounds and drafting):  # of a round, everything is asked together
+            drafting = drafting and response.over is None
+            commands.extend(self.questions.ask(units, response, drafting=drafting))
+        commands.extend(self.hedges.start(units, response))
+        return commands
+
+
+class Drafts:
+    """One draft after another.
+
+    Attributes:
+        under_way: number of the draft under way.
+        left: how many tokens it may still write.
+        error: why the last one failed, behind everything that is pending.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.under_way: int | None = None
+        self.left = 0
+        self.error: Exception | None = None
+        self._pace = pace
+        self._count = 0
+        self._continuation: Any = None
+        self._own = 0  # index of the first token that the draft wrote since the start or the last restart
+
+    def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
+        """The next draft; None while one is under way, or enough is drafted ahead of what is settled."""
+        if self.under_way is not None or response.over or self.error is not None:
+            return None
+        if units and units[-1].contested and units[-1].waiting:
+            return None
+        most = response.max_tokens - len(response.tokens)
+        waiting = any(unit.waiting for unit in units)
+        if self._pace.draft_length is not None:
+            if waiting:
+                return None
+            most = min(most, self._pace.draft_length)
+        if self._pace.max_ahead is not None:
+            ahead = len(response.tokens) - response.settled
+            # A half-empty window is refilled at once, not token by token; an open unit must always be completed.
+            if waiting and ahead > self._pace.max_ahead // 2:
+                return None
+            most = min(most, max(1, self._pace.max_ahead - ahead))
+        self.under_way, self.left = self.number(), most
+        own = tuple(placed.token.data for placed in response.tokens[self._own :])
+        also = self._pace.hedge
+        return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, alternatives=also)
+
+    def number(self) -> int:
+        """The number of one more draft."""
+        self._count += 1
+        return self._count
+
+    def take_over(self, hedge: Hedge) -> None:
+        """Let a hedge be the draft under way."""
+        self.under_way, self.left = hedge.started.draft, hedge.started.max_tokens
+        if hedge.end is not None:
+            self.ended(hedge.end.continuation)
+
+    def ended(self, continuation: Any) -> None:
+        """The draft under way is over; the next one continues it."""
+        self.under_way, self._continuation = None, continuation
+
+    def failed(self, error: Exception) -> None:
+        """The draft under way failed."""
+        self.under_way, self.error = None, error
+
+    def cancel(self) -> list[CancelDraft]:
+        """Cancel the draft under way."""
+        cancelled = [] if self.under_way is None else [CancelDraft(self.under_way)]
+        self.under_way = None
+        return cancelled
+
+    def discard(self) -> list[CancelDraft]:
+        """Cancel the draft under way and continue none of it."""
+        self._continuation = self.error = None
+        return self.cancel()
+
+    def restart(self, response: Response) -> None:
+        """Let the next draft start from the text as it stands, none of which is its own."""
+        self._own = len(response.tokens)
+
+
+Asked = list[tuple[DraftUnit, Verdict]]
+"""The places that one request is about."""
+
+
+class Questions:
+    """Requests to assistants, each about one or many places.
+
+    Attributes:
+        under_way: by number: the assistant, and the places.
+    """
+
+    def __init__(self, pace: Pace, unit: Unit, assistants: int) -> None:
+        self.under_way: dict[int, tuple[int, Asked]] = {}
+        self._pace = pace
+        self._unit: Unit = unit
+        self._assistants = assistants
+        self._count = 0
+        self._waits = 0
+        self._waited_for: DraftUnit | None = None  # the first unit that is to be asked about
+        self._due = True
+
+    def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
+        """Ask each assistant everything that could matter, in one request, if not too many are under way."""
+        asks: list[Ask] = []
+        waiting = [unit for unit in units if unit.waiting]
+        if not waiting:
+            return asks
+        if self._pace.patient and drafting:
+            first = next((one for one in waiting if any(v.hearing is Hearing.OPEN for v in one.verdicts)), None)
+            if first is not None and first is not self._waited_for:
+                self._waits += 1
+                self._waited_for, self._due = first, False
+                return [Wait(self._waits)]
+            if not self._due:
+                return []
+        for assistant in range(self._assistants):
+            if sum(of == assistant for of, _ in self.under_way.values()) >= self._pace.in_flight:
+                continue
+            asked = [(unit, unit.verdicts[assistant]) for unit in waiting]
+            asked = [(unit, verdict) for unit, verdict in asked if verdict.hearing is Hearing.OPEN]
+            if any(verdict.alone for _, verdict in asked):
+                asked = asked[:1]
+            if not asked:
+                continue
+            for _, verdict in asked:
+                verdict.hearing = Hearing.ASKED
+            self._count += 1
+            self.under_way[self._count] = (assistant, asked)
+            last = asked[-1][0]
+            text = bytes(response.text[: response.end_of(last.first + len(last.tokens))])
+            questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
+            asks.append(Ask(self._count, assistant, text, questions))
+        return asks
+
+    def waited(self, wait: int) -> None:
+        """The time for more questions to come together is over."""
+        self._due = self._due or wait == self._waits
+
+    def take(self, ask: int) -> tuple[int, Asked]:
+        """The assistant and the places of a request that is over; no places if it was cancelled."""
+        assistant, asked = self.under_way.pop(ask, (0, []))
+        for _, verdict in asked:
+            if verdict.hearing is Hearing.ASKED:
+                verdict.hearing = Hearing.OPEN
+        return assistant, asked
+
+    def void(self) -> list[CancelAsk]:
+        """Cancel the requests none of whose answers can matter any more."""
+        void = [
+            ask
+            for ask, (_, asked) in self.under_way.items()
+            if not any(unit.waiting and not verdict.done for unit, verdict in asked)
+        ]
+        for ask in void:
+            del self.under_way[ask]
+        return [CancelAsk(ask) for ask in void]
+
+
+class Hedges:
+    """Drafts ahead of a verdict.
+
+    A replacement is often a token that the draft found nearly as probable: an alternative of the one it replaces. So a
+    draft from there is started while the verdict is out. It is the same one that would be started after the verdict.
+
+    Attributes:
+        count: how many were started.
+        hits: how many became the draft.
+        written: tokens that they wrote before their verdict.
+        under_way: by number.
+    """
+
+    def __init__(self, pace: Pace, could_change: Callable[[Token], bool], number: Callable[[], int]) -> None:
+        self.count = self.hits = self.written = 0
+        self.under_way: dict[int, Hedge] = {}
+        self._pace = pace
+        self._could_change = could_change
+        self._number = number
+        self._failures = 0
+
+    def start(self, units: Iterable[DraftUnit], response: Response) -> list[Command]:
+        """Start the likeliest: first what each unit is likeliest to become, then what comes second there.
+
+        Hedges under way that are less likely make room.
+        """
+        if not self._pace.hedge or self._failures >= _FAILURES:
+            return []
+        wanted = self._wanted(units, response)
+        commands: list[Command] = []
+        for draft, hedge in [*self.under_way.items()]:
+            if wanted.pop(hedge.ahead.text, None) is None:
+                hedge.ahead.tried = False
+                commands.extend(self._drop(draft))
+        for unit, ahead in wanted.values():
+            ahead.tried = True
+            # A replacement has one token at least; where it has more, the draft is cut when there is no more room.
+            most = response.max_tokens - unit.first - unit.settled_tokens - 1
+            if self._pace.max_ahead is not None:
+                most = min(most, self._pace.max_ahead)
+            also = self._pace.hedge
+            started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, alternatives=also)
+            self.under_way[started.draft] = Hedge(started, unit, ahead)
+            self.count += 1
+            commands.append(started)
+        return commands
+
+    def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[bytes, tuple[DraftUnit, Ahead]]:
+        """What is to be under way, by its text."""
+        texts = {hedge.ahead.text for hedge in self.under_way.values()}
+        ranked: list[tuple[int, DraftUnit, Ahead]] = []
+        found = 0
+        for unit in islice(units, _SEEN):
+            if unit.state is State.JUDGED:
+                continue
+            likely = [ahead for ahead in self._ahead(unit, response) if not ahead.tried or ahead.text in texts]
+            ranked.extend((rank, unit, ahead) for rank, ahead in enumerate(likely))
+            found += bool(likely)
+            if found == self._pace.hedge:
+                break  # the first of each are as many as there may be
+        ranked.sort(key=lambda one: one[0])  # of equals the earlier unit's comes first
+        return {ahead.text: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
+
+    def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
+        """What the answer may continue from once the unit is judged, the likeliest first."""
+        if unit.ahead is None:
+            at, words = self._words(unit)
+            if at < 0:
+                return []  # so far: it may get more tokens
+            before = bytes(response.text[: response.end_of(unit.first + at)])
+            own = unit.tokens[at].data
+            room = unit.first + unit.settled_tokens + 1 < response.max_tokens
+            # Nothing is drafted behind the end, nor from where the draft is.
+            unit.ahead = [Ahead(before + word) for word in words if word not in (b"", own) and room]
+        return unit.ahead
+
+    def _words(self, unit: DraftUnit) -> tuple[int, Sequence[bytes]]:
+        """What may replace the unit's tokens from some index on; the index is -1 where nothing may."""
+        winner = unit.winner
+        if winner is not None:  # of those that were heard so far
+            ends = winner.replacement[-1].end
+            return winner.decisions[-1].first, [] if ends else [b"".join(token.data for token in winner.replacement)]
+        for at in range(unit.settled_tokens, len(unit.tokens)):
+            if self._could_change(unit.tokens[at]):
+                return at, [token.data for token in unit.tokens[at].alternatives[: self._pace.hedge]]
+        return -1, []
+
+    def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
+        """One of them wrote a token."""
+        hedge = self.under_way.get(draft)
+        if hedge is None:
+            return []
+        self.written += 1
+        self._failures = 0
+        hedge.tokens.append(token)
+        return [] if len(hedge.tokens) <= LONGEST_HEDGE else self._drop(draft)
+
+    def ended(self, draft: int, end: DraftEnd) -> None:
+        """One of them is over."""
+        if draft in self.under_way:
+            self.under_way[draft].end = end
+
+    def failed(self, draft: int) -> None:
+        """One of them failed: if its text comes to stand, a draft of its own finds out whether that matters."""
+        self._failures += self.under_way.pop(draft, None) is not None
+
+    def take(self, wanted: StartDraft) -> Hedge | None:
+        """The hedge that continues the same text as a draft that is to be started, if there is one."""
+        for draft, hedge in self.under_way.items():
+            if hedge.started.text == wanted.text and wanted.continuation is None and not wanted.own:
+                self.hits += 1
+                return self.under_way.pop(draft)
+        return None
+
+    def tidy(self) -> list[CancelDraft]:
+        """Cancel those whose unit was judged otherwise, or was thrown away."""
+        over = (State.JUDGED, State.VOID)
+        gone = [draft for draft, hedge in self.under_way.items() if hedge.unit.state in over]
+        return [cancel for draft in gone for cancel in self._drop(draft)]
+
+    def _drop(self, draft: int) -> list[CancelDraft]:
+        return [CancelDraft(draft)] if self.under_way.pop(draft).end is None else []

@@ -1,0 +1,198 @@
+"""The units of an answer that wait for their verdicts: the draft's tokens, and what each assistant said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from cosd_api.alignment import Decision, Unit, judge
+from cosd_api.decoding.commands import Placed
+from cosd_api.verification import Verifier, needs_q
+from cosd_providers.contract import Proposal, Question, Token
+
+Contestable = Callable[[Sequence[Token]], bool]
+"""Whether an answer about these tokens could change the text."""
+
+
+class Hearing(Enum):
+    """The state of one assistant at one unit."""
+
+    OPEN = auto()  # it is to be asked
+    ASKED = auto()  # a question is under way
+    FAILED = auto()  # a question about this unit alone failed
+    DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
+    LOST = auto()  # it failed for good, and the answer continues without it
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What one assistant has said of one unit so far.
+
+    Attributes:
+        hearing: its state.
+        at: index of the unit's token that its next question is about.
+        alone: its question failed together with others, and is to be asked again by itself.
+        error: why it failed or was lost.
+        decisions: in the order of the text.
+        replacement: its word, if the verifier replaces.
+        unanswered: how often it had no answer.
+    """
+
+    hearing: Hearing = Hearing.OPEN
+    at: int = 0
+    alone: bool = False
+    error: Exception | None = None
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    replacement: tuple[Token, ...] = ()
+    unanswered: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is asked of this assistant here."""
+        return self.hearing is Hearing.DONE or self.hearing is Hearing.LOST
+
+
+class State(Enum):
+    """The state of a unit."""
+
+    GROWING = auto()  # its next token may still belong to it
+    WAITING = auto()  # an assistant has to be heard
+    JUDGED = auto()  # nobody has to be heard any more: it stands, or its replacement does
+    VOID = auto()  # it was thrown away behind a replacement
+
+
+@dataclass(slots=True)
+class Ahead:
+    """A text that the answer may continue from; `tried` if a hedge was started from there."""
+
+    text: bytes
+    tried: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class DraftUnit:
+    """Draft tokens that are judged together, or the replacement that took their place.
+
+    Attributes:
+        start: byte offset in the response.
+        first: index of its first token in the response.
+        tokens: the draft's tokens.
+        state: how far it has come.
+        verdicts: one for each assistant, if any has to be heard.
+        replaced: how many draft tokens a replacement took away.
+        drafted_on: whether drafting restarts behind it.
+        ahead: what the answer may continue from once it is judged, as far as the schedule has worked it out.
+    """
+
+    start: int
+    first: int
+    tokens: list[Token] = field(default_factory=list[Token])
+    state: State = State.GROWING
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    replaced: int = 0
+    drafted_on: bool = False
+    ahead: list[Ahead] | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an assistant has to be heard."""
+        return self.state is State.WAITING
+
+    @property
+    def heard(self) -> bool:
+        """Whether every assistant has judged it."""
+        return all(verdict.done for verdict in self.verdicts)
+
+    @property
+    def contested(self) -> bool:
+        """Whether an assistant replaces something in it: then all that follows will be thrown away."""
+        return any(verdict.replacement for verdict in self.verdicts)
+
+    @property
+    def winner(self) -> Verdict | None:
+        """The surest of those that replace; ties go to the first listed."""
+        replacing = [verdict for verdict in self.verdicts if verdict.replacement]
+        return max(replacing, key=lambda verdict: verdict.decisions[-1].q or 0.0, default=None)
+
+    @property
+    def asked(self) -> bool:
+        """Whether any assistant was asked; not those that were lost before."""
+        return any(verdict.hearing is not Hearing.LOST or verdict.error is not None for verdict in self.verdicts)
+
+    @property
+    def settled_tokens(self) -> int:
+        """How many of its tokens every assistant that is still to be heard has left as they are."""
+        return min((verdict.at for verdict in self.verdicts if not verdict.done), default=0)
+
+    def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
+        """Close it behind its last token: all assistants but the `lost` have to be heard if they could change it."""
+        self.state = State.JUDGED
+        if contestable(self.tokens):
+            self.state = State.WAITING
+            self.verdicts = [Verdict(Hearing.LOST if at in lost else Hearing.OPEN) for at in range(assistants)]
+
+    def question(self, assistant: int, unit: Unit) -> Question:
+        """The next question to an assistant."""
+        at = self.verdicts[assistant].at
+        start = self.start + sum(len(token.data) for token in self.tokens[:at])
+        return Question(start, tuple(token.data for token in self.tokens[at:]), unit == "word")
+
+    def hear(
+        self,
+        assistant: int,
+        proposal: Proposal | None,
+        verifier: Verifier,
+        contestable: Contestable,
+        unit: Unit,
+        ask: int,
+    ) -> None:
+        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer."""
+        verdict = self.verdicts[assistant]
+        verdict.unanswered += proposal is None
+        judgement = judge(
+            self.tokens,
+            () if proposal is None else proposal.tokens,
+            verifier.replaces,
+            unit=unit,
+            first=verdict.at,
+            assistant=assistant,
+            needs_q=needs_q(verifier),
+        )
+        self.ahead = None  # more is known now
+        strategy = proposal.strategy if proposal is not None else None
+        verdict.decisions.extend(replace(decision, ask=ask, strategy=strategy) for decision in judgement.decisions)
+        verdict.replacement = judgement.replacement
+        if judgement.again is not None and contestable(self.tokens[judgement.again :]):
+            verdict.at = judgement.again
+        else:
+            verdict.hearing = Hearing.DONE
+        if judgement.replacement and judgement.decisions[-1].q == 1:
+            for later in self.verdicts[assistant + 1 :]:  # nobody is surer, and ties go to the first listed
+                if later.hearing is not Hearing.LOST:
+                    later.hearing = Hearing.DONE
+
+    def unheard(self, could_change: Contestable) -> int:
+        """Index of its first token that a lost assistant could have changed; `len(tokens)` without such."""
+        winner = self.winner
+        last = len(self.verdicts)
+        if winner is not None and winner.decisions[-1].q == 1:  # nobody listed later could have been surer
+            last = self.verdicts.index(winner)
+        lost = (verdict.at for verdict in self.verdicts[:last] if verdict.hearing is Hearing.LOST)
+        return min((at for at in lost if could_change(self.tokens[at:])), default=len(self.tokens))
+
+    def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> list[Placed]:
+        """The winner's word as tokens of the response; `draft` wrote what it replaces."""
+        decision = winner.decisions[-1]
+        decisions = self.decisions(decision.first, decision.last)
+        word = [
+            Placed(token, decision.assistant, True, decisions, decision, verified=verified, draft=draft, at=at)
+            for token in winner.replacement
+        ]
+        word[0].replaced = tuple(self.tokens[decision.first : decision.last])
+        return word
+
+    def decisions(self, first: int, last: int) -> tuple[Decision, ...]:
+        """The decisions about its tokens `first` to `last` (one past)."""
+        decisions = (decision for verdict in self.verdicts for decision in verdict.decisions)
+        return tuple(decision for decision in decisions if decision.first < last and decision.last > first)

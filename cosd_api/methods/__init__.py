@@ -1,0 +1,1 @@
+"""Ways to fuse models into one text, one file for each."""

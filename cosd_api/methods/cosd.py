@@ -1,0 +1,374 @@
+"""Collaborative Speculative Decoding (Algorithm 1 of the paper) as a state machine that does no I/O.
+
+::
+
+     1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
+     4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`
+     8     for each unit, in the order of the text:
+     9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
+    10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
+    11             keep the draft before it, put x^ in its place                          `_replace`
+    12-13          throw the rest of the draft away, and draft again from there           `_discard_after`
+    14     what no assistant contests stands                                              `_settle`
+
+Everything overlaps: a draft streams on while questions are out, and answers come in any order. A replacement is put
+into the text as soon as its unit is judged, even while an earlier unit still waits; if that one is replaced later, all
+that follows it is thrown away. So the text is a function of the models and the verifier alone: it does not depend on
+the order or the timing of events, on how much is drafted ahead, or on how questions are batched. Those are decided by
+the `Schedule`.
+
+An assistant that fails for good, where the answer may continue without it (`survives`), is lost at the first place of
+the text where it could not be heard. Its answers about later places are discarded, and drafting restarts behind that
+unit as after a replacement: the answer depends on where it failed, not when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+
+from cosd_api.alignment import LONGEST, Unit, starts_unit
+from cosd_api.decoding.commands import DRAFT, Command, Emit, Fail, Finish, Loss, Placed, Report
+from cosd_api.decoding.response import Response
+from cosd_api.decoding.schedule import Hedge, Pace, Schedule
+from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
+from cosd_api.verification import Verifier
+from cosd_providers.contract import DraftEnd, Proposal, Token
+
+
+class Phase(Enum):
+    """The state of an answer."""
+
+    RUNNING = auto()
+    FINISHED = auto()
+    FAILED = auto()
+
+
+class CoSD:
+    """One fused answer in the making: a `Decoder`.
+
+    Args:
+        verifier: the rule or the tree.
+        unit: what is judged together, `"token"` or `"word"`.
+        assistants: how many there are.
+        max_tokens: length of the answer at most, its end of sequence included.
+        stop: strings (as UTF-8) before which the answer ends.
+        skip: leave out questions whose answers cannot matter.
+        survives: whether the answer continues without an assistant that has failed with an error; by default it does
+            not.
+        without: the assistants that were lost before the answer began, and why.
+        pace: how it is scheduled.
+
+    Attributes:
+        response: the answer so far.
+        units: those whose tokens are not final.
+        schedule: the drafts and questions.
+        lost: the assistants that the answer continues without.
+        phase: the state of the answer.
+        now: see `Decoder`.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        unit: Unit,
+        max_tokens: int,
+        assistants: int = 1,
+        stop: Sequence[bytes] = (),
+        skip: bool = True,
+        survives: Callable[[Exception], bool] = lambda _: False,
+        without: Mapping[int, Exception] | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.verifier = verifier
+        self.unit: Unit = unit
+        self.assistants = assistants
+        self.response = Response(max_tokens, stop)
+        self.units: deque[DraftUnit] = deque()
+        self.schedule = Schedule(pace or Pace(), unit, assistants, lambda token: self.could_change((token,)))
+        self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
+        self.phase = Phase.RUNNING
+        self.now = 0.0
+        self._skip = skip
+        self._survives = survives
+        self._counts = Report()
+        self._settled_units = 0
+
+    @property
+    def finished(self) -> Finish | None:
+        """The end of the answer, once it is complete."""
+        return self.response.over if self.phase is Phase.FINISHED else None
+
+    def report(self) -> Report:
+        """The answer so far."""
+        hedges = self.schedule.hedges
+        return replace(
+            self._counts,
+            text=bytes(self.response.text),
+            hedged_drafts=hedges.count,
+            hedge_hits=hedges.hits,
+            hedged_tokens=hedges.written,
+            lost=self.lost,
+        )
+
+    # --------------------------------------------------------------------------------------------- the seven events
+
+    def start(self) -> list[Command]:
+        """Line 1: begin to draft."""
+        return self._proceed([])
+
+    def drafted(self, draft: int, token: Token) -> list[Command]:
+        """Line 2: the draft model wrote a token; or a hedge did, which may become the draft."""
+        if draft != self.schedule.drafts.under_way:
+            return [*self.schedule.hedges.drafted(draft, token)]
+        if self.response.over:
+            return []
+        return self._proceed(self._append(token, draft))
+
+    def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
+        """Line 3: the draft is over."""
+        if draft != self.schedule.drafts.under_way:
+            self.schedule.hedges.ended(draft, end)
+            return []
+        self.schedule.drafts.ended(end.continuation)
+        self._close(end)
+        return self._proceed([])
+
+    def draft_failed(self, draft: int, error: Exception) -> list[Command]:
+        """The draft failed: an error once everything before it is settled and the answer is to be continued."""
+        if draft != self.schedule.drafts.under_way:
+            self.schedule.hedges.failed(draft)
+            return []
+        self.schedule.drafts.failed(error)
+        return self._proceed([])
+
+    def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
+        """Lines 6 to 10: an assistant says what it would write in some places, and each is judged."""
+        assistant, asked = self.schedule.questions.take(ask)
+        if not asked:  # cancelled
+            return []
+        commands: list[Command] = []
+        for (unit, verdict), proposal in zip(asked, proposals, strict=True):
+            if not unit.waiting or verdict.done:
+                continue  # void since, or by an answer just before this one
+            unit.hear(assistant, proposal, self.verifier, self.contestable, self.unit, ask)
+            if unit.heard:
+                self._decide(unit, commands)
+            elif verdict.replacement:
+                self._discard_after(unit, commands)
+        return self._proceed(commands)
+
+    def ask_failed(self, ask: int, error: Exception) -> list[Command]:
+        """A request to an assistant failed: an error once its first question is what the answer waits for.
+
+        It was sent early, perhaps for text that will never stand. So that success does not depend on timing, questions
+        that failed together are asked again one by one.
+        """
+        _, asked = self.schedule.questions.take(ask)
+        if not asked:
+            return []
+        for _, verdict in asked:
+            verdict.alone = True
+            if len(asked) == 1 and not verdict.done:
+                verdict.hearing, verdict.error = Hearing.FAILED, error
+        return self._proceed([])
+
+    def waited(self, wait: int) -> list[Command]:
+        """A `Wait` is over: ask what has come together."""
+        self.schedule.questions.waited(wait)
+        return self._proceed([])
+
+    def stop_here(self, finish: Finish) -> None:
+        """End the answer with what was emitted; later events are ignored.
+
+        Text that is held back because it could still become a stop string is left out: at whatever moment, the answer
+        is a prefix of the one that it would have become.
+        """
+        if self.phase is not Phase.FINISHED:
+            self.units.clear()
+            self.schedule.questions.under_way.clear()
+            self.schedule.drafts.cancel()
+            self.response.keep_emitted(finish)
+            self._finish([])
+
+    # -------------------------------------------------------------------------------------------------- generation
+
+    def _append(self, token: Token, draft: int) -> list[Command]:
+        """Put a draft token at the end of the response and into its unit."""
+        self.schedule.drafts.left -= 1
+        unit = self._growing()
+        if unit is not None and starts_unit(self.unit, unit.tokens, token):
+            self._complete(unit)
+            unit = None
+        if unit is None:
+            unit = DraftUnit(len(self.response.text), len(self.response.tokens))
+            self.units.append(unit)
+        unit.tokens.append(token)
+        self.response.place(Placed(token, draft=draft, at=self.now))
+        if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
+            self._complete(unit)
+        too_long = self.response.over and self.schedule.drafts.left and not token.end  # a hedge may be
+        if self.response.stopped or too_long:  # what would follow is never judged
+            return [*self.schedule.drafts.cancel()]
+        return []
+
+    def _close(self, end: DraftEnd) -> None:
+        """End the response where no draft can continue: the context is full, or a filter stepped in."""
+        if not self.response.over and end.reason in ("context", "filter"):
+            context = end.reason == "context"
+            self.response.over = Finish("length", "context") if context else Finish("content_filter", "content_filter")
+            unit = self._growing()
+            if unit is not None:
+                self._complete(unit)
+
+    def _growing(self) -> DraftUnit | None:
+        """The unit that the next token may belong to."""
+        return self.units[-1] if self.units and self.units[-1].state is State.GROWING else None
+
+    def _complete(self, unit: DraftUnit) -> None:
+        """Close a unit behind its last token: whoever could change it has to be asked."""
+        unit.complete(self.assistants, self.contestable, self.lost)
+        if unit.waiting and unit.heard:  # nobody is left to ask
+            self._decide(unit, [])
+
+    # ------------------------------------------------------------------------------------------------ verification
+
+    def contestable(self, tokens: Sequence[Token]) -> bool:
+        """Whether an assistant is to be asked about these tokens."""
+        return self.could_change(tokens) if self._skip else bool(tokens)
+
+    def could_change(self, tokens: Sequence[Token]) -> bool:
+        """Whether an answer about these tokens could change the text."""
+        contestable = self.verifier.contestable
+        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
+            if token.prob is not None and contestable(token.prob):
+                return True
+        return False
+
+    def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
+        """Lines 8 to 10: all assistants have judged the unit; of those that replace, the surest does."""
+        unit.state = State.JUDGED
+        unheard = unit.unheard(self.could_change)
+        for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
+            token.asked = unit.asked
+            token.decisions = unit.decisions(place, place + 1)
+            token.verified = place < unheard
+        winner = unit.winner
+        if winner is not None:
+            self._replace(unit, winner, commands)
+
+    def _replace(self, unit: DraftUnit, winner: Verdict, commands: list[Command]) -> None:
+        """Lines 11 to 13: keep the draft before it, put the assistant's word, draft again from there."""
+        decision = winner.decisions[-1]
+        self._discard_after(unit, commands)
+        draft = self.response.tokens[unit.first + decision.first].draft
+        self.response.cut_back(unit.first + decision.first)
+        verified = unit.unheard(self.could_change) == len(unit.tokens)
+        for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
+            if self.response.over is None:
+                self.response.place(placed)
+        self.schedule.drafts.restart(self.response)
+        unit.replaced = decision.last - decision.first
+        unit.drafted_on = self.response.over is None
+
+    def _discard_after(self, unit: DraftUnit, commands: list[Command]) -> None:
+        """Lines 12 and 13: throw away what was drafted behind a unit, and ask nobody about it."""
+        commands.extend(self.schedule.drafts.discard())
+        while self.units[-1] is not unit:
+            self.units.pop().state = State.VOID
+        self.response.cut_back(unit.first + len(unit.tokens))
+        commands.extend(self.schedule.questions.void())
+
+    def _lose(self, commands: list[Command]) -> bool:
+        """Continue without the assistants that failed where the answer waits for them, if it may."""
+        unit = self.units[0] if self.units else None
+        if unit is None or not unit.waiting or self._error() is not None:
+            return False
+        undone = {at: verdict for at, verdict in enumerate(unit.verdicts) if not verdict.done}
+        failed = {at: verdict.error for at, verdict in undone.items() if verdict.error is not None}
+        if not failed or len(failed) < len(undone):
+            return False  # whoever is still to be heard may be certain, and then the failures do not matter
+        for assistant, error in failed.items():
+            verdict = unit.verdicts[assistant]
+            self.lost[assistant] = Loss(unit.first + verdict.at, error)
+            verdict.hearing = Hearing.LOST
+        self._decide(unit, commands)
+        if unit.winner is None and not (self.response.over and self.units[-1] is unit):
+            self._discard_after(unit, commands)
+            self.schedule.drafts.restart(self.response)
+            unit.drafted_on = True
+        return True
+
+    def _error(self) -> Exception | None:
+        """The failure that the answer waits for first, if it cannot continue without what failed."""
+        if not (self.units and self.units[0].waiting):
+            return self.schedule.drafts.error
+        for verdict in self.units[0].verdicts:
+            if not verdict.done and (verdict.error is None or not self._survives(verdict.error)):
+                return verdict.error  # None: one that is still to be heard may be certain, which spares the later ones
+        return None
+
+    def _settle(self, commands: list[Command]) -> None:
+        """Line 14: what stands before every open verdict is final."""
+        if not (self.units and self.units[0].state is State.JUDGED):
+            return
+        end, counts = 0, self._counts
+        while self.units and self.units[0].state is State.JUDGED:
+            unit = self.units.popleft()
+            end = self.units[0].first if self.units else len(self.response.tokens)
+            for token in self.response.tokens[unit.first : end]:
+                token.unit, token.round = self._settled_units, counts.iterations
+            self._settled_units += 1
+            counts.replaced += unit.replaced
+            counts.replacements += unit.replaced > 0
+            counts.iterations += unit.drafted_on
+            counts.unanswered += sum(verdict.unanswered for verdict in unit.verdicts)
+        if not (self.response.over and not self.units):  # else all goes out with the end
+            tokens = self.response.settle(end)
+            if tokens:
+                commands.append(Emit(tokens))
+
+    # ------------------------------------------------------------------------------------------------ after an event
+
+    def _proceed(self, commands: list[Command]) -> list[Command]:
+        """Settle what can be, end the answer if it is complete, and otherwise do what the schedule says."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        self._settle(commands)
+        while self._lose(commands):
+            self._settle(commands)
+        if self.response.over and not self.units:
+            commands.extend(self.schedule.hedges.tidy())
+            self._finish(commands)
+            return commands
+        error = self._error()
+        if error is not None:
+            self.phase = Phase.FAILED
+            commands.append(Fail(error))
+            return commands
+        following = self.schedule.next(self.units, self.response)
+        if isinstance(following, Hedge):
+            return self._take_over(following, commands)
+        return [*commands, *following]
+
+    def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
+        """Make a hedge the draft: its tokens come now, and what it writes from here on is drafted."""
+        for token in hedge.tokens:
+            if self.response.over is None:
+                commands.extend(self._append(token, hedge.started.draft))
+        if hedge.end is not None:
+            self._close(hedge.end)
+        return self._proceed(commands)
+
+    def _finish(self, commands: list[Command]) -> None:
+        finish = self.response.over
+        assert finish is not None
+        self.phase = Phase.FINISHED
+        tokens = self.response.finish()
+        self._counts.kept = sum(one.source == DRAFT for one in self.response.tokens)
+        if tokens:
+            commands.append(Emit(tokens))
+        commands.append(finish)
