@@ -141,9 +141,7 @@ class _Run:
         write: stores a finished example.
     """
 
-    def __init__(
-        self, endpoints: Endpoints, facts: Facts, on_special_tokens: OnSpecialTokens, *, skips: bool
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, facts: Facts, on_special_tokens: OnSpecialTokens, *, skips: bool) -> None:
         self.write: Callable[[ExampleSamples], None] = lambda _: None
         self._endpoints = endpoints
         self._facts = facts
