@@ -145,6 +145,15 @@ class Adapter:
         """Generation requests that were sent, those of discovery included."""
         return self._transport.sent
 
+    @property
+    def encodes_locally(self) -> bool:
+        """Whether a tokenizer of the user's own encodes text."""
+        return getattr(self, "_tokenizer", None) is not None
+
+    def connect_options(self) -> dict[str, str]:
+        """Options with which `connect` makes such an adapter again, beside its engine."""
+        return {"model": self._model} if self._model else {}
+
     async def keep_ready(self) -> None:
         """Open a connection for the next request by asking a route that answers at once; see `contract.Ready`.
 

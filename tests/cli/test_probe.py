@@ -14,7 +14,7 @@ from typer.testing import Result
 from commands import cosd
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError, ProbeReport
-from cosd_providers.probe.lines import Line
+from cosd_providers.probe import Line
 from probed import printed, shape
 
 GOOD = ProbeReport(

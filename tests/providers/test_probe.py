@@ -554,6 +554,25 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
     assert right[line].value not in (False, None)
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+async def test_a_provider_that_does_not_draft_is_asked_as_an_assistant(wrong: bool) -> None:
+    """There is no draft to compare with: what it proposes for several places must be what it proposes for each."""
+
+    class Silent(ScriptedProvider):
+        async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
+            raise UnsupportedError("it does not draft", endpoint=self.name)
+            yield
+
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> list[Proposal | None]:
+            found = await super().propose(prompt, text, questions, usage=usage)
+            return found[::-1] if wrong else found
+
+    report = await probe(Silent(Talker()))
+    assert not report.can_draft and report.draft_lacks == ("it does not draft",)
+    assert (report["propose"].value, report.can_assist) == (not wrong, not wrong)
+    assert "the same together as one by one at" in report["propose"].seen
+
+
 async def test_what_others_answer_instead_is_no_strategy() -> None:
     """Without a tokenizer nobody knows which places an echo answers."""
 

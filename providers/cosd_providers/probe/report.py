@@ -1,34 +1,174 @@
-"""What a probe has found: a report that goes through JSON, and can be given back to `connect`."""
+"""The report of a probe: for people as text, for programs as JSON, for `connect` as a snapshot of the server."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from cosd_providers.probe.lines import Line, Spent, Way
-from cosd_providers.probe.words import line, prices, spent, wrapped
+from pydantic import BaseModel, ConfigDict
+
 from cosd_providers.snapshot import Snapshot
 
-__all__ = ["ProbeReport", "unit_of"]
+__all__ = ["EXAMPLE", "UNTRUSTED", "Line", "ProbeReport", "Spent", "Value", "Way", "unit_of"]
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""The answer on a line; None is unknown."""
+
+EXAMPLE = (100, 4, 4000)
+"""The example that strategies are priced for: verifications, places in each, tokens before them."""
+
+UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
+"""Follows what was seen of an end that the adapter takes for hidden."""
+
+_WIDTH, _INDENT = 80, 19
+_SHOWN = 4  # models that are named
+
+_TITLES = {
+    "server": "server",
+    "models": "models",
+    "context": "context",
+    "tokenizer": "tokenizer",
+    "logprobs": "streamed logprobs",
+    "depth": "alternatives",
+    "probabilities": "probabilities",
+    "scoring": "prompt scoring",
+    "lists": "prompt lists",
+    "ids": "token-id prompts",
+    "template": "chat template",
+    "prefill": "answer prefill",
+    "end": "end of sequence",
+    "bytes": "exact bytes",
+    "whole": "whole prompt read",
+    "cache": "prefix cache",
+    "round_trip": "round trip",
+    "draft": "a draft, resumed",
+    "propose": "its draft proposed",
+}
+_YES = {"end": "told, with its probability", "cache": "seen"}
+_NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
+_ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
+"""Lines that show what was seen, whatever their value."""
+
+
+class Line(BaseModel):
+    """One answer about a server.
+
+    Attributes:
+        name: the subject, e.g. `"lists"`.
+        value: the answer; None where it could not be found out.
+        asked: the question.
+        seen: the server's reaction, or why there was none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    value: Value
+    asked: str
+    seen: str
+
+    def __str__(self) -> str:
+        seen, value = self.seen, self.value
+        match value:
+            case None:
+                return f"unknown: {seen}"
+            case True:
+                shown = self.name in _ALWAYS or seen.endswith(UNTRUSTED)
+                return _YES.get(self.name, "yes") + (f": {seen}" if shown else "")
+            case False:
+                return f"{_NO.get(self.name, 'no')}: {seen}"
+            case tuple():
+                more = len(value) - _SHOWN
+                return ", ".join(value[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"
+            case _:
+                return self._worded(value)
+
+    def _worded(self, value: float | str) -> str:
+        match self.name:
+            case "context":
+                return f"{value} tokens, as the server says"
+            case "depth":
+                return f"{value}" + (" or more" if self.seen.endswith(f": {value}") else "")
+            case "round_trip":
+                return f"{float(value) * 1000:.0f} ms"
+            case "template":
+                return f"writes {value!r} before an answer"
+            case "tokenizer":
+                return "the server's own" if value == "endpoint" else "local"
+            case "prefill":
+                return f"yes, by {value}"
+            case "draft":
+                return f"by {value}: {self.seen}"
+            case _:
+                return f"{value}: {self.seen}" if self.name in _ALWAYS else str(value)
+
+
+class Way(BaseModel):
+    """One strategy for asking an assistant, and its cost.
+
+    Attributes:
+        name: the strategy.
+        proved: whether its answers were those of the other strategies and of a draft.
+        wrong: whether the server answered, but differently.
+        seen: what was compared, or what is wrong.
+        requests: of one verification of K places, of which a filter leaves o open.
+        tokens: prompt tokens billed for it, behind C tokens of prompt and text.
+        cached: share of the prompt tokens that came from the server's cache here, from 0 to 1; None if not reported.
+        example: requests and billed prompt tokens of 100 verifications of 4 places each, behind 4,000 tokens.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    proved: bool
+    wrong: bool = False
+    seen: str
+    requests: str
+    tokens: str
+    cached: float | None
+    example: tuple[int, int]
+
+
+class Spent(BaseModel):
+    """The cost of the probe itself.
+
+    Attributes:
+        requests: requests that generate or score.
+        prompt_tokens: tokens read by the model.
+        completion_tokens: tokens written by it.
+        seconds: duration of the probe.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        tokens = f"{self.prompt_tokens:,} tokens read, {self.completion_tokens:,} written"
+        return f"{self.requests} requests, {tokens}, {self.seconds:.1f} s"
 
 
 class ProbeReport(Snapshot):
-    """What a server can really do. `str(report)` is for people, `report.model_dump_json()` has how each line was found.
+    """What a server can really do. `str(report)` is for people; `report.model_dump_json()` shows each finding's source.
 
     Attributes:
-        version: the server's, where it tells.
-        lines: what was asked, in order.
+        version: the server's version, where it reports one.
+        lines: the answers, in order.
         can_draft: whether a fusion can use it as its draft.
         can_assist: whether a fusion can use it as an assistant.
-        by_agreement: whether an assistant only in that it may be asked whether it agrees: it tells no probabilities.
+        by_agreement: whether an assistant only by agreement, as it reports no probabilities.
         draft_lacks: what is missing for a draft, in words.
         assistant_lacks: what is missing for an assistant.
         ways: the strategies that were tried, the proved ones first.
         advice: what would make it better.
-        encoding: a digest of the test text's encoding; two models with the same one have the same tokenizer.
-        spent: what the probe has cost.
+        encoding: a digest of the test text's token ids; models with equal ones share a tokenizer.
+        spent: the cost of the probe.
     """
 
     version: str | None = None
@@ -52,34 +192,38 @@ class ProbeReport(Snapshot):
         """The line of that name.
 
         Raises:
-            KeyError: there is none; it names those that there are.
+            KeyError: there is no such line; the message lists those that exist.
         """
-        for one in self.lines:
-            if one.name == name:
-                return one
-        raise KeyError(f"the report has no line {name!r}; it has {', '.join(one.name for one in self.lines) or 'none'}")
+        for line in self.lines:
+            if line.name == name:
+                return line
+        names = ", ".join(line.name for line in self.lines) or "none"
+        raise KeyError(f"the report has no line {name!r}; it has {names}")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the report as JSON, for `load` and for `connect(url, report=path)`."""
+        """Write the report as JSON, for `load` and for `connect(url, report=path)`."""
         Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         version = f" {self.version}" if self.version else ""
         kind = self.options.get("dialect") or self.engine or "a provider"
         rows = [f"{self.endpoint}: {kind}{version}, model {self.model or 'unknown'}", ""]
-        for one in self.lines:
-            rows += line(one)
+        refused = False
+        for line in self.lines:
+            if line.name == "server":  # a server that can be used is in the first row
+                refused = line.value is False
+            if line.name in _TITLES and (line.name != "server" or refused):
+                rows += _wrapped(_TITLES[line.name], str(line))
         rows.append("")
-        refused = any(one.name == "server" and one.value is False for one in self.lines)  # the reason stands there
-        rows += wrapped("as a draft", "no" if refused else "; ".join(self.draft_lacks) or "yes")
-        rows += wrapped("as an assistant", "no" if refused else "; ".join(self.assistant_lacks) or self._asked())
-        rows += prices(self.ways)
+        rows += _wrapped("as a draft", "no" if refused else "; ".join(self.draft_lacks) or "yes")
+        rows += _wrapped("as an assistant", "no" if refused else "; ".join(self.assistant_lacks) or self._asked_by())
+        rows += _prices(self.ways)
         for words in self.advice:
-            rows += wrapped("would help", words)
-        rows += wrapped("this probe", spent(self.spent))
+            rows += _wrapped("would help", words)
+        rows += _wrapped("this probe", str(self.spent))
         return "\n".join(rows)
 
-    def _asked(self) -> str:
+    def _asked_by(self) -> str:
         if self.by_agreement:
             return "by agreement alone: it tells no probabilities (verifier=AgreementVerifier(alpha=0.5))"
         return f"yes, asked by {', '.join(self.strategies)}" if self.ways else "yes"
@@ -89,6 +233,33 @@ class ProbeReport(Snapshot):
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """What a fusion of these models judges by: `"token"` where all of them are known to have one tokenizer."""
+    """The default unit of a fusion of these models: `"token"` where all are known to share one tokenizer."""
     encodings = {report.encoding for report in reports}
     return "token" if len(encodings) == 1 and None not in encodings else "word"
+
+
+def _prices(ways: Sequence[Way]) -> list[str]:
+    """The costs of the strategies as a table, then those that were not proved."""
+    proved = [way for way in ways if way.proved]
+    rows: list[str] = []
+    if proved:
+        requests, places, context = EXAMPLE
+        heading = f"One verification of K places behind C tokens, and {requests} with K = {places}, C = {context:,}:"
+        rows += ["", heading, f"  {'':<13}{'requests':<10}{'tokens':<12}{f'{requests} of them':<36}cached"]
+    for way in proved:
+        least = "from " if "+" in way.requests else ""
+        total = f"{least}{way.example[0]:,} requests, {way.example[1]:,} tokens"
+        cached = "untold" if way.cached is None else f"{way.cached:.0%}"
+        rows.append(f"  {way.name:<13}{way.requests:<10}{way.tokens:<12}{total:<36}{cached}")
+    if any("+ o" in way.tokens for way in proved):
+        rows.append("  o: places that are left open, and asked by themselves")
+    for way in ways:
+        if not way.proved:
+            rows += _wrapped(f"  {way.name}", f"not used: {way.seen}")
+    return [*rows, ""] if rows else []
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    """A title and its text, in as many rows as it needs."""
+    rows = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=True, break_on_hyphens=False) or [""]
+    return [f"{title if not at else '':<{_INDENT}}{part}" for at, part in enumerate(rows)]

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
+from cosd_providers.engine import Adapter
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.findings import Wire
-from cosd_providers.probe.asking import DRAFTED, OURS, PROMPT, TOO_SHORT, Inquiry, reason
-from cosd_providers.probe.chat import CHAT
-from cosd_providers.probe.generic import GENERIC
-from cosd_providers.probe.lines import Line, Spent
-from cosd_providers.probe.questions import WIRE
-from cosd_providers.probe.report import ProbeReport
-from cosd_providers.probe.verdict import advice, missing
-from cosd_providers.probe.ways import ways
-from cosd_providers.probe.words import UNTRUSTED
+from cosd_providers.greedy import TIES
+from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
+from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
+from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
+from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
@@ -30,37 +29,50 @@ _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
     *("template", "prefill", "end", "bytes", "whole", "cache", "round_trip", "draft", "score", "propose"),
 )
-"""Of the lines on a report."""
+"""The lines of a report."""
 
-_UNASKED = {
-    "end": (
-        "the end of a draft",
-        f"no answer ended within {DRAFTED} tokens; give a prompt that is answered shortly",
-    )
-}
-
-_OF_DRAFT = ("score", "propose")
-"""Lines that nothing is asked for without a draft."""
+_CHECKS = (tokenizer, *WIRE, draft, score, propose)
 
 _NO_WIRE = "a provider of this kind shows what the contract does, and no more"
 
+_ADVICE: dict[str, Sequence[tuple[str, str]]] = {
+    "": (("tokenizer", "give the model's tokenizer, connect(url, tokenizer=...): it encodes and counts on this side"),),
+    "llama.cpp": (
+        ("context", "-c (--ctx-size): the model was trained for a longer context than it is given"),
+        ("slots", "-np (--parallel) above 1: prompts of a list are then read at the same time"),
+    ),
+    "vllm": (
+        ("cache told", "--enable-prompt-tokens-details: answers then tell what came from the prefix cache"),
+        ("cache", "--enable-prefix-caching: lists and singles then read only what is new"),
+        ("echo", "for long prompts 'list' or 'singles': 'echo' reads all of a prompt each time, past the prefix cache"),
+        ("raw", "--logprobs-mode raw_logprobs: it then shows the model's own probabilities"),
+        ("depth", "--max-logprobs 20: it then lists more tokens at a place"),
+    ),
+    "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt, which the strategy 'filter' needs"),),
+    "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
+}
+"""Advice against what is lacking, by the kind of server; "" is for all."""
+
+_SINCE = {"--logprobs-mode": (0, 10)}
+"""The first version with a flag, where older ones are still in use."""
+
 
 async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any) -> ProbeReport:
-    """Finds out what a server can really do, at the cost of some dozens of short requests.
+    """Find out what a server can really do, at the cost of some dozens of short requests.
 
-    Nothing is believed for what a server is called: each line of the report was found by a question whose answer is
-    known, or whose answers have to fit together, and says which. What cannot be found out is unknown, with the reason.
+    Nothing is believed because of a server's name: each line of the report was found by a question with a known answer,
+    or by answers that have to fit together, and says which. What cannot be found out is unknown, with the reason.
 
     Args:
-        server: its URL, or a provider; one of your own is asked by the contract alone.
-        prompt: what a short draft goes on from: one that the model answers in some words shows how it ends. An empty
-            one, or one that is answered with nearly nothing, gives way to the probe's own.
-        options: for a URL, those of `connect`.
+        server: a URL, or a provider; one of your own is asked by the contract alone.
+        prompt: the prompt of a short draft; one that the model answers in some words shows how it ends. Where it is
+            empty or answered with nearly nothing, the probe uses its own.
+        options: those of `connect`, for a URL.
 
     Raises:
-        ProviderError: the server cannot be reached, or does not let us in, or has several models and none was named.
+        ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
         ValueError: as `connect`.
-        TypeError: the server is neither a URL nor a provider, or the prompt is no text.
+        TypeError: the server is neither a URL nor a provider, or the prompt is not a text.
     """
     _check_given(server, prompt)
     if isinstance(server, str):
@@ -95,39 +107,53 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     look: Any = getattr(provider, "examine", None)
     wire: Wire | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, wire, prompt)
+    inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "its description of itself", "told, not tested")
+    seen = "told, not tested" if info.context is not None else "the server does not tell"
+    inquiry.note("context", info.context, "its description of itself", seen)
     if wire is not None:
         inquiry.settings = await _settings(wire)
-    _told(inquiry)
-    for name, asked, question in GENERIC[:1]:
-        await inquiry.examine(name, asked, question)
-    for name, asked, question in (*WIRE, *CHAT):
-        if wire is None:
-            inquiry.note(name, None, asked, _NO_WIRE)
+    for check in _CHECKS:
+        if wire is None and check in WIRE:
+            inquiry.note(check.name, None, check.asked, _NO_WIRE)
         else:
-            await inquiry.examine(name, asked, question)
-    for name, asked, question in GENERIC[1:]:
-        await inquiry.examine(name, asked, question)
+            await inquiry.examine(check)
+    _fill(inquiry)
+    return await _reported(inquiry, began)
+
+
+async def _settings(wire: Wire) -> dict[str, int]:
+    """How the server was started; empty where it does not say."""
+    try:
+        return await wire.settings()
+    except STOPPING:
+        raise
+    except ProviderError:
+        return {}
+
+
+def _fill(inquiry: Inquiry) -> None:
+    """Give the lines that nothing was asked for their reason."""
+    asked = {check.name: check.asked for check in _CHECKS}
+    unended = f"no answer ended within {DRAFTED} tokens; give a prompt that is answered shortly"
     for name in _ORDER:
-        if all(line.name != name for line in inquiry.lines):
-            nothing = TOO_SHORT if inquiry.short and name in _OF_DRAFT else "there was nothing to ask it with"
-            inquiry.note(name, None, *_UNASKED.get(name, ("nothing", nothing)))
+        if name not in inquiry.lines:
+            short = inquiry.short and name in ("score", "propose")
+            seen = unended if name == "end" else TOO_SHORT if short else "there was nothing to ask it with"
+            inquiry.note(name, None, asked.get(name, "the end of a draft" if name == "end" else "nothing"), seen)
     if inquiry.value("end") and not inquiry.info.capabilities.end_prob:
-        one = next(line for line in inquiry.lines if line.name == "end")
-        inquiry.note("end", True, one.asked, f"{one.seen}{UNTRUSTED}")
-    return await _report(inquiry, began)
+        line = inquiry.lines["end"]
+        inquiry.note("end", True, line.asked, f"{line.seen}{UNTRUSTED}")
 
 
-async def _report(inquiry: Inquiry, began: float) -> ProbeReport:
+async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
     found = await ways(inquiry)
-    drafts, assists = missing(inquiry, found)
+    drafts, assists = _missing(inquiry, found)
     ids = await fingerprint(inquiry.provider, inquiry.info)
-    digest = sha256(repr(ids).encode()).hexdigest() if ids else None
     engine, options = _connected(inquiry.provider)
     right = next((way.name for way in found if way.proved), None)
     if right is not None and (any(way.wrong for way in found) or inquiry.value("propose") is False):
         options["strategy"] = right
     keep: Any = getattr(inquiry.provider, "snapshot", None)
-    usage = inquiry.usage
     return ProbeReport(
         endpoint=inquiry.info.endpoint,
         engine=engine,
@@ -135,26 +161,31 @@ async def _report(inquiry: Inquiry, began: float) -> ProbeReport:
         model=inquiry.info.model,
         facts=await keep() if keep is not None and engine is not None else None,
         version=inquiry.info.build,
-        lines=tuple(sorted(inquiry.lines, key=lambda line: _ORDER.index(line.name))),
+        lines=tuple(inquiry.lines[name] for name in _ORDER),
         can_draft=not drafts,
         can_assist=not assists,
         by_agreement=not assists and not inquiry.info.capabilities.probs,
         draft_lacks=tuple(drafts),
         assistant_lacks=tuple(assists),
         ways=tuple(found),
-        advice=tuple(advice(inquiry, found)),
-        encoding=digest,
-        spent=Spent(
-            requests=usage.requests,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            seconds=round(time.monotonic() - began, 3),
-        ),
+        advice=tuple(_advice(inquiry, found)),
+        encoding=sha256(repr(ids).encode()).hexdigest() if ids else None,
+        spent=_spent(inquiry, began),
+    )
+
+
+def _spent(inquiry: Inquiry, began: float) -> Spent:
+    usage = inquiry.usage
+    return Spent(
+        requests=usage.requests,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        seconds=round(time.monotonic() - began, 3),
     )
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """The report of a server that its adapter refuses; the requests of its proofs are all that it has cost."""
+    """The report on a server that its adapter refuses; only the requests by which it got to know the server count."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
@@ -170,29 +201,65 @@ def _refused(provider: Provider, error: UnsupportedError, began: float) -> Probe
     )
 
 
-async def _settings(wire: Wire) -> dict[str, int]:
-    """How the server was started; empty where it does not say."""
-    try:
-        return await wire.settings()
-    except OURS:
-        raise
-    except ProviderError:
-        return {}
-
-
-def _told(inquiry: Inquiry) -> None:
-    """What the server says of itself."""
-    info = inquiry.info
-    asked = "what the server says of itself"
-    inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), asked, "told, not tested")
-    known = "told, not tested" if info.context is not None else "the server does not tell"
-    inquiry.note("context", info.context, asked, known)
-
-
 def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
-    """What `connect` has to be told for such a provider; None for one that it does not make."""
-    named = getattr(provider, "_model", None)
-    options: dict[str, str] = {"model": named} if isinstance(named, str) else {}
+    """The engine and options with which `connect` makes such a provider; None for one that it does not make."""
+    options = provider.connect_options() if isinstance(provider, Adapter) else {}
     if isinstance(provider, OpenAICompatible):
-        return "openai", {**options, "dialect": provider._dialect.engine, "api": provider._api}
+        return "openai", options
     return next((name for name, kind in ADAPTERS.items() if type(provider) is kind), None), options
+
+
+def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
+    """What is missing for a draft, and for an assistant."""
+    value, lines = inquiry.value, inquiry.lines
+    both: list[str] = []
+    if value("probabilities") == "degenerate":
+        both.append("at temperature 0 it shows no probabilities but 1 and 0")
+    if value("probabilities") == "changed":
+        both.append("the probabilities that it shows at temperature 0 are not the model's own")
+    if value("whole") is False:
+        both.append("it does not read all of a prompt, and does not say so")
+    if value("bytes") is False:
+        both.append("the bytes of its tokens are not those of the text")
+    drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
+    if inquiry.short:
+        if value("logprobs") is False:  # all that the short answers leave to go by
+            drafts.append(lines["logprobs"].seen)
+        return drafts, assists
+    if not value("draft"):
+        drafts.append(lines["draft"].seen)
+    if not value("propose") and not proved:
+        assists.append(lines["propose"].seen)
+    elif found and not proved:
+        assists.append("no strategy gave the draft's own tokens back")
+    return drafts, assists
+
+
+def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
+    """What would make it better: options and flags, by the kind of server, for what was not found."""
+    value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
+    lacks = {
+        "cache told": value("cache") is None,
+        "cache": value("cache") is False,
+        "raw": value("probabilities") in ("changed", "degenerate"),
+        "depth": isinstance(depth, int) and depth < TIES,
+        "scoring": not inquiry.info.capabilities.score,
+        "tokenizer": value("tokenizer") is False,
+        "context": 0 < (inquiry.info.context or 0) < settings.get("trained", 0),
+        "echo": any(way.name == "echo" and way.proved and not way.cached for way in found),
+        "slots": settings.get("slots") == 1,
+    }
+    right = [way.name for way in found if way.proved]
+    wrong = [way.name for way in found if way.wrong]
+    words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it says something else"] if right and wrong else []
+    rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
+    return [*words, *(_for_version(row, inquiry.info.build) for lack, row in rows if lacks[lack])]
+
+
+def _for_version(words: str, version: str | None) -> str:
+    """The advice, behind an update for a server that is too old for the flag."""
+    since = _SINCE.get(words.partition(" ")[0])
+    found = re.match(r"v?(\d+)\.(\d+)", version or "")
+    if since is None or found is None or (int(found[1]), int(found[2])) >= since:
+        return words
+    return f"update the server to {'.'.join(map(str, since))} or newer, which has {words}"

@@ -250,6 +250,10 @@ class OpenAICompatible(Adapter):
         """A rendered prompt without the beginning of sequence that the server puts before every text."""
         return await unbegun(self._client, prompt)
 
+    def connect_options(self) -> dict[str, str]:
+        """Options with which `connect` makes such an adapter again, beside its engine."""
+        return {**super().connect_options(), "dialect": self._dialect.engine, "api": self._api}
+
     async def examine(self) -> CompletionsWire:
         """The server without the adapter's checks, for a probe."""
         await self._know()

@@ -1,0 +1,379 @@
+"""Checks of any provider by the contract alone: whether its answers fit together, by every strategy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import takewhile
+from typing import Any
+
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from cosd_providers.errors import ProviderError
+from cosd_providers.findings import near
+from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Answer, Inquiry, check, reason
+from cosd_providers.probe.report import EXAMPLE, Way
+from cosd_providers.tokenizers import TEST_TEXT
+from cosd_providers.usage import Usage
+
+__all__ = ["draft", "propose", "score", "tokenizer", "ways"]
+
+_ASKED = 6  # places of an answer
+_LEAST = 3  # tokens that an answer must have for the comparisons to mean something
+_OWN = (PROMPT, "One, two, three, four, five, six, seven,")
+"""Prompts to fall back on, in turn, where the answer to the given one is too short."""
+_EVEN = 0.55  # more than half, by noise
+
+_COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
+    "echo": ("1", "C", (1, 1)),
+    "list": ("1", "K x C", (1, EXAMPLE[1])),
+    "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
+    "filter": ("1 + o", "(1 + o) x C", (1, 1)),
+}
+"""Requests and billed prompt tokens in words; for the example the requests, and the multiple of the context."""
+
+
+@check(
+    "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
+)
+async def tokenizer(inquiry: Inquiry) -> Answer:
+    """Whether a text can be encoded, and its tokens are the text."""
+    pieces = await inquiry.provider.tokenize(TEST_TEXT)
+    if b"".join(piece.data for piece in pieces) != TEST_TEXT.encode():
+        return False, f"{len(pieces)} tokens, whose bytes are not the text"
+    provider: Any = inquiry.provider
+    where = "local" if getattr(provider, "encodes_locally", False) else "endpoint"
+    return where, f"{len(pieces)} tokens, whose bytes are the text"
+
+
+@check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then gone on from")
+async def draft(inquiry: Inquiry) -> Answer:
+    """Whether a draft has probabilities, and continues after a pause as it would have without."""
+    given = inquiry.prompt
+    try:
+        await _find_draft(inquiry)
+    finally:
+        _correct_logprobs(inquiry)
+    if not inquiry.draft:
+        return None, TOO_SHORT
+    if all(token.prob is None for token in inquiry.draft if not token.end):
+        return False, "its tokens have no probabilities"
+    value, seen = await _resumed(inquiry)
+    own = f"; after a text of the probe's own, as {TOO_SHORT}" if inquiry.prompt != given else ""
+    return value, f"{seen}{own}"
+
+
+def _correct_logprobs(inquiry: Inquiry) -> None:
+    """Correct the line of probabilities, which was asked for without a stream, by what a stream shows."""
+    told = any(token.prob is not None for token in inquiry.draft)
+    asked = "one token with 5 alternatives, and a streamed draft"
+    if inquiry.value("logprobs") is True and not told and not inquiry.short:
+        inquiry.note("logprobs", False, asked, "whole answers have probabilities, streams do not")
+    elif inquiry.value("logprobs") is False and told:
+        inquiry.note("logprobs", True, asked, "streams have probabilities, whole answers do not")
+
+
+async def _find_draft(inquiry: Inquiry) -> None:
+    """Draft some tokens: where the answer to the prompt is too short, after a text of our own."""
+    body: list[Token] = []
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        tokens, end = await _drafted(inquiry, prompt, b"", DRAFTED)
+        if end.reason == "end" and tokens and tokens[-1].end:  # counts more than that of a forced text
+            known = tokens[-1].prob is not None
+            seen = "it has a probability" if known else "its probability is not told"
+            inquiry.note("end", known, "the end of a draft", seen)
+        own = [token for token in tokens if not token.end]
+        if len(own) > len(body):
+            body, inquiry.draft, inquiry.own, inquiry.prompt = own, tokens, tokens, prompt
+        if len(body) >= _LEAST:
+            return
+    inquiry.short = not body
+
+
+async def _drafted(
+    inquiry: Inquiry, prompt: str, text: bytes, limit: int, continuation: Any = None
+) -> tuple[list[Token], DraftEnd]:
+    """A whole draft."""
+    tokens: list[Token] = []
+    end = DraftEnd("limit")
+    stream = inquiry.provider.generate(prompt, text, max_tokens=limit, continuation=continuation, usage=inquiry.usage)
+    async with aclosing(stream):
+        async for item in stream:
+            if isinstance(item, DraftEnd):
+                end = item
+            else:
+                tokens.append(item)
+    return tokens, end
+
+
+async def _resumed(inquiry: Inquiry) -> Answer:
+    """Whether a draft that was paused continues as it would have without."""
+    whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
+    first, paused = await _drafted(inquiry, inquiry.prompt, b"", half)
+    again = _differs(whole[: len(first)], first)
+    if again is not None and not _tied(whole[again], first[again]):
+        words = f"asked the same twice it writes something else from token {again} on"
+        return False, f"{words}: are there several models behind it?"
+    text = _text(first)
+    second, _ = await _drafted(inquiry, inquiry.prompt, text, DRAFTED - half, paused.continuation)
+    by = "ids" if paused.continuation is not None else "text"
+    wrong = _differs(whole, [*first, *second])
+    if wrong is None:
+        return by, f"the same {len(whole)} tokens"
+    if by == "ids":
+        return False, f"gone on from ids it differs from token {wrong} on"
+    if _trimmed(whole[half : half + 1], second[:1]):
+        return False, "gone on from its text it leaves out the white space at the beginning"
+    return by, f"gone on from its text it differs from token {wrong} on: the text is read as other tokens"
+
+
+@check("score", "the draft's text to be scored, held against the draft", refused=False)
+async def score(inquiry: Inquiry) -> Answer | None:
+    """Whether scoring the text of a draft gives the draft's probabilities."""
+    body = [token for token in inquiry.draft if not token.end]
+    if not body:
+        return None
+    scored = _by_place(await inquiry.provider.score(inquiry.prompt, _text(body), usage=inquiry.usage))
+    pairs = [(token, scored[place]) for place, token in _by_place(body).items() if place in scored]
+    equal = sum(_same_prob(other.prob, token.prob) for token, other in pairs)
+    if len(pairs) < 2:
+        return None, "the text is read as other tokens than were written"
+    seen = f"equal at {equal} of {len(pairs)} tokens"
+    if equal == len(pairs) and not inquiry.value("scoring"):
+        line = inquiry.lines.get("scoring")
+        more = f"; not in one request: {line.seen}" if line is not None else ""
+        inquiry.note("scoring", "place by place", score.asked, seen + more)
+    return equal == len(pairs), seen
+
+
+@check("propose", "what is proposed at places of its own answer, held against that answer")
+async def propose(inquiry: Inquiry) -> Answer:
+    """Whether the same model, asked as an assistant at places of its own answer, says that answer."""
+    if not inquiry.info.capabilities.probs:
+        return await _agreement(inquiry)
+    if not _has_probs(inquiry.own):
+        if inquiry.wire is None and not inquiry.short:
+            return await _consistent(inquiry)
+        if inquiry.short or not await _write(inquiry):
+            return None, TOO_SHORT if inquiry.short else "neither a stream nor a whole answer shows its probabilities"
+    try:
+        found = await inquiry.provider.propose(
+            inquiry.prompt, _text(inquiry.own), _questions(inquiry.own), usage=inquiry.usage
+        )
+    except ProviderError as error:
+        if error.retryable:
+            raise
+        return False, reason(error)
+    return await _judged(inquiry, found)
+
+
+async def _write(inquiry: Inquiry) -> bool:
+    """Have the model write an answer in one piece; False where that shows no probabilities."""
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        [said] = await inquiry.ask([prompt], limit=DRAFTED)
+        told = takewhile(lambda position: not position.pick.open, said.positions)
+        tokens = [position.pick.token for position in told]
+        if len(tokens) > len(inquiry.own):
+            inquiry.own, inquiry.prompt = tokens, prompt
+        if len(tokens) >= _LEAST:
+            break
+    if not _has_probs(inquiry.own):
+        inquiry.own = []
+    return bool(inquiry.own)
+
+
+async def _consistent(inquiry: Inquiry) -> Answer:
+    """Whether a provider without a draft proposes the same for several places as for each by itself."""
+    text = _OWN[1].encode()
+    questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:_ASKED]
+    together = await inquiry.provider.propose("", text, questions, usage=inquiry.usage)
+    alone = [(await inquiry.provider.propose("", text, [one], usage=inquiry.usage))[0] for one in questions]
+    same = sum(one is not None and _same(one, other) for one, other in zip(together, alone, strict=True))
+    return same == len(questions), f"the same together as one by one at {same} of {len(questions)} places"
+
+
+def _questions(tokens: Sequence[Token]) -> list[Question]:
+    """Questions at some places of an answer."""
+    return [Question(start, (token.data,)) for start, token in _places(tokens).values()]
+
+
+def _places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
+    """The byte offset and the token at some places of an answer, by the token's index."""
+    starts = [0]
+    for token in tokens:
+        starts.append(starts[-1] + len(token.data))
+    asked = range(0, len(tokens), max(1, len(tokens) // _ASKED))[:_ASKED]
+    return {at: (starts[at], tokens[at]) for at in asked}
+
+
+async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
+    """Whether the proposals at places of the model's own answer are what it says there.
+
+    That is the answer's own token, or, where the text is read as other tokens than were written, the first token of a
+    draft from there.
+    """
+    same, other, wrong = 0, 0, list[int]()
+    for (at, (start, own)), proposal in zip(_places(inquiry.own).items(), found, strict=True):
+        if proposal is None:
+            continue
+        if _differs([own], proposal.tokens[:1]) is None:
+            same += 1
+        elif _trimmed([own], proposal.tokens[:1]):
+            wrong.append(at)
+        elif _differs(await _next(inquiry, _text(inquiry.own)[:start]), proposal.tokens[:1]) is None:
+            other += 1
+        else:
+            wrong.append(at)
+    seen = f"equal at {same + other} of {len(found)} places"
+    if wrong:
+        return False, f"{seen}, and not at token {wrong[0]}"
+    more = f"; at {other} of them the text is read as other tokens than were written" if other else ""
+    return same + other > 0, seen + more
+
+
+async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
+    """The token that the model writes after the prompt and a text."""
+    if inquiry.draft or inquiry.wire is None:
+        return (await _drafted(inquiry, inquiry.prompt, text, 1))[0]
+    said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
+    return [position.pick.token for position in said.positions]
+
+
+async def _agreement(inquiry: Inquiry) -> Answer:
+    """Whether a model that reports no probabilities agrees with its own words."""
+    if inquiry.wire is None:
+        return None, "it tells no probabilities, and its words cannot be asked for"
+    words: list[str] = []
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        [said] = await inquiry.ask([prompt], limit=DRAFTED)
+        if words := re.findall(r"\s*\S+", said.text)[:-1][:_ASKED]:
+            break
+    else:
+        inquiry.short = True
+        return None, TOO_SHORT
+    inquiry.prompt = prompt
+    starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
+    questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
+    found = await inquiry.provider.propose(prompt, "".join(words).encode(), questions, usage=inquiry.usage)
+    told = [_text(one.tokens) if one else b"" for one in found]
+    same = sum(one.startswith(word.encode()) for one, word in zip(told, words, strict=True))
+    return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it tells no probabilities"
+
+
+async def ways(inquiry: Inquiry) -> list[Way]:
+    """Try and price each strategy, the proved ones first. The first that is proved is the measure of the others."""
+    if not inquiry.own:
+        return []
+    offered: Sequence[str] = getattr(inquiry.provider, "strategies", ())
+    if not offered:  # those that have answered
+        names = [name for name in inquiry.usage.strategies if name in _COSTS and inquiry.value("propose")]
+        return [_priced(inquiry, name, Usage(), proved=True, seen="what it is asked by") for name in names]
+    found: list[Way] = []
+    measure: list[Proposal | None] | None = None
+    for name in offered:
+        usage = Usage()
+        try:
+            provider: Any = inquiry.provider
+            said: list[Proposal | None] = await provider.with_strategy(name).propose(
+                inquiry.prompt, _text(inquiry.own), _questions(inquiry.own), usage=usage
+            )
+            proved, seen = await _compared(inquiry, name, said, measure, usage)
+            wrong = not proved
+            if proved and usage.strategies and not usage.strategies.get(name):
+                proved, seen = False, f"all places were answered by {' and '.join(usage.strategies)} instead"
+            measure = said if measure is None and proved else measure
+        except STOPPING:
+            raise
+        except ProviderError as error:
+            proved, wrong, seen = False, False, reason(error)
+        inquiry.usage.requests += usage.requests
+        inquiry.usage.bill(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        found.append(_priced(inquiry, name, usage, proved=proved, wrong=wrong, seen=seen))
+    return sorted(found, key=lambda way: not way.proved)
+
+
+async def _compared(
+    inquiry: Inquiry,
+    name: str,
+    said: Sequence[Proposal | None],
+    measure: Sequence[Proposal | None] | None,
+    usage: Usage,
+) -> tuple[bool, str]:
+    """Whether a strategy says what the model's own answer and the first proved strategy say."""
+    right, seen = await _judged(inquiry, said)
+    if right and measure is not None:
+        same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
+        right = all(same)
+        seen += f", and to the others' answers at {sum(same)}"
+    own = usage.strategies.get(name, 0) if usage.strategies else len(said)
+    return right, seen + (f"; {own} of them answered by itself" if own < len(said) else "")
+
+
+def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
+    requests, tokens, (trips, contexts) = _COSTS[name]
+    answered = sum(usage.strategies.values())
+    left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
+    if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
+        # What it leaves open is asked by another one, for as many places as here.
+        others = round(left * EXAMPLE[1])
+        trips, contexts = trips + (others if way == "singles" else 1), contexts + others
+        requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
+    told = inquiry.value("cache") is not None and usage.prompt_tokens
+    return Way(
+        name=name,
+        proved=proved,
+        wrong=wrong,
+        seen=seen,
+        requests=requests,
+        tokens=tokens,
+        cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if told else None,
+        example=(EXAMPLE[0] * trips, EXAMPLE[0] * contexts * EXAMPLE[2]),
+    )
+
+
+def _text(tokens: Sequence[Token]) -> bytes:
+    return b"".join(token.data for token in tokens)
+
+
+def _has_probs(tokens: Sequence[Token]) -> bool:
+    return any(token.prob is not None for token in tokens)
+
+
+def _same_prob(one: float | None, other: float | None) -> bool:
+    """Whether two probabilities are equal but for a server's noise; an unknown one equals any."""
+    return one is None or other is None or near(one, other)
+
+
+def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
+    """The index of the first token at which two answers differ; None where they are equal."""
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if (left.data, left.end) != (right.data, right.end) or not _same_prob(left.prob, right.prob):
+            return at
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def _same(one: Proposal | None, other: Proposal | None) -> bool:
+    """Whether a proposal begins with all that another one says."""
+    if one is None or other is None:
+        return one is other
+    return _differs(one.tokens[: len(other.tokens)], other.tokens) is None
+
+
+def _tied(one: Token, other: Token) -> bool:
+    """Whether two tokens may be about equally probable, so that noise decides which one is written."""
+    return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
+
+
+def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
+    """Whether a token is another one without the white space at its beginning."""
+    return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
+
+
+def _by_place(tokens: Sequence[Token]) -> dict[tuple[int, bytes], Token]:
+    found: dict[tuple[int, bytes], Token] = {}
+    at = 0
+    for token in tokens:
+        if token.data:
+            found[at, token.data] = token
+        at += len(token.data)
+    return found

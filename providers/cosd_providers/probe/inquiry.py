@@ -1,0 +1,155 @@
+"""The state of one probe: what it asks, what that costs, what was found."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cosd_providers.contract import Provider, ServerInfo, Token
+from cosd_providers.errors import (
+    AuthenticationError,
+    BudgetError,
+    ConnectError,
+    InvalidRequestError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    UnsupportedError,
+)
+from cosd_providers.findings import Prompt, Said, Wire
+from cosd_providers.greedy import TIES
+from cosd_providers.probe.report import Line, Value
+from cosd_providers.usage import Usage
+
+__all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Answer", "Check", "Inquiry", "check", "reason"]
+
+PROMPT = "Q: What is the capital of France?\nA:"
+"""The default prompt of the short draft."""
+
+DRAFTED = 16
+"""Tokens of the short draft that other answers are compared with."""
+
+TOO_SHORT = "the answer was too short"
+
+STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
+"""Failures that say nothing about what the server can do: they end the probe."""
+
+_DUMP = re.compile(r"\n|\{['\"]")
+"""The place where a server's message becomes a dump of data."""
+
+Answer = tuple[Value, str]
+"""The value of a line, and what was seen."""
+
+
+@dataclass
+class Inquiry:
+    """One provider under examination.
+
+    Attributes:
+        provider: asked by the contract.
+        info: its description of itself.
+        wire: an unchecked client of its server; None for a provider that has none.
+        prompt: the prompt of the short draft.
+        usage: the cost of everything so far.
+        lines: what was found, by name.
+        first: the server's answer to the first question, at temperature 0.
+        draft: a short draft, streamed.
+        own: the model's own answer, at places of which it is asked as an assistant: the draft, or an answer in one
+            piece where streams show no probabilities.
+        fastest: seconds of the fastest request for one token.
+        settings: what the server reports of how it was started.
+        short: whether every answer was too short to compare anything with.
+    """
+
+    provider: Provider
+    info: ServerInfo
+    wire: Wire | None
+    prompt: str
+    usage: Usage = field(default_factory=Usage)
+    lines: dict[str, Line] = field(default_factory=dict[str, Line])
+    first: Said = field(default_factory=lambda: Said(""))
+    draft: list[Token] = field(default_factory=list[Token])
+    own: list[Token] = field(default_factory=list[Token])
+    fastest: float | None = None
+    settings: Mapping[str, int] = field(default_factory=dict[str, int])
+    short: bool = False
+
+    def note(self, name: str, value: Value, asked: str, seen: str) -> None:
+        """Record what was found; a later note on the same line replaces an earlier one."""
+        self.lines[name] = Line(name=name, value=value, asked=asked, seen=seen)
+
+    def value(self, name: str) -> Value:
+        """The value of a line; None where it is unknown or missing."""
+        return self.lines[name].value if name in self.lines else None
+
+    async def ask(
+        self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
+    ) -> list[Said]:
+        """Send one timed request over the wire."""
+        assert self.wire is not None
+        began = time.monotonic()
+        said = await self.wire.ask(prompts, self.usage, limit=limit, top=top, temperature=temperature)
+        if limit == 1 and len(prompts) == 1:
+            self.fastest = min(time.monotonic() - began, self.fastest or math.inf)
+        return said
+
+    async def after(self, text: str) -> Said:
+        """The answer to one text, one token long."""
+        return (await self.ask([text]))[0]
+
+    async def examine(self, one: Check) -> None:
+        """Make one check and record its answer, or the reason why the server gives none.
+
+        Raises:
+            ProviderError: the server cannot be reached, or does not accept the key.
+        """
+        try:
+            answer = await one.find(self)
+        except STOPPING:
+            raise
+        except ProviderError as error:
+            answer = (one.refused if isinstance(error, one.refusals) else None), reason(error)
+        if answer is not None:
+            self.note(one.name, answer[0], one.asked, answer[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question to a server.
+
+    Attributes:
+        name: the line that it answers.
+        asked: the question in words.
+        find: returns the answer; None where there is nothing to ask with, or where it was recorded already.
+        refused: the value of the line where the server refuses the question.
+        refusals: the errors that count as such; any other leaves the line unknown.
+    """
+
+    name: str
+    asked: str
+    find: Callable[[Inquiry], Awaitable[Answer | None]]
+    refused: Value = None
+    refusals: tuple[type[ProviderError], ...] = (UnsupportedError, InvalidRequestError)
+
+
+def check(
+    name: str, asked: str, *, refused: Value = None, also: tuple[type[ProviderError], ...] = ()
+) -> Callable[[Callable[[Inquiry], Awaitable[Answer | None]]], Check]:
+    """Make a `Check` of a function.
+
+    Args:
+        name: the line that it answers.
+        asked: the question in words.
+        refused: the value of the line where the server refuses the question.
+        also: further errors that count as a refusal.
+    """
+    return lambda find: Check(name, asked, find, refused, (UnsupportedError, InvalidRequestError, *also))
+
+
+def reason(error: ProviderError) -> str:
+    """An error's message without endpoint, hint and data that the server dumped behind it."""
+    words = str(error.args[0])
+    return _DUMP.split(words, maxsplit=1)[0].rstrip(" :;,") or words
