@@ -13,10 +13,10 @@ import pytest
 from anyio.abc import SocketStream
 
 from cosd_providers import connect, detection
+from cosd_providers import engine as adapters
 from cosd_providers.contract import Provider, Ready
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.http import adapter as adapters
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
 from cosd_providers.sglang import Sglang
