@@ -43,9 +43,9 @@ from cosd_providers import (
 )
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.tgi import Tgi
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptToken, TextModel
-from cosd_providers.tgi import Tgi
 from cosd_providers.vllm import Vllm
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI

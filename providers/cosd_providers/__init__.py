@@ -7,6 +7,7 @@ import logging
 from cosd_providers.connect import connect
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
+from cosd_providers.engines.tgi import Tgi
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -29,7 +30,6 @@ from cosd_providers.messages import ChatProvider, Message, RenderedPrompt
 from cosd_providers.ollama import Ollama
 from cosd_providers.probe import ProbeReport, probe
 from cosd_providers.sglang import Sglang
-from cosd_providers.tgi import Tgi
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
 from cosd_providers.vllm import Vllm

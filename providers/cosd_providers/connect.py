@@ -18,6 +18,7 @@ from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Adapter
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
+from cosd_providers.engines.tgi import Tgi
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
@@ -27,7 +28,6 @@ from cosd_providers.ollama import Ollama
 from cosd_providers.sglang import Sglang
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.strategies import Strategy
-from cosd_providers.tgi import Tgi
 from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.vllm import Vllm
 

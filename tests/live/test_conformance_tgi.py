@@ -14,7 +14,7 @@ import pytest
 
 import stand_in_tgi
 from conformance import Conformance, Proposals, Subject
-from cosd_providers.tgi import Tgi
+from cosd_providers.engines.tgi import Tgi
 from plain import Behind, PlainLlamaCpp
 from stand_in_tgi import LlamaModel, StandInTgi
 

@@ -25,9 +25,9 @@ from cosd_providers import (
     connect,
 )
 from cosd_providers.detection import DetectedProvider, detect
+from cosd_providers.engines.tgi import Tgi
 from cosd_providers.http.transport import Transport
 from cosd_providers.testing import ScriptedProvider, TextModel
-from cosd_providers.tgi import Tgi
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"

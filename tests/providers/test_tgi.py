@@ -39,10 +39,9 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.engines.tgi import Around, Encoded, Encoding, Event, Tgi, TgiClient, TgiFacts
+from cosd_providers.http.transport import Transport
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from cosd_providers.tgi import Tgi
-from cosd_providers.tgi.reading import Around, encoded
-from cosd_providers.tgi.wire import Encoding, Event
 from stand_in_tgi import StandInTgi
 
 URL = "http://gpu:8080"
@@ -279,7 +278,7 @@ async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
 )
 def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
     raw = Encoding.model_validate([{"id": n, "start": a, "stop": b} for n, (a, b) in enumerate(spans)])
-    own = encoded(raw, "a 一éb", Around((0,), (7,)))
+    own = Encoded.of(raw, "a 一éb", Around((0,), (7,)))
     assert own.ids == [1, 2, 3, 4, 5, 6]
     assert own.all == [0, 1, 2, 3, 4, 5, 6, 7]
     widths = [b"a", b"", b"", " 一".encode(), b"", "éb".encode()]
@@ -290,17 +289,17 @@ def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
 
 def test_text_that_no_token_covers_is_kept() -> None:
     raw = Encoding.model_validate([{"id": 1, "start": 0, "stop": 1}, {"id": 2, "start": 3, "stop": 4}])
-    assert encoded(raw, "a  b ", Around((), ())).data == [b"a", b"  b "]
+    assert Encoded.of(raw, "a  b ", Around((), ())).data == [b"a", b"  b "]
 
 
 async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_by_itself() -> None:
     _, provider = fake({})
-    await provider.describe()
-    assert provider._server.found is not None
+    client = TgiClient(Transport(URL), {}, None)
+    client.facts = TgiFacts(await provider.describe(), 99, None, prefill=False, top=5)
     for alone, unfinished in (("\ufffd", True), ("", False), (None, True)):
         word = {"id": 5, "text": "", "logprob": -1.0, "special": False}
         top = [{**word, "id": 6} if alone is None else {**word, "text": alone}]
-        position = provider._server.found.position(Event.model_validate({"token": word, "top_tokens": top}))
+        position = client.position(Event.model_validate({"token": word, "top_tokens": top}))
         assert (position.pick.token.data, position.pick.open) == (b"", unfinished)
 
 
@@ -988,10 +987,10 @@ async def test_only_a_few_encodings_are_kept() -> None:
     await provider.describe()
     for at in range(9):
         await provider.tokenize(f"text {at}")
-    assert len(provider._requests._encodings) == 4
     server.requests.clear()
-    await provider.tokenize("text 8")
-    assert server.requests == []
+    for at in (5, 6, 7, 8, 4):
+        await provider.tokenize(f"text {at}")
+    assert server.requests == [("/tokenize", {"inputs": "text 4"})]
 
 
 async def test_older_versions_do_not_tell_how_much_was_read() -> None:

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.examining import reply
+from cosd_providers.engines.tgi import Event, Generated, TgiClient, parameters
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.greedy import TIES, Choice, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.tgi.reading import Server
-from cosd_providers.tgi.requests import Requests
-from cosd_providers.tgi.wire import Event, Generated, Info, parameters, prob_of
 from cosd_providers.usage import Usage
 
 __all__ = ["TgiWire"]
@@ -33,14 +31,12 @@ class TgiWire:
 
     Args:
         transport: the server.
-        requests: encodes texts.
-        server: what is known of it.
+        client: encodes texts and reads answers.
     """
 
-    def __init__(self, transport: Transport, requests: Requests, server: Server) -> None:
+    def __init__(self, transport: Transport, client: TgiClient) -> None:
         self._transport = transport
-        self._requests = requests
-        self._server = server
+        self._client = client
 
     async def settings(self) -> dict[str, int]:
         """None that matter."""
@@ -48,7 +44,7 @@ class TgiWire:
 
     async def models(self) -> list[str]:
         """The one of `/info`."""
-        return [parse(Info, await self._transport.get("/info"), self._transport.endpoint).model_id]
+        return [(await self._client.info()).model_id]
 
     async def ask(
         self, prompts: Sequence[Prompt], usage: Usage, *, limit: int = 1, top: int = TIES, temperature: float = 0.0
@@ -61,8 +57,8 @@ class TgiWire:
 
     async def score(self, text: str, usage: Usage) -> Scoring:
         """By `decoder_input_details`, which tells of each token its own probability and no other."""
-        own = await self._requests.encode(self._server, text)
-        body = {"inputs": text, "parameters": parameters(1, self._server.top, prefill=True)}
+        own = await self._client.encode(text)
+        body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
         try:
             answer = await self._transport.post("/generate", body, usage=usage)
         except InvalidRequestError as error:
@@ -75,7 +71,7 @@ class TgiWire:
             raise unseen(self._transport.endpoint, "the tokens of the prompt are not those of /tokenize")
         told = details.prefill[own.before :]
         positions = [
-            Position(Choice(word.id, Token(data, prob_of(word)))) for word, data in zip(told, own.data, strict=False)
+            Position(Choice(word.id, Token(data, word.prob))) for word, data in zip(told, own.data, strict=False)
         ]
         return Scoring("prefill", positions, own.before)
 
@@ -83,13 +79,13 @@ class TgiWire:
         """By a regular expression that allows nothing else."""
         grammar = {"grammar": {"type": "regex", "value": re.escape(text)}}
         try:
-            return await self._said(prompt, {**parameters(_FORCED, self._server.top), **grammar}, usage)
+            return await self._said(prompt, {**parameters(_FORCED, self._client.facts.top), **grammar}, usage)
         except InvalidRequestError as error:
             raise unseen(self._transport.endpoint, f"a grammar is refused: {error.args[0]}") from error
 
     async def reply(self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = "") -> Said:
         """By the chat route."""
-        path, model = "/v1/chat/completions", self._server.info.model
+        path, model = "/v1/chat/completions", self._client.facts.info.model
         return await reply(self._transport, path, model, message, limit, usage, started=started, way=way)
 
     async def _said(self, text: str, asked: dict[str, object], usage: Usage) -> Said:
@@ -103,7 +99,7 @@ class TgiWire:
         usage.bill(read or 0, len(events))
         return Said(
             (last.generated_text or "" if last else ""),
-            [self._server.position(event) for event in events],
+            [self._client.position(event) for event in events],
             read,
             None,
             len(events),

@@ -1,0 +1,990 @@
+"""Hugging Face TGI (text-generation-inference), by its native `/generate` and `/generate_stream`.
+
+It was never run for real, so it is not called supported: no accelerator was available. The adapter follows the server's
+source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its own tests:
+
+- It takes text only. A draft continues from text, and a continuation that needs more is asked again from that text.
+- Decoding is greedy if nothing samples. Probabilities are those of the raw softmax, the end of sequence included; null
+  is NaN. Every token is compared with the most probable ones (`top_n_tokens`). The neuron backend has no probabilities,
+  and the llama.cpp backend always samples: both are refused.
+- An answer with all the tokens that were asked for has the reason "length", whatever its last token is. If that may be
+  an end of sequence, the same text is asked once more with room for another token.
+- A token that leaves a character unfinished has an empty text; the token that completes it has the text of both. Listed
+  tokens are decoded one by one, with U+FFFD for a part of a character.
+- `/tokenize` counts bytes. Without a fast tokenizer there is none, and a long prompt is cut silently; otherwise such a
+  prompt is refused.
+- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`. A token above
+  one half is the most probable one: that is the **filter** of `propose`. Encoder-decoder models are refused.
+- `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
+  tokens that a user types are read as such, because no request takes ids.
+- Errors of `/generate_stream` are events after a status of 200.
+- Only the end of a stream reports the tokens of the prompt. A draft left earlier is billed by a count beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Unpack
+
+from pydantic import AliasChoices, BaseModel, Field, RootModel
+
+from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import (
+    NO_TEMPLATE,
+    Engine,
+    EngineOptions,
+    ServerFacts,
+    answer_cue,
+    ask_only,
+    broken_off,
+    own_stop,
+    silent,
+)
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelChoiceError,
+    ProviderError,
+    ResponseError,
+    StatusError,
+    UnsupportedError,
+)
+from cosd_providers.greedy import (
+    TIES,
+    Choice,
+    Continuation,
+    Draft,
+    Position,
+    along,
+    answer,
+    boundaries,
+    check_greedy,
+    check_own,
+    is_plain,
+    keeps_spaces,
+    prob,
+    with_alternatives,
+    within,
+)
+from cosd_providers.http.retries import resumed, until_answered
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse, unless_none
+from cosd_providers.strategies import Strategy, counted, marked
+from cosd_providers.text import readable, sendable
+from cosd_providers.token_counts import Counts
+from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
+from cosd_providers.usage import Usage
+
+if TYPE_CHECKING:
+    from cosd_providers.engines.tgi_examining import TgiWire
+
+__all__ = ["Tgi"]
+
+_GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
+"""Greedy decoding. A temperature of 0 is refused, so the fields that sample are left out."""
+
+_OWNED = {
+    *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
+    *("repetition_penalty", "seed", "stop", "temperature", "top_k", "top_n_tokens", "top_p", "truncate", "typical_p"),
+}
+"""Fields that a user's `extra_body` may not set."""
+
+_MOST_PROBABLE = 0.5 + 1e-6  # above one half, with room for 32-bit logarithms
+_REPLACEMENT = "\ufffd"
+_SPECIAL = re.compile(r"\s*<.+>\s*", re.DOTALL)
+_TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
+
+_REMEMBERED = 4  # encodings; they are long
+_LONG = 2000  # characters; a shorter text costs little to encode
+_BYTES = 4  # in a token, roughly
+_DOUBLED = 16  # raw tokens of a continuation up to which as many are asked for again
+_ATTEMPTS = 2  # at the same text; after that, a draft restarts from the text received so far
+_MORE = 4  # raw tokens to ask for at least, to finish a character
+_EACH = 4  # raw tokens of a whole token at most, apart from special ones
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+# The wire.
+
+
+class Info(BaseModel):
+    """The answer of `/info`."""
+
+    model_id: str
+    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
+    max_total_tokens: int
+    router: str
+    version: str | None = None
+
+
+class Span(BaseModel):
+    """A token of `/tokenize`, with its range in bytes of the text."""
+
+    id: int
+    start: int
+    stop: int
+
+
+class Encoding(RootModel[list[Span]]):
+    """The answer of `/tokenize`."""
+
+
+class Rendered(BaseModel):
+    """The answer of `/chat_tokenize`."""
+
+    templated_text: str
+
+
+class Word(BaseModel):
+    """A token with its log probability."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool = False
+
+    @property
+    def prob(self) -> float | None:
+        """Its probability; None for NaN."""
+        return prob(self.logprob)
+
+    @property
+    def may_end(self) -> bool:
+        """It may be an end of sequence; some models have one that is not flagged as special."""
+        return self.special or _SPECIAL.fullmatch(self.text) is not None
+
+
+class End(BaseModel):
+    """The last event's details."""
+
+    finish_reason: Annotated[str, unless_none("")]
+    input_length: int | None = None  # missing in older versions
+
+
+class Event(BaseModel):
+    """One event of `/generate_stream`: one token."""
+
+    token: Word
+    index: int = 0  # from 1; missing in older versions
+    top_tokens: list[Word] | None = None
+    details: End | None = None
+
+
+class Details(BaseModel):
+    """The details of `/generate`."""
+
+    finish_reason: Annotated[str, unless_none("")]
+    generated_tokens: int
+    prefill: list[Word]
+    tokens: list[Word]
+    top_tokens: list[list[Word]] | None = None
+
+
+class Generated(BaseModel):
+    """The answer of `/generate`."""
+
+    details: Details
+
+    def last(self) -> Event | None:
+        """The last token, as an event."""
+        found, top = self.details, self.details.top_tokens
+        if not found.tokens:
+            return None
+        end = End(finish_reason=found.finish_reason)
+        return Event(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=end)
+
+
+def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
+    """The `parameters` of a request for at most `limit` tokens, with `top` listed at each place."""
+    return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
+
+
+# An encoded text.
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The special tokens that the server puts before and after every text."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @classmethod
+    def of(cls, letter: Encoding) -> Around | None:
+        """The tokens without width in a text of one letter; None where nothing has a width: it shows no places."""
+        wide = [at for at, span in enumerate(letter.root) if span.stop > span.start]
+        ids = [span.id for span in letter.root]
+        return cls(tuple(ids[: wide[0]]), tuple(ids[wide[-1] + 1 :])) if wide else None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded text.
+
+    Attributes:
+        ids: its own tokens.
+        data: the bytes of each; of tokens that share a character the last one has the bytes of all.
+        all: the ids that the model reads, special ones around the text included.
+        before: number of special ones before it.
+    """
+
+    ids: list[int]
+    data: list[bytes]
+    all: list[int]
+    before: int
+
+    @classmethod
+    def of(cls, raw: Encoding, text: str, around: Around) -> Self:
+        """The encoding of `text`, by the server's answer."""
+        ids = [span.id for span in raw.root]
+        first, last = len(around.before), len(ids) - len(around.after)
+        if tuple(ids[:first]) != around.before or last < first:
+            first = 0
+        if tuple(ids[last:]) != around.after or last < first:
+            last = len(ids)
+        return cls(ids[first:last], _bytes_of(raw.root[first:last], text.encode()), ids, first)
+
+
+def _bytes_of(spans: Sequence[Span], text: bytes) -> list[bytes]:
+    """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
+    data = [b""] * len(spans)
+    begun = stop = 0
+    for at, span in enumerate(spans):
+        last = at + 1 == len(spans)
+        stop = len(text) if last else max(stop, span.stop)
+        if stop > begun and (last or spans[at + 1].start >= stop):
+            data[at] = text[begun:stop]
+            begun = stop
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An encoded text with the probability of each of its own tokens, and the model's choice after it."""
+
+    text: Encoded
+    probs: list[float | None]
+    after: Position | None
+
+    def tokens(self) -> Iterator[Token]:
+        """Its tokens in whole characters, as probable as the least probable part."""
+        parts: list[float | None] = []
+        for data, value in zip(self.text.data, self.probs, strict=True):
+            parts.append(value)
+            if data:
+                known = [part for part in parts if part is not None]
+                yield Token(data, min(known) if len(known) == len(parts) else None)
+                parts = []
+
+    def likely(self, start: int, ends: Container[int]) -> list[Position]:
+        """The model's choices from token `start` on, for as long as they are surely the text's own tokens."""
+        positions = list[Position]()
+        own = self.text
+        for token_id, data, value in zip(own.ids[start:], own.data[start:], self.probs[start:], strict=True):
+            if value is None or value <= _MOST_PROBABLE or token_id in ends:
+                return positions
+            positions.append(Position(Choice(token_id, Token(data, value), open=not data)))
+        return positions if self.after is None else [*positions, self.after]
+
+
+# The server.
+
+
+@dataclass(frozen=True, slots=True)
+class TgiFacts(ServerFacts):
+    """What was found out about a server.
+
+    Attributes:
+        longest: tokens that a prompt may have.
+        around: the special tokens around every text; None where the server does not encode text.
+        prefill: the tokens of a prompt get probabilities.
+        top: number of most probable tokens that it lists, up to `TIES`.
+        ends: ids that ended an answer.
+        others: ids of special tokens that did not.
+    """
+
+    longest: int
+    around: Around | None
+    prefill: bool
+    top: int
+    ends: set[int] = field(default_factory=set[int])
+    others: set[int] = field(default_factory=set[int])
+
+
+@dataclass(slots=True)
+class _Bill:
+    """The prompt tokens of one stream: as the end reports, as counted beside it, or as estimated."""
+
+    usage: Usage
+    estimated: int
+    counted: int | None = None
+    reported: int | None = None
+
+    def settle(self) -> None:
+        tokens = self.counted if self.reported is None else self.reported
+        self.usage.bill(self.estimated if tokens is None else tokens, 0)
+
+
+class TgiClient:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        extra: merged into the `parameters` of every generation.
+        tokenizer: encodes and counts where the server does not.
+
+    Attributes:
+        endpoint: the server's URL.
+        facts: what is known of the server.
+        shows: special tokens are text, as in the answer to a conversation.
+    """
+
+    facts: TgiFacts
+
+    def __init__(self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None) -> None:
+        self.shows = False
+        self._transport = transport
+        self.endpoint = transport.endpoint
+        self._extra = extra
+        self._tokenizer = tokenizer
+        self._encodings: OrderedDict[str, Encoded] = OrderedDict()
+        self._counts = Counts()
+
+    # Discovery.
+
+    async def info(self) -> Info:
+        """The answer of `/info`, which only TGI gives."""
+        return await ask_only(self._transport, Info, "/info", looks="TGI (text-generation-inference)", url="the server")
+
+    async def discover(self, info: Info) -> TgiFacts:
+        """Find out what the server encodes, scores and lists, by one token after a letter.
+
+        Raises:
+            UnsupportedError: its answers cannot be used.
+        """
+        try:
+            letter = await self._tokenize("a")
+        except InvalidRequestError:
+            letter = None
+        around = Around.of(letter) if letter else None
+        answered, top = await self._first_answer()
+        read = [word.id for word in answered.details.prefill]
+        if letter and read and read != [span.id for span in letter.root]:
+            words = "the model does not read the tokens of its prompt: it answers a text and cannot continue it"
+            raise self._unsupported(words, "Is it an encoder-decoder? Serve a decoder-only model.")
+        encodes = around is not None or self._tokenizer is not None
+        described = ServerInfo(
+            endpoint=self.endpoint,
+            engine="tgi",
+            model=info.model_id,
+            build=info.version,
+            context=info.max_total_tokens,
+            capabilities=Capabilities(token_ids=False, end_prob=True, tokenize=encodes, score=bool(read)),
+            longest_prompt=info.max_input_tokens,
+            answer_cue=await answer_cue(self._cue),
+        )
+        self.facts = TgiFacts(described, info.max_input_tokens, around, bool(read) and around is not None, top)
+        if event := answered.last():
+            self.position(event)
+        return self.facts
+
+    async def _first_answer(self) -> tuple[Generated, int]:
+        """The answer to a letter, with the probability of its prompt; and the number of tokens listed."""
+        top = TIES
+        while top:
+            try:
+                return await self._post("a", 1, top, prefill=True), top
+            except InvalidRequestError as error:
+                allowed = _TOP.search(str(error))
+                if allowed is None or int(allowed[1]) >= top:
+                    raise
+                top = int(allowed[1])
+        words = "the server lists no most probable tokens, so nothing shows that its own token is the most probable one"
+        hint = (
+            "Start it without --max-top-n-tokens 0. TGI's llama.cpp backend always samples: use llama.cpp's own server."
+        )
+        raise self._unsupported(words, hint)
+
+    # Text.
+
+    async def encode(self, text: str) -> Encoded:
+        """The server's encoding of `text`; asked once for each of the last texts.
+
+        Raises:
+            UnsupportedError: it does not encode text.
+        """
+        around = self.facts.around
+        if around is None:
+            raise self._encodes_nothing()
+        if text not in self._encodings:
+            own = self._encodings[text] = Encoded.of(await self._tokenize(text), text, around)
+            self._counts.add(text, len(own.all))
+            if len(self._encodings) > _REMEMBERED:
+                self._encodings.popitem(last=False)
+        return self._encodings[text]
+
+    async def pieces(self, text: str) -> list[Piece]:
+        """The tokens of `text`, without special ones."""
+        if self.facts.around is None and self._tokenizer is not None:
+            return self._tokenizer.encode(text)
+        own = await self.encode(text)
+        return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
+
+    async def count(self, text: str) -> int:
+        """The tokens that the model reads of `text`, special ones included."""
+        known = self._counts.exact(text)
+        if known is None:
+            if self.facts.around is not None:
+                known = len((await self._tokenize(text)).root)
+            elif self._tokenizer is not None:
+                known = count(self._tokenizer, text)
+            else:
+                raise self._encodes_nothing()
+            self._counts.add(text, known)
+        return known
+
+    async def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation in the model's chat template, up to the answer.
+
+        Raises:
+            TemplateRefusal: the template refuses it.
+            UnsupportedError: there is no template.
+        """
+        try:
+            data = await self._transport.post("/chat_tokenize", {"messages": list(messages)})
+        except InvalidRequestError as error:
+            said = str(error.args[0])
+            if "template not found" in said or "no chat template" in said:
+                raise self._unsupported("the model has no chat template", NO_TEMPLATE) from None
+            raise TemplateRefusal(said) from None
+        return self._parse(Rendered, data).templated_text
+
+    async def _cue(self, message: str) -> str | None:
+        try:
+            return await self.render([{"role": "user", "content": message}])
+        except (StatusError, ResponseError, TemplateRefusal, UnsupportedError):
+            return None
+
+    async def without_beginning(self, text: str) -> str:
+        """A text without the special tokens that the server puts before every text, if it starts with them."""
+        if self.facts.around is None or not self.facts.around.before:
+            return text
+        own, size = await self.encode(text), len(self.facts.around.before)
+        if tuple(own.ids[:size]) != self.facts.around.before:
+            return text
+        return text.encode()[sum(map(len, own.data[:size])) :].decode()
+
+    async def room(self, text: str, wanted: int) -> int:
+        """Tokens to ask for after `text`: `wanted`, or as many as fit; 0 or less for none."""
+        context = self.facts.info.context or 0
+        if self._counts.fits(text, min(self.facts.longest, context - wanted)):
+            return wanted
+        read = await self.count(text)
+        return min(wanted, context - read) if read <= self.facts.longest else 0
+
+    # Generation.
+
+    def position(self, event: Event) -> Position:
+        """One step of a generation.
+
+        Raises:
+            UnsupportedError: the most probable tokens are missing, or the server took another one.
+            ResponseError: a probability is not a number.
+        """
+        word, top = event.token, event.top_tokens or []
+        check_own(word.prob, self.endpoint)
+        if not top:
+            words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
+            hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
+            raise self._unsupported(words, hint)
+        check_greedy(word.prob, (other.prob for other in top), self.endpoint)
+        # A listed token is decoded alone. Where that gives another text for the pick, this tokenizer writes some tokens
+        # differently at the start of a text, and listed tokens cannot be compared.
+        alone = next((other.text for other in top if other.id == word.id), None)
+        comparable = alone is not None and (not word.text or alone == word.text)
+        others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
+        return Position(self._pick(event, alone), others if comparable else [])
+
+    def _pick(self, event: Event, alone: str | None) -> Choice:
+        word = event.token
+        finish = event.details.finish_reason if event.details else None
+        if finish == "eos_token":
+            self.facts.ends.add(word.id)
+            return Choice(word.id, Token(b"", word.prob, end=True, name=word.text or None))
+        if finish == "stop_sequence":
+            raise own_stop(self.endpoint)
+        if word.special and not self.shows:
+            return Choice(word.id, Token(b"", word.prob))
+        unfinished = not word.text and alone != ""
+        return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), word.prob), open=unfinished)
+
+    def _is_text(self, word: Word) -> bool:
+        hidden = word.special or word.id in self.facts.ends or _REPLACEMENT in word.text
+        return bool(word.text) and not hidden
+
+    @asynccontextmanager
+    async def stream(
+        self, text: str, limit: int, usage: Usage, *, attempt: int, top: int, whole: bool = True
+    ) -> AsyncGenerator[AsyncIterator[Event]]:
+        """The events of a generation. Leaving the block closes the request.
+
+        Args:
+            text: to be continued.
+            limit: tokens at most.
+            usage: is billed.
+            attempt: as in `Transport.stream`.
+            top: most probable tokens to list.
+            whole: the stream is read to its end, which reports the tokens of the prompt. Otherwise they are counted
+                beside it.
+        """
+        first: list[Any] = []
+        bill = _Bill(usage, self._estimated(text))
+        async with AsyncExitStack() as stack:
+
+            async def begin() -> None:
+                body = self._body(text, limit, top)
+                stream = self._transport.stream("/generate_stream", body, usage=usage, attempt=attempt, draft=not whole)
+                events = await stack.enter_async_context(stream)
+                first[:] = await anext(events, None), events
+
+            async def count_beside() -> None:
+                if not whole:
+                    bill.counted = await self._counted(text)
+
+            try:
+                await concurrently([begin, count_beside])
+                async with aclosing(self._events(first[0], first[1], text, limit, bill)) as events:
+                    yield events
+            finally:
+                if first:
+                    bill.settle()
+
+    async def _events(
+        self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: _Bill
+    ) -> AsyncGenerator[Event]:
+        last = 0
+        while data is not None:
+            event = self._parse(Event, data)
+            if not event.index or event.index != last:  # else it was sent twice
+                last = event.index
+                bill.usage.bill(0, 1)
+                if event.details is not None:
+                    break
+                yield event
+            data = await anext(events, None)
+        else:
+            raise broken_off(self.endpoint)
+        with suppress(ProviderError):  # the answer is whole, whatever becomes of the connection
+            async for _ in events:  # there is nothing more: the connection can be used again
+                pass
+        bill.reported = await self._reported(text, event.details.input_length)
+        yield await self._finished(text, limit, event, bill.usage)
+
+    async def _finished(self, text: str, limit: int, event: Event, usage: Usage) -> Event:
+        """The last event of an answer of at most `limit` tokens, with the true reason why it is the last one.
+
+        An end of sequence that is the last allowed token has the reason "length". For each special token it is tried
+        once whether another token follows it. Where the context has no room for that, it counts as the end.
+        """
+        word, end = event.token, event.details
+        if end is None or end.finish_reason != "length" or word.id in self.facts.others:
+            return event
+        if word.id not in self.facts.ends:
+            if not word.may_end:
+                return event
+            if await self.room(text, limit + 1) > limit and await self._continues(text, limit, word, usage):
+                self.facts.others.add(word.id)
+                return event
+        return event.model_copy(update={"details": end.model_copy(update={"finish_reason": "eos_token"})})
+
+    async def _continues(self, text: str, limit: int, word: Word, usage: Usage) -> bool:
+        """Another token follows `word`, the last of `limit` tokens after `text`."""
+        found = (await self._post(text, limit + 1, self.facts.top, usage)).details
+        usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
+        return [token.id for token in found.tokens[limit - 1 : limit]] != [word.id] or len(found.tokens) > limit
+
+    async def prefill(self, text: str, own: Encoded, usage: Usage) -> Scored:
+        """The probability of each token of `text`, whose encoding is `own`, and the model's choice after it.
+
+        Raises:
+            UnsupportedError: the server does not give them.
+            ContextLengthError: it read less than the text.
+        """
+        answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
+        read = answered.details.prefill
+        usage.bill(len(own.all), answered.details.generated_tokens)
+        if not read:
+            raise self.unscored()
+        if len(read) < len(own.all):
+            raise self._truncated(len(read), len(own.all))
+        if [word.id for word in read] != own.all:
+            words = "the tokens of the prompt are not those of /tokenize"
+            raise ResponseError(words, endpoint=self.endpoint, retryable=True)
+        event = answered.last()
+        after = None if event is None else self.position(await self._finished(text, 1, event, usage))
+        return Scored(own, [word.prob for word in read[own.before :][: len(own.ids)]], after)
+
+    def _estimated(self, text: str) -> int:
+        known = self._counts.about(text)
+        return len(text.encode()) // _BYTES if known is None else known
+
+    async def _counted(self, text: str) -> int | None:
+        """The tokens of `text`, estimated if it is long and mostly one that was counted; None where nobody encodes."""
+        known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
+        if known is not None or (self.facts.around is None and self._tokenizer is None):
+            return known
+        return await self.count(text)
+
+    async def _reported(self, text: str, read: int | None) -> int | None:
+        """The tokens of `text`, by the end of a stream; None if unknown.
+
+        A server that does not encode text does not count it either: it reports the longest prompt allowed.
+
+        Raises:
+            ContextLengthError: the server has read less than the text.
+        """
+        if self.facts.around is None:
+            return read if self._tokenizer is None else await self.count(text)
+        if read is None:
+            return await self._counted(text)
+        known = self._counts.exact(text)
+        if known is not None and read < known:
+            raise self._truncated(read, known)
+        self._counts.seen(text, read)
+        return read
+
+    # Requests.
+
+    def _body(self, text: str, limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
+        return {"inputs": text, "parameters": {**self._extra, **parameters(limit, top, prefill=prefill)}}
+
+    async def _post(
+        self, text: str, limit: int, top: int, usage: Usage | None = None, *, prefill: bool = False
+    ) -> Generated:
+        body = self._body(text, limit, top, prefill=prefill)
+        return self._parse(Generated, await self._transport.post("/generate", body, usage=usage))
+
+    async def _tokenize(self, text: str) -> Encoding:
+        return self._parse(Encoding, await self._transport.post("/tokenize", {"inputs": text}))
+
+    def _parse(self, kind: type[_M], data: object) -> _M:
+        return parse(kind, data, self.endpoint)
+
+    # Errors.
+
+    def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(words, endpoint=self.endpoint, hint=hint)
+
+    def _encodes_nothing(self) -> UnsupportedError:
+        words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
+        return self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
+
+    def unscored(self) -> UnsupportedError:
+        """The probabilities of a prompt's tokens are missing."""
+        words = "the server gives no probabilities for the tokens of a prompt"
+        return self._unsupported(words, "Start it with --enable-prefill-logprobs.")
+
+    async def too_long(self, text: str) -> ContextLengthError:
+        """A text that leaves no room for an answer."""
+        limits = f"at most {self.facts.longest}, and {self.facts.info.context} with the answer"
+        words = f"the text has {await self.count(text)} tokens; the server takes {limits}"
+        return ContextLengthError(words, endpoint=self.endpoint)
+
+    def _truncated(self, read: int, tokens: int) -> ContextLengthError:
+        words = f"the server cut the text: it read {read} of {tokens} tokens"
+        hint = "Shorten the prompt, or start the server with a larger --max-input-tokens."
+        return ContextLengthError(words, endpoint=self.endpoint, hint=hint)
+
+
+# A draft.
+
+
+class _TgiDraft:
+    """One draft. Tokens given out stand, whatever the server writes when it is asked again.
+
+    The same text is asked again with more tokens as long as the server repeats itself, past the ids that are known.
+    """
+
+    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, alternatives: int) -> None:
+        self._client = client
+        self._prompt = prompt
+        self._text = text
+        self._usage = usage
+        self._alternatives = alternatives
+        self._spaced = False  # listed tokens keep the space before a word
+        self._draft = Draft(0)
+        self._wanted = 0  # raw tokens to ask for
+        self._given: list[bytes] = []  # tokens behind the text
+        self._seen = 0  # raw tokens of the last answer
+        self._changed = False  # it differs from the answer before
+        self._full = False  # nothing more fits
+
+    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
+        """At most `max_tokens` tokens, then why there are no more."""
+        self._draft, self._wanted = Draft(max_tokens), max_tokens
+        while not self._draft.over:
+            async with aclosing(resumed(self._answer)) as tokens:
+                async for token in tokens:
+                    yield token
+            if self._full:
+                yield DraftEnd("context")
+                return
+        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit")
+
+    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer, and what to ask next."""
+        if attempt > _ATTEMPTS and self._given:
+            self._restart()
+        before, known = self._prompt + sendable(self._text), list(self._draft.ids)
+        limit = await self._client.room(before, self._wanted)
+        if limit <= len(known):
+            if not self._text and not known:
+                raise await self._client.too_long(before)
+            self._full = True
+            return
+        async with aclosing(self._read(before, limit, known, attempt)) as tokens:
+            async for token in tokens:
+                self._given.append(token.data)
+                yield token
+        if self._draft.over:
+            return
+        if self._changed or self._seen < limit:
+            self._restart()
+        elif limit < self._wanted:
+            self._full = True
+        elif self._given:  # a character is not finished, or was several tokens
+            written, left = len(self._draft.ids), self._draft.left
+            self._wanted = written + math.ceil(left * min(written / len(self._given), _EACH)) + _MORE
+        else:  # whatever it writes next is as good
+            self._wanted, self._draft = 2 * len(self._draft.ids) + _MORE, Draft(self._draft.left)
+
+    async def _read(self, before: str, limit: int, known: list[int], attempt: int) -> AsyncGenerator[Token, None]:
+        """Reads one stream into the draft, past the `known` ids."""
+        self._seen, self._changed = 0, False
+        top = min(1 + self._alternatives, self._client.facts.top)
+        stream = self._client.stream(before, limit, self._usage, attempt=attempt, top=top, whole=False)
+        async with stream as events:
+            async for event in events:
+                position = self._client.position(event)
+                self._seen += 1
+                if self._seen > len(known):
+                    for token in self._draft.feed(position.pick.id, self._with_alternatives(position, event)):
+                        yield token
+                    if self._draft.over:
+                        return
+                elif position.pick.id != known[self._seen - 1]:
+                    self._changed = True
+                    return
+
+    def _with_alternatives(self, position: Position, event: Event) -> Token:
+        """The server's own token with its alternatives; none where a listed text may have lost a space."""
+        self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
+        if not self._alternatives or not self._spaced:
+            return position.pick.token
+        plain = [one for one in position.top if is_plain(readable(one.token.data))]
+        return with_alternatives(Position(position.pick, plain), self._alternatives)
+
+    def _restart(self) -> None:
+        """Continue from the text received so far: the server wrote something else, or stopped early."""
+        if not self._given:
+            raise silent(self._client.endpoint)
+        self._text += b"".join(self._given)
+        self._draft, self._wanted, self._given = Draft(self._draft.left), self._draft.left, []
+
+
+# Proposals.
+
+
+_Known = dict[int, tuple[list[int], list[Position]]]
+
+
+class _TgiQuestions:
+    """The questions of one `propose`."""
+
+    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage) -> None:
+        self._client = client
+        self._prompt = prompt
+        self._text = text
+        self._usage = usage
+        self.known: _Known = {}
+        """For places of the text its own ids from there on, and the model's choices at them."""
+
+    async def ask(self, continuations: Sequence[Continuation]) -> list[Iterable[Position]]:
+        """The next positions of each continuation; see `greedy.answer`."""
+        return await concurrently([partial(self._ask, one) for one in continuations])
+
+    async def _ask(self, one: Continuation) -> Iterable[Position]:
+        if not one.ids and one.question.start in self.known:
+            return along(one, *self.known[one.question.start])
+        taken, data = one.turned
+        before = self._before(one.question.start, data)
+        again = one.ids[taken:]
+        wanted = len(again) + max(one.wanted, min(len(again), _DOUBLED))  # the server repeats all of `again`
+        limit = await self._client.room(before, wanted)
+        if limit <= len(again):
+            if not one.ids:
+                raise await self._client.too_long(before)
+            return []  # the answer has reached the end of the context
+
+        async def read(attempt: int) -> list[Position]:
+            top = self._client.facts.top
+            async with self._client.stream(before, limit, self._usage, attempt=attempt, top=top) as events:
+                return [self._client.position(event) async for event in events]
+
+        positions = await until_answered(read)
+        if [position.pick.id for position in positions[: len(again)]] != again:
+            return []  # the server wrote something else this time: the tokens known stand, and nothing can follow
+        return positions[len(again) :]
+
+    async def filter(self, starts: Iterable[int], least: int) -> None:
+        """Score the text once, if that can answer at least `least` places.
+
+        A place can be answered where the encoding of the text before it is the start of the encoding of the whole.
+        """
+        whole = self._before(len(self._text))
+        cuts = {at: self._before(at) for at in sorted(starts)}
+        around = self._client.facts.around
+        if around is None or around.after or len(cuts) < least or await self._client.room(whole, 1) < 1:
+            return
+        own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
+        sizes = {
+            at: len(part.ids) for at, part in zip(cuts, parts, strict=True) if own.ids[: len(part.ids)] == part.ids
+        }
+        if len(sizes) < least:
+            return
+        scored = await self._client.prefill(whole, own, self._usage)
+        found = {at: (own.ids[size:], scored.likely(size, self._client.facts.ends)) for at, size in sizes.items()}
+        self.known = {at: (ids, positions) for at, (ids, positions) in found.items() if positions}
+
+    def _before(self, place: int, more: bytes = b"") -> str:
+        return self._prompt + sendable(self._text[:place] + more)
+
+
+class Tgi(Engine[TgiFacts]):
+    """A model behind TGI. See `contract.Provider`.
+
+    Args:
+        url: the server's URL.
+        tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only where the server has no fast
+            tokenizer and prompts come near the limit.
+        strategy: `"filter"` or `"singles"`; by default the filter where the server has it and several places are asked.
+        options: as in `engine.Adapter`. `model` is compared with the server's; `extra_body` is merged into the
+            `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
+
+    Raises:
+        ValueError: `extra_body` sets a field of the fusion's, `tokenizer` cannot be read, or there is no such strategy.
+    """
+
+    strategies = ("filter", "singles")
+
+    _facts_type = TgiFacts
+    _ready_route = "/health"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tokenizer: object = None,
+        strategy: Literal["filter", "singles"] | None = None,
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
+        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = TgiClient(self._transport, self._extra, local)
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """Answer all questions by the strategy, and once more those that need it; see `contract.Provider`."""
+        facts = await self.facts()
+        if questions is None:
+            pieces = await self._client.pieces(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        able = facts.prefill and facts.around is not None and not facts.around.after
+        way: Strategy = self._strategy or ("filter" if able and len(questions) > 1 else "singles")
+        asked = _TgiQuestions(self._client, prompt, text, usage)
+        if way == "filter":
+            if not facts.prefill:
+                raise self._client.unscored()
+            await asked.filter({question.start for question in questions}, least=1 if self._strategy else 2)
+        found = await answer(questions, asked.ask)
+        return counted(marked(found, "singles", but=asked.known) if way == "filter" else found, way, usage)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """Score all tokens with one request; see `contract.Provider`."""
+        if not (await self.facts()).prefill:
+            raise self._client.unscored()
+        whole = prompt + sendable(text)
+        own = await self._client.encode(whole)
+        if await self._client.room(whole, 1) < 1:
+            raise await self._client.too_long(whole)
+        return within((await self._client.prefill(whole, own, usage)).tokens(), len(prompt.encode()))
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
+        await self.facts()
+        return await self._client.pieces(text)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        await self.facts()
+        return await self._client.without_beginning(prompt)
+
+    async def examine(self) -> TgiWire:
+        """The server, to be asked freely."""
+        from cosd_providers.engines.tgi_examining import TgiWire  # noqa: PLC0415 - it imports this module
+
+        await self.facts()
+        return TgiWire(self._transport, self._client)
+
+    async def facts(self) -> TgiFacts:
+        """The facts, which the client of this view has from then on."""
+        self._client.facts = await self.discovered()
+        return self._client.facts
+
+    async def _discover(self) -> TgiFacts:
+        return await self._client.discover(await self._info())
+
+    def _draft(
+        self,
+        facts: TgiFacts,  # noqa: ARG002 - the client has them
+        prompt: str,
+        text: bytes,
+        continuation: Any,  # noqa: ARG002 - the server takes text alone
+        max_tokens: int,
+        alternatives: int,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        return _TgiDraft(self._client, prompt, text, usage, alternatives).draft(max_tokens)
+
+    async def _for_chat(self) -> Self:
+        """The same server with the special tokens of its answer as text."""
+        view = copy(self)
+        view._client = copy(self._client)
+        view._client.shows = True
+        return view
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        return await self._client.render(messages)
+
+    async def _served(self, model: str) -> dict[str, Any]:
+        """By `/info`; older versions have no `/v1/models`."""
+        info = await self._info()
+        return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
+
+    async def _info(self) -> Info:
+        info = await self._client.info()
+        if self._model not in (None, info.model_id):
+            words = f"no model {self._model!r}; the server has {info.model_id!r}"
+            raise ModelChoiceError(words, endpoint=self._transport.endpoint, hint="Give that as `model`, or none.")
+        return info
