@@ -44,9 +44,10 @@ class Breaking:
         self._handle = handle
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """One request, answered or broken."""
         streams = b'"stream":true' in request.content or request.url.path == "/generate_stream"
         if not (self.breaks and streams):
             return self._handle(request)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import Inquiry, check_alternatives, close, draft, inquired, near
-from breaking import Break, Breaking, breaks, waiting
+from asked import Inquiry, draft, inquired, near
+from breaking import Break, Breaking, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -28,7 +28,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.testing import ScriptedProvider, ScriptToken, TableModel, TextModel
+from cosd_providers.testing import ScriptToken, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -40,56 +40,6 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeLlamaCpp, L
 
 
 # Against toy models: whatever they do, the adapter gives what the model itself would.
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
-async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, limit: int, begins: bool) -> None:
-    server = FakeLlamaCpp(toys.Plain(model), beginning=begins or not prompt)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
-    ours = await draft(provider, prompt.decode(), limit=limit)
-    theirs = await draft(expected, prompt.decode(), limit=limit)
-    close(ours[:-1], theirs[:-1])
-    assert ours[-1].reason == theirs[-1].reason
-    if ours[-1].continuation is not None:
-        text = b"".join(token.data for token in ours[:-1])
-        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
-        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 3))
-async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int) -> None:
-    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
-    *tokens, _ = await draft(LlamaCpp(URL, http_client=server.client()), prompt.decode(), alternatives=count)
-    check_alternatives(toys.Plain(model), prompt, tokens, count)
-    assert {body["n_probs"] for _, body in server.requests if body and body.get("stream")} <= {count + 1}
-
-
-@pytest.mark.parametrize("strategy", ["list", "singles"])
-@given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)))
-async def test_proposals_are_the_models_own(strategy: Any, case: tuple[toys.ToyModel, Inquiry]) -> None:
-    model, (prompt, text, questions) = case
-    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
-    provider = LlamaCpp(URL, http_client=server.client(), strategy=strategy)
-    expected = ScriptedProvider(toys.Plain(model))
-    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-    assert [one is None for one in ours] == [one is None for one in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        if one is not None and other is not None:
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
-async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeLlamaCpp(toys.Plain(model), beginning=True)
-    provider, expected = LlamaCpp(URL, http_client=server.client()), ScriptedProvider(toys.Plain(model))
-    ours = await provider.score(prompt.decode(), text, usage=Usage())
-    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
-    assert b"".join(token.data for token in ours) == text
-    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
-    reference = await expected.propose(prompt.decode(), text, None, usage=Usage())
-    assert [one and one.start for one in everywhere] == [one and one.start for one in reference]
 
 
 # What goes over the wire.
@@ -438,23 +388,6 @@ async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (usage.requests, usage.retries, len(pauses)) == (1, 3, 3)
 
 
-@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), breaks(3))
-async def test_a_draft_that_broke_off_goes_on(
-    model: toys.ToyModel, prompt: bytes, limit: int, faults: list[Break]
-) -> None:
-    server, whole = FakeLlamaCpp(toys.Plain(model), beginning=True), Usage()
-    expected = await draft(LlamaCpp(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
-    breaking, usage = Breaking(server.handle, *faults), Usage()
-    with pytest.MonkeyPatch.context() as patch:
-        waiting(patch)
-        found = await draft(LlamaCpp(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
-    close(found[:-1], expected[:-1])
-    assert found[-1] == expected[-1]
-    assert usage.requests <= whole.requests
-    assert usage.retries <= breaking.happened
-    assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
-
-
 async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
     server, _ = fake({"Q": ["a", "b", "c", "d"]})
     waiting(monkeypatch)
@@ -495,13 +428,6 @@ async def test_values_that_are_no_probabilities() -> None:
             continue
         with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: .* {says}. Does the model"):
             await draft(provider, limit=1)
-
-
-async def test_pickles_without_its_key() -> None:
-    provider = LlamaCpp(URL, api_key="sk-secret", model="m")
-    data = pickle.dumps(provider)
-    assert b"sk-secret" not in data
-    assert repr(pickle.loads(data)) == repr(provider) == "LlamaCpp('http://gpu:8080', model='m')"
 
 
 # Chat templates.

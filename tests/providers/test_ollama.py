@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import check_alternatives, close, draft, inquiries, near
+from asked import check_alternatives, draft, near
 from breaking import waiting
 from cosd_providers import (
     Capabilities,
@@ -99,16 +98,6 @@ class Local:
 
 
 @given(toys.models(may_hide_end=False), toys.prompts().filter(bool), st.integers(1, 12))
-async def test_drafts_are_the_models_own(model: toys.ToyModel, prompt: bytes, limit: int) -> None:
-    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=False)
-    theirs = await draft(expected, prompt.decode(), limit=limit)
-    assume(readable(theirs[:-1]) and simple(model))
-    ours = await draft(over(model, runner="engine"), prompt.decode(), limit=limit)
-    close(ours[:-1], theirs[:-1])
-    assert ours[-1] == theirs[-1]
-
-
-@given(toys.models(may_hide_end=False), toys.prompts().filter(bool), st.integers(1, 12))
 async def test_hidden_tokens_make_no_probability_up(model: toys.ToyModel, prompt: bytes, limit: int) -> None:
     """Where tokens are left out, the text is the same, and no probability is another one than the model's."""
     expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=False)
@@ -126,7 +115,9 @@ async def test_hidden_tokens_make_no_probability_up(model: toys.ToyModel, prompt
     st.integers(1, 6),
     st.sampled_from(("llama-server", "engine")),
 )
-async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int, runner: str) -> None:
+async def test_alternatives_by_either_runner_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, count: int, runner: str
+) -> None:
     """Of one that has a whole character and a part of another, llama-server shows the first: nobody can tell."""
     mixed = [data for data in model.vocabulary.tokens if data.decode("utf-8", "ignore").encode() not in (b"", data)]
     assume(runner == "engine" or not mixed)
@@ -137,29 +128,6 @@ async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: byt
     ours = await draft(provider, prompt.decode(), alternatives=count)
     assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
     check_alternatives(toys.Plain(model), prompt, ours[:-1], count, complete=False)
-
-
-def tied(model: toys.ToyModel, text: bytes) -> bool:
-    """Whether several tokens are the most probable ones behind a text."""
-    probs = list(model.next(model.vocabulary.encode(text)))
-    return probs.count(max(probs)) > 1
-
-
-@given(toys.models(may_hide_end=False), inquiries())
-async def test_proposals_are_the_models_own(model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]]) -> None:
-    prompt, text, questions = inquiry
-    assume(prompt)
-    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=False)
-    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-    assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
-    usage = Usage()
-    ours = await over(model, runner="engine").propose(prompt.decode(), text, questions, usage=usage)
-    assert [one and one.start for one in ours] == [one and one.start for one in theirs]
-    for question, one, other in zip(questions, ours, theirs, strict=True):
-        # A known defect: of many equally probable tokens the draft's own may be missed.
-        if one is not None and other is not None and not tied(model, prompt + text[: question.start]):
-            close(one.tokens, other.tokens)
-    assert usage.strategies == Counter(one.strategy for one in ours if one is not None)
 
 
 # What is asked.

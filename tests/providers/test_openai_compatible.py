@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio.lowlevel
@@ -16,8 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from asked import Inquiry, check_alternatives, close, draft, inquired, near
-from breaking import Break, Breaking, breaks, waiting
+from adapters import TEXT, TOY, Local, ways
+from asked import check_alternatives, close, draft, near
+from breaking import Break, Breaking, waiting
 from cosd_providers import (
     AuthenticationError,
     ContextLengthError,
@@ -33,45 +33,10 @@ from cosd_providers import (
 from cosd_providers.contract import Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
-from cosd_providers.greedy import Continuation, Position
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000/v1"
-TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
-TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
-
-
-@dataclass(frozen=True)
-class Local:
-    """A model's own tokenizer."""
-
-    model: Any
-    beginning: int = 0
-    name: str = "local"
-
-    def encode(self, text: str) -> list[Piece]:
-        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
-
-    def token(self, id: int) -> bytes | None:
-        return bytes(self.model.tokens[id])
-
-
-class TextOnly(ScriptedProvider):
-    """What a model says that can be given text only: a chain that took another token goes on from text."""
-
-    def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
-        skipped, data = chain.turned
-        again = Continuation(dataclasses.replace(chain.question, start=0))
-        again.ids = []
-        start = text[: chain.question.start] + data
-        ids, positions = self._encode(prompt, start), list[Position]()
-        while len(positions) < len(chain.ids) - skipped + chain.wanted:
-            positions.append(self._position(ids))
-            ids.append(positions[-1].pick.id)
-            if positions[-1].pick.token.end:
-                break
-        return positions[len(chain.ids) - skipped :]
 
 
 def fake(
@@ -110,26 +75,8 @@ def parted(model: toys.ToyModel) -> bool:
     return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.vocabulary.tokens if data)
 
 
-def across(model: toys.ToyModel) -> bool:
-    """Whether a token ends a character and holds more: one of the prompt, say, and what follows it."""
-    starts = [data for data in model.vocabulary.tokens if data and 0x80 <= data[0] < 0xC0]
-    return any(byte < 0x80 or byte >= 0xC0 for data in starts for byte in data)
-
-
-@st.composite
-def ways(draw: st.DrawFn, *, opened: Sequence[str] = ("empty", "bytes", "lost")) -> dict[str, Any]:
-    """Settings of the stand-in."""
-    shown = draw(st.sampled_from(opened))
-    return {
-        "shape": draw(st.sampled_from(("legacy", "chat"))),
-        "end": draw(st.booleans()),
-        "opened": shown,
-        "per_event": 1 if shown == "lost" else draw(st.integers(1, 3)),
-    }
-
-
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), st.booleans())
-async def test_drafts_are_the_models_own(
+async def test_drafts_by_either_route_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], chat: bool
 ) -> None:
     expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
@@ -148,7 +95,7 @@ async def test_drafts_are_the_models_own(
 
 
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 6), ways(), st.booleans(), st.booleans())
-async def test_alternatives_are_the_models_own(
+async def test_alternatives_by_either_route_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, count: int, way: dict[str, Any], chat: bool, spaces: bool
 ) -> None:
     """Also where strings have lost their spaces: there they are left out."""
@@ -229,55 +176,6 @@ async def test_a_stream_that_ends_without_a_word_is_asked_why() -> None:
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, shows_parts=False))
     with pytest.raises(ContextLengthError, match="maximum context length is 3"):
         await draft(provider, "Q" * 9, limit=2)
-
-
-@pytest.mark.parametrize("strategy", ["echo", "list", "singles"])
-@given(case=inquired(toys.models(may_hide_end=False)), way=ways(opened=("empty", "bytes")))
-async def test_proposals_are_the_models_own(
-    strategy: Any, case: tuple[toys.ToyModel, Inquiry], way: dict[str, Any]
-) -> None:
-    model, (prompt, text, questions) = case
-    expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
-    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-    assume(readable([token for one in theirs if one for token in one.tokens]) and simple(model))
-    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
-    dialect = dataclasses.replace(TOY, end_prob=way["end"])
-    provider = OpenAICompatible(
-        URL, http_client=server.client(), dialect=dialect, strategy=strategy, tokenizer=Local(toys.Plain(model))
-    )
-    try:
-        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    except UnsupportedError:
-        assume(strategy != "echo")
-        raise
-    assert [one is None for one in ours] == [one is None for one in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        if one is not None and other is not None:
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), ways(opened=("empty", "bytes")), st.booleans())
-async def test_scores_are_the_models_own(
-    model: toys.ToyModel, prompt: bytes, text: bytes, way: dict[str, Any], local: bool
-) -> None:
-    assume(simple(model) and not (way["opened"] == "empty" and (parted(model) or across(model))))
-    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
-    tokenizer = Local(toys.Plain(model)) if local else None
-    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
-    expected = TextOnly(toys.Plain(model), token_ids=False, end_prob=way["end"])
-    assume((await provider.describe()).capabilities.score)
-    ours = await provider.score(prompt.decode(), text, usage=Usage())
-    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
-    assert b"".join(token.data for token in ours) == text
-    reference = await expected.propose(prompt.decode(), text, None, usage=Usage())
-    assume(readable([token for one in reference if one for token in one.tokens]))
-    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
-    assert [one and one.start for one in everywhere] == [one and one.start for one in reference]
-    for one, other in zip(everywhere, reference, strict=True):
-        assert (one is None) == (other is None)
-        if one and other:
-            close(one.tokens, other.tokens)
 
 
 # What goes over the wire.
@@ -1042,27 +940,6 @@ async def test_usage_of_a_stream_that_is_left_early() -> None:
 
 
 # Streams that break.
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), breaks(1))
-async def test_a_draft_that_broke_off_goes_on(
-    model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], faults: list[Break]
-) -> None:
-    scripted = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
-    theirs = await draft(scripted, prompt.decode(), limit=limit)  # some models write nothing for ever
-    assume(readable(theirs[:-1]) and simple(model))
-    server, whole = FakeOpenAI(toys.Plain(model), beginning=True, **way), Usage()
-    breaking, usage = Breaking(server.handle, *faults), Usage()
-    with pytest.MonkeyPatch.context() as patch:
-        waiting(patch)
-        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
-        provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
-        expected = await draft(provider, prompt.decode(), limit=limit, usage=whole)
-        provider = OpenAICompatible(URL, http_client=breaking.client(), dialect=TOY)
-        found = await draft(provider, prompt.decode(), limit=limit, usage=usage)
-    assert found == expected
-    assert usage.requests == whole.requests
-    assert usage.retries <= breaking.happened
 
 
 async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:

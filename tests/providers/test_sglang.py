@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 from unittest.mock import ANY
 
 import httpx
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 import toys
-from asked import check_alternatives, check_what_an_echo_leaves_open, close, draft, inquiries, near, valid
-from breaking import Break, Breaking, breaks, waiting
+from adapters import Local
+from asked import check_what_an_echo_leaves_open, draft, near
+from breaking import waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
     InvalidRequestError,
     ModelChoiceError,
-    Piece,
     ProviderError,
     Question,
     ResponseError,
@@ -35,28 +32,12 @@ from cosd_providers import (
 from cosd_providers.sglang import Sglang
 from cosd_providers.sglang.reading import Events, scored
 from cosd_providers.sglang.wire import Answer
-from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from cosd_providers.testing import Model, TableModel, TextModel
 from stand_in_sglang import StandInSglang
 
 URL = "http://gpu:30000"
 Strategy = Literal["echo", "list", "singles"]
 STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
-
-
-class Local:
-    """A model's tokenizer on this machine."""
-
-    name = "local"
-    beginning = 0
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def encode(self, text: str) -> list[Piece]:
-        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
-
-    def token(self, id: int) -> bytes | None:
-        return self.model.tokens[id] or None if id < len(self.model.tokens) else None
 
 
 def stand_in(model: Model, *, begins: bool = True, **options: Any) -> StandInSglang:
@@ -76,115 +57,6 @@ def asked(server: StandInSglang) -> list[dict[str, Any]]:
 
 
 # Against toy models: whatever they do, the adapter gives what the model itself would.
-
-
-@given(
-    toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.integers(1, 3), st.booleans(), st.booleans()
-)
-async def test_drafts_are_the_models_own(
-    model: toys.ToyModel, prompt: bytes, limit: int, per_event: int, incremental: bool, local: bool
-) -> None:
-    plain = toys.Heard(model)
-    server = stand_in(plain, context=300, per_event=per_event, incremental=incremental, old=local)
-    provider = Sglang(URL, http_client=server.client(), tokenizer=Local(plain) if local else None)
-    expected = ScriptedProvider(plain)
-    theirs = await draft(expected, prompt.decode(), limit=limit)
-    longer = await draft(expected, prompt.decode(), limit=2 * limit + 4)
-    ours = await draft(provider, prompt.decode(), limit=limit)
-    assert all(b"\xef\xbf\xbd" not in token.data for token in ours[:-1])
-    if not local and not valid(longer[:-1]):
-        return
-    if ours[-1].reason == "context":
-        close(ours[:-1], theirs[: len(ours) - 1])
-        return
-    close(ours[:-1], theirs[:-1])
-    assert ours[-1].reason == theirs[-1].reason
-    if ours[-1].continuation is not None:
-        text = b"".join(token.data for token in ours[:-1])
-        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
-        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1][: len(more) - 1])
-
-
-@given(
-    toys.models(may_hide_end=False),
-    toys.prompts().filter(bool),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.booleans(),
-    st.sampled_from(("local", "space", "plain")),
-)
-async def test_alternatives_are_the_models_own(
-    model: toys.ToyModel, prompt: bytes, count: int, per_event: int, incremental: bool, way: str
-) -> None:
-    """Also where a token that is decoded alone loses its space; and nothing more is asked for them."""
-    plain = toys.Heard(model)
-    read = b" " + prompt if way == "space" else prompt
-    assume(way == "local" or valid((await draft(ScriptedProvider(plain), read.decode(), limit=44))[:-1]))
-    drafts, asked = list[list[Any]](), list[list[Any]]()
-    for wanted in (0, count):
-        server = stand_in(plain, per_event=per_event, incremental=incremental, space=way == "space", old=way == "local")
-        local = Local(plain) if way == "local" else None
-        provider = Sglang(URL, http_client=server.client(), tokenizer=local)
-        drafts.append(await draft(provider, prompt.decode(), alternatives=wanted))
-        asked.append([path for path, _ in server.requests])
-    alone, ours = drafts
-    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
-    assert asked[0] == asked[1]
-    check_alternatives(plain, read, ours[:-1], count, complete=way == "local")
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@given(model=toys.models(may_hide_end=False), inquiry=inquiries(), local=st.booleans(), whole=st.booleans())
-async def test_proposals_are_the_models_own(
-    strategy: Strategy, model: toys.ToyModel, inquiry: tuple[bytes, bytes, list[Question]], local: bool, whole: bool
-) -> None:
-    prompt, text, questions = inquiry
-    plain = toys.Heard(model)
-    server = stand_in(plain, whole=whole)
-    tokenizer = Local(plain) if local else None
-    provider = Sglang(URL, http_client=server.client(), strategy=strategy, tokenizer=tokenizer)
-    expected = ScriptedProvider(plain)
-    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-    for one, other in zip(ours, theirs, strict=True):
-        assert one is None or all(b"\xef\xbf\xbd" not in token.data for token in one.tokens)
-        if other is not None and (local or valid(other.tokens)):
-            assert one is not None
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), st.booleans())
-async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes, local: bool) -> None:
-    plain = toys.Heard(model)
-    server = stand_in(plain)
-    provider = Sglang(URL, http_client=server.client(), tokenizer=Local(plain) if local else None)
-    ours = await provider.score(prompt.decode(), text, usage=Usage())
-    close(ours, await ScriptedProvider(plain).score(prompt.decode(), text, usage=Usage()))
-    assert b"".join(token.data for token in ours) == text
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
-async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    plain = toys.Heard(model)
-    provider = Sglang(URL, http_client=stand_in(plain).client())
-    ours = await provider.propose(prompt.decode(), text, None, usage=Usage())
-    theirs = await ScriptedProvider(plain).propose(prompt.decode(), text, None, usage=Usage())
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        if other is not None and valid(other.tokens):
-            assert one is not None
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), st.booleans())
-async def test_tokens_of_a_text_are_the_models_own(model: toys.ToyModel, text: bytes, space: bool) -> None:
-    plain = toys.Heard(model)
-    pieces = await Sglang(URL, http_client=stand_in(plain, space=space).client()).tokenize(text.decode())
-    shown = b" " + text if space and text else text
-    assert [piece.id for piece in pieces] == list(plain.encode(shown))
-    assert b"".join(piece.data for piece in pieces) == text
 
 
 # What goes over the wire.
@@ -491,24 +363,6 @@ async def test_a_server_that_does_not_tell_how_much_it_takes() -> None:
 
 
 # Streams that break.
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans(), breaks(3))
-async def test_a_stream_that_breaks_is_gone_on_with(
-    model: toys.ToyModel, prompt: bytes, limit: int, incremental: bool, faults: list[Break]
-) -> None:
-    plain = toys.Heard(model)
-    server = stand_in(plain, context=300, incremental=incremental)
-    whole = await draft(Sglang(URL, http_client=server.client()), prompt.decode(), limit=limit)
-    with pytest.MonkeyPatch.context() as patch:
-        waiting(patch)
-        breaking = Breaking(server.handle, *faults)
-        found = await draft(Sglang(URL, http_client=breaking.client()), prompt.decode(), limit=limit)
-    # The name of the end is not in every event.
-    assert [(token.data, token.prob, token.end) for token in found[:-1]] == [
-        (token.data, token.prob, token.end) for token in whole[:-1]
-    ]
-    assert found[-1] == whole[-1]
 
 
 # What goes wrong.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import stand_in_tgi
 import toys
-from asked import check_alternatives
+from adapters import Tidy
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     Capabilities,
@@ -59,58 +55,6 @@ def nothing_breaks_the_document() -> Iterator[None]:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long would be waited between attempts."""
     return waiting(monkeypatch)
-
-
-@dataclass(frozen=True)
-class Tidy(toys.Plain):
-    """A toy model in the shape that providers take, which writes nothing but valid UTF-8.
-
-    A server that shows text alone cannot show anything else. With `by_text` what it says depends on the text, however
-    that is cut: so a tie that is resolved against the server's own pick leaves the same model. Without, there are no
-    ties, and what it says depends on its own tokens.
-    """
-
-    by_text: bool
-
-    @cached_property
-    def known(self) -> dict[tuple[int, ...], list[float]]:
-        return {}
-
-    def next(self, ids: Sequence[int]) -> Sequence[float]:
-        key = tuple(self.encode(self.toy.vocabulary.decode(ids))) if self.by_text else tuple(ids)
-        if key not in self.known:
-            self.known[key] = self._tidied(key)
-        return self.known[key]
-
-    def _tidied(self, ids: tuple[int, ...]) -> list[float]:
-        data = self.toy.vocabulary.decode(ids)
-        pending = data[codecs.utf_8_decode(data, "surrogateescape", False)[1] :]
-        probs = [prob if self._fits(pending, n) else 0.0 for n, prob in enumerate(self.toy.next(ids))]
-        if not any(probs):
-            probs[self._completing(pending)] = 1.0
-        best = max(probs)
-        first, end = probs.index(best), self.toy.vocabulary.end
-        return [
-            prob * 0.75 if prob == best and n != first and (n == end or not self.by_text) else prob
-            for n, prob in enumerate(probs)
-        ]
-
-    def _fits(self, pending: bytes, n: int) -> bool:
-        """Whether a token is valid UTF-8 there; it may not end one character and begin another."""
-        data = pending + self.tokens[n]
-        try:
-            whole = codecs.utf_8_decode(data, "strict", False)[1]
-        except UnicodeDecodeError:
-            return False
-        if n == self.toy.vocabulary.end:
-            return not pending
-        endless = self.by_text and not self.tokens[n]  # it would be said again and again
-        return not endless and (not pending or whole in (0, len(data)))
-
-    def _completing(self, pending: bytes) -> int:
-        """A token that finishes a character, or goes on with it."""
-        fitting = [n for n, data in enumerate(self.tokens) if data and self._fits(pending, n)]
-        return next((n for n in fitting if not toys.is_incomplete(pending + self.tokens[n])), fitting[0])
 
 
 def fake(scripts: dict[str, list[Any]], *, strategy: Any = None, **options: Any) -> tuple[StandInTgi, Tgi]:
@@ -167,27 +111,6 @@ tidy = st.builds(Tidy, toys.models(may_hide_end=False), st.booleans())
 some = toys.prompts().filter(bool)
 
 
-@given(tidy, some, st.integers(1, 12), st.booleans())
-async def test_drafts_are_the_models_own(model: Tidy, prompt: bytes, limit: int, special: bool) -> None:
-    provider, expected = over(model, end_is_special=special), scripted(model)
-    ours = await draft(provider, prompt.decode(), limit=limit)
-    theirs = await draft(expected, prompt.decode(), limit=limit)
-    close(ours[:-1], theirs[:-1])
-    assert ours[-1] == theirs[-1]
-    text = b"".join(token.data for token in ours[:-1])
-    more = await draft(provider, prompt.decode(), text, limit)
-    close(more[:-1], (await draft(expected, prompt.decode(), text, limit))[:-1])
-
-
-@given(tidy, some, st.integers(1, 6))
-async def test_alternatives_are_the_models_own(model: Tidy, prompt: bytes, count: int) -> None:
-    provider = over(model)
-    alone = await draft(provider, prompt.decode())
-    ours = await draft(provider, prompt.decode(), alternatives=count)
-    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
-    check_alternatives(model, prompt, ours[:-1], count, complete=False)
-
-
 async def test_alternatives() -> None:
     """As many as the server lists; never the end, nor what may have lost its space."""
     probs = {b" a": 0.4, b" b": 0.25, b"c": 0.12, b"\xc3": 0.1, b"<|stop|>": 0.08, b"": 0.05}
@@ -215,49 +138,6 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
         judged = tuple(tokens[cut : cut + 3]) or draw(st.sampled_from(((b"",), (b"a",))))
         places.append(Question(len(b"".join(tokens[:cut])), judged, word=draw(st.booleans())))
     return draw(some), b"".join(tokens), places
-
-
-@given(tidy, inquiries(), st.sampled_from(("filter", "singles", None)))
-async def test_proposals_are_the_models_own(
-    model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], way: Any
-) -> None:
-    prompt, text, questions = inquiry
-    provider = over(model, strategy=way, prefill=way != "singles")
-    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
-
-
-@given(tidy, some, st.integers(1, 6), st.sampled_from(("filter", "singles")))
-async def test_proposals_along_the_models_own_text(model: Tidy, prompt: bytes, limit: int, way: Any) -> None:
-    """Where the text is what the model says, the filter has most to tell."""
-    *tokens, _ = await draft(scripted(model), prompt.decode(), limit=limit)
-    text = b"".join(token.data for token in tokens)
-    starts = [len(b"".join(token.data for token in tokens[:at])) for at in range(len(tokens))]
-    judged = [token.data for token in tokens]
-    questions = [Question(start, tuple(judged[at:]), word=True) for at, start in enumerate(starts)]
-    provider = over(model, strategy=way, prefill=True)
-    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    close_proposals(ours, await scripted(model).propose(prompt.decode(), text, questions, usage=Usage()))
-
-
-def across(model: Tidy) -> bool:
-    """Whether a token ends a character and holds more: the last one of a prompt, say, and what follows it.
-
-    How much of it lies in the prompt, offsets in characters do not tell.
-    """
-    starts = [data for data in model.tokens if data and 0x80 <= data[0] < 0xC0]
-    return any(byte < 0x80 or byte >= 0xC0 for data in starts for byte in data)
-
-
-@given(tidy, some, some)
-async def test_scores_are_the_models_own(model: Tidy, prompt: bytes, text: bytes) -> None:
-    assume(not across(model))
-    provider, expected = over(model, prefill=True), scripted(model)
-    ours = await provider.score(prompt.decode(), text, usage=Usage())
-    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
-    assert b"".join(token.data for token in ours) == text
-    everywhere = await provider.propose(prompt.decode(), text, None, usage=Usage())
-    close_proposals(everywhere, await expected.propose(prompt.decode(), text, None, usage=Usage()))
 
 
 @given(toys.models(), some)
@@ -1015,27 +895,7 @@ async def test_usage() -> None:
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 1)
 
 
-async def test_pickles_without_its_key() -> None:
-    provider = Tgi(URL, api_key="sk-secret", model="m")
-    data = pickle.dumps(provider)
-    assert b"sk-secret" not in data
-    assert repr(pickle.loads(data)) == repr(provider) == "Tgi('http://gpu:8080', model='m')"
-
-
 # Streams that break.
-
-
-@given(tidy, some, st.integers(1, 12), breaks(1))
-async def test_a_draft_that_broke_off_goes_on(model: Tidy, prompt: bytes, limit: int, faults: list[Break]) -> None:
-    server, whole = StandInTgi(model, beginning=len(model.tokens)), Usage()
-    expected = await draft(Tgi(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
-    breaking, usage = Breaking(server.handle, *faults), Usage()
-    with pytest.MonkeyPatch.context() as patch:
-        waiting(patch)
-        found = await draft(Tgi(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
-    assert found == expected
-    assert usage.requests == whole.requests
-    assert usage.retries == breaking.happened
 
 
 @given(tidy, inquiries(), breaks(3))

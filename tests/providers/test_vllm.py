@@ -12,21 +12,16 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import toys
 from asked import (
-    Inquiry,
-    check_alternatives,
     check_what_an_echo_leaves_open,
-    close,
     draft,
-    inquired,
     near,
-    valid,
 )
-from breaking import Break, Breaking, breaks, waiting
+from breaking import Break, Breaking, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -70,84 +65,6 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[FakeVllm, Vllm]
 
 
 # Against toy models: whatever they do, the adapter gives what the model itself would.
-
-
-@given(models(), toys.prompts(), st.integers(1, 12), st.booleans(), st.integers(1, 3), st.booleans())
-async def test_drafts_are_the_models_own(
-    model: toys.ToyModel, prompt: bytes, limit: int, begins: bool, per_event: int, ids: bool
-) -> None:
-    # Some models write nothing for ever.
-    server = FakeVllm(toys.Heard(model), beginning=begins or not prompt, context=300)
-    server.per_event, server.ids = per_event, ids
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
-    theirs = await draft(expected, prompt.decode(), limit=limit)
-    longer = await draft(expected, prompt.decode(), limit=2 * limit + 4)
-    ours = await draft(provider, prompt.decode(), limit=limit)
-    assert all(b"\xef\xbf\xbd" not in token.data for token in ours[:-1])
-    assume(valid(longer[:-1]))
-    close(ours[:-1], theirs[:-1])
-    assert ours[-1].reason == theirs[-1].reason
-    assert (ours[-1].continuation is not None) == (ids and ours[-1].reason == "limit")
-    if ours[-1].continuation is not None:
-        text = b"".join(token.data for token in ours[:-1])
-        more = await draft(provider, prompt.decode(), text, limit, continuation=ours[-1].continuation)
-        close(more[:-1], (await draft(expected, prompt.decode(), limit=2 * limit))[len(ours) - 1 : -1])
-
-
-@given(models(), toys.prompts(), st.integers(1, 3), st.booleans())
-async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int, ids: bool) -> None:
-    server = FakeVllm(toys.Heard(model), beginning=True, context=300)
-    server.ids = ids
-    assume(valid((await draft(ScriptedProvider(toys.Heard(model)), prompt.decode(), limit=44))[:-1]))
-    *tokens, _ = await draft(Vllm(URL, http_client=server.client()), prompt.decode(), alternatives=count)
-    check_alternatives(toys.Heard(model), prompt, tokens, count)
-    assert {body["logprobs"] for _, body in server.requests if body and body.get("stream")} <= {count + 1}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@given(case=inquired(models()))
-async def test_proposals_are_the_models_own(strategy: Strategy, case: tuple[toys.ToyModel, Inquiry]) -> None:
-    model, (prompt, text, questions) = case
-    server = FakeVllm(toys.Heard(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client(), strategy=strategy), ScriptedProvider(toys.Heard(model))
-    ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    theirs = await expected.propose(prompt.decode(), text, questions, usage=Usage())
-    for one, other in zip(ours, theirs, strict=True):
-        assert one is None or all(b"\xef\xbf\xbd" not in token.data for token in one.tokens)
-        if other is not None and valid(other.tokens):
-            assert one is not None
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts())
-async def test_scores_are_the_models_own(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeVllm(toys.Heard(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
-    ours = await provider.score(prompt.decode(), text, usage=Usage())
-    close(ours, await expected.score(prompt.decode(), text, usage=Usage()))
-    assert b"".join(token.data for token in ours) == text
-
-
-@given(models(), toys.prompts(), toys.prompts())
-async def test_everywhere_it_says_what_the_model_would(model: toys.ToyModel, prompt: bytes, text: bytes) -> None:
-    server = FakeVllm(toys.Heard(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
-    ours = await provider.propose(prompt.decode(), text, None, usage=Usage())
-    theirs = await expected.propose(prompt.decode(), text, None, usage=Usage())
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        if other is not None and valid(other.tokens):
-            assert one is not None
-            assert one.start == other.start
-            close(one.tokens, other.tokens)
-
-
-@given(toys.models(may_hide_end=False), toys.prompts())
-async def test_tokens_of_a_text_are_the_models_own(model: toys.ToyModel, text: bytes) -> None:
-    server = FakeVllm(toys.Heard(model), beginning=True)
-    provider, expected = Vllm(URL, http_client=server.client()), ScriptedProvider(toys.Heard(model))
-    assert await provider.tokenize(text.decode()) == await expected.tokenize(text.decode())
 
 
 async def test_a_model_that_says_nothing_is_asked_a_few_times_only() -> None:
@@ -734,13 +651,6 @@ async def test_values_that_are_no_probabilities(value: float | None, says: str) 
         await draft(provider, limit=1)
 
 
-async def test_pickles_without_its_key() -> None:
-    provider = Vllm(URL, api_key="sk-secret", model="m")
-    data = pickle.dumps(provider)
-    assert b"sk-secret" not in data
-    assert repr(pickle.loads(data)) == repr(provider) == "Vllm('http://gpu:8000', model='m')"
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differently(strategy: Strategy) -> None:
     vocabulary = [b"", b"Q", b"Qa", b"x", b"y", *(bytes([n]) for n in range(256) if n not in b"Qxy")]
@@ -759,25 +669,6 @@ async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differe
 
 
 # Streams that break.
-
-
-@given(models(), toys.prompts(), st.integers(1, 12), st.integers(1, 3), st.booleans(), breaks(3))
-async def test_a_draft_that_broke_off_goes_on(
-    model: toys.ToyModel, prompt: bytes, limit: int, per_event: int, ids: bool, faults: list[Break]
-) -> None:
-    server, whole = FakeVllm(toys.Heard(model), beginning=True, context=300), Usage()
-    server.per_event, server.ids = per_event, ids
-    expected = await draft(Vllm(URL, http_client=server.client()), prompt.decode(), limit=limit, usage=whole)
-    assume(valid(expected[:-1]))
-    # A third time it goes on from the text, and a toy may read that as other tokens than it wrote.
-    breaking, usage = Breaking(server.handle, *faults[: 3 if ids else 1]), Usage()
-    with pytest.MonkeyPatch.context() as patch:
-        waiting(patch)
-        found = await draft(Vllm(URL, http_client=breaking.client()), prompt.decode(), limit=limit, usage=usage)
-    close(found[:-1], expected[:-1])
-    assert found[-1] == expected[-1]
-    assert usage.requests <= whole.requests + breaking.happened  # a character may be gone through once more
-    assert usage.retries <= breaking.happened
 
 
 @pytest.mark.parametrize("ids", [True, False])

@@ -1,0 +1,394 @@
+"""The six adapters over toy models: each with its stand-in, and with what that stand-in can show.
+
+Every import of an engine's class for the tests of all adapters stands here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import httpx
+from hypothesis import strategies as st
+
+import toys
+from asked import valid
+from cosd_providers import Piece, Provider, Token, Usage
+from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.greedy import Continuation, Position
+from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.ollama import Ollama
+from cosd_providers.sglang import Sglang
+from cosd_providers.testing import Model, ScriptedProvider
+from cosd_providers.tgi import Tgi
+from cosd_providers.vllm import Vllm
+from fake_llama_cpp import FakeLlamaCpp
+from fake_openai import FakeOpenAI
+from fake_vllm import FakeVllm
+from stand_in_ollama import StandInOllama
+from stand_in_sglang import StandInSglang
+from stand_in_tgi import StandInTgi
+
+__all__ = ["ENGINES", "TEXT", "TOY", "Case", "Engine", "Local", "TextOnly", "Tidy", "across", "parted", "ways"]
+
+TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
+TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
+"""A server of OpenAI's protocol whose texts for checks the toy models know."""
+
+
+class Local:
+    """A model's tokenizer on this machine."""
+
+    name = "local"
+    beginning = 0
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
+
+    def token(self, id: int) -> bytes | None:
+        return self.model.tokens[id] or None if id < len(self.model.tokens) else None
+
+
+class TextOnly(ScriptedProvider):
+    """The model's words when it can be given text only: a chain that took another token goes on from text."""
+
+    def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
+        skipped, data = chain.turned
+        again = Continuation(dataclasses.replace(chain.question, start=0))
+        again.ids = []
+        start = text[: chain.question.start] + data
+        ids, positions = self._encode(prompt, start), list[Position]()
+        while len(positions) < len(chain.ids) - skipped + chain.wanted:
+            positions.append(self._position(ids))
+            ids.append(positions[-1].pick.id)
+            if positions[-1].pick.token.end:
+                break
+        return positions[len(chain.ids) - skipped :]
+
+
+@dataclass(frozen=True)
+class Tidy(toys.Plain):
+    """A toy model in the shape that providers take, which writes nothing but valid UTF-8.
+
+    A server that shows text alone cannot show anything else. With `by_text` its choice depends on the text, however
+    that is cut: a tie that is resolved against the server's own pick leaves the same model. Without, there are no
+    ties, and its choice depends on its own tokens.
+    """
+
+    by_text: bool
+
+    @cached_property
+    def known(self) -> dict[tuple[int, ...], list[float]]:
+        return {}
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        key = tuple(self.encode(self.toy.vocabulary.decode(ids))) if self.by_text else tuple(ids)
+        if key not in self.known:
+            self.known[key] = self._tidied(key)
+        return self.known[key]
+
+    def _tidied(self, ids: tuple[int, ...]) -> list[float]:
+        data = self.toy.vocabulary.decode(ids)
+        pending = data[codecs.utf_8_decode(data, "surrogateescape", False)[1] :]
+        probs = [prob if self._fits(pending, n) else 0.0 for n, prob in enumerate(self.toy.next(ids))]
+        if not any(probs):
+            probs[self._completing(pending)] = 1.0
+        best = max(probs)
+        first, end = probs.index(best), self.toy.vocabulary.end
+        return [
+            prob * 0.75 if prob == best and n != first and (n == end or not self.by_text) else prob
+            for n, prob in enumerate(probs)
+        ]
+
+    def _fits(self, pending: bytes, n: int) -> bool:
+        """Whether a token is valid UTF-8 there; it may not end one character and begin another."""
+        data = pending + self.tokens[n]
+        try:
+            whole = codecs.utf_8_decode(data, "strict", False)[1]
+        except UnicodeDecodeError:
+            return False
+        if n == self.toy.vocabulary.end:
+            return not pending
+        endless = self.by_text and not self.tokens[n]  # it would be said again and again
+        return not endless and (not pending or whole in (0, len(data)))
+
+    def _completing(self, pending: bytes) -> int:
+        """A token that finishes a character, or continues it."""
+        fitting = [n for n, data in enumerate(self.tokens) if data and self._fits(pending, n)]
+        return next((n for n in fitting if not toys.is_incomplete(pending + self.tokens[n])), fitting[0])
+
+
+def across(model: Model) -> bool:
+    """Whether a token ends a character and holds more: offsets in characters do not tell how much lies in a prompt."""
+    starts = [data for data in model.tokens if data and 0x80 <= data[0] < 0xC0]
+    return any(byte < 0x80 or byte >= 0xC0 for data in starts for byte in data)
+
+
+def parted(model: Model) -> bool:
+    """Whether a token ends a character and starts another that it leaves unfinished.
+
+    Where such characters are not shown apart, they are one token, even across the end of a prompt.
+    """
+    return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.tokens if data)
+
+
+def readable(tokens: Sequence[Token]) -> bool:
+    """Whether every token can be shown as text."""
+    return all(valid([token]) for token in tokens)
+
+
+def simple(model: Model) -> bool:
+    """Whether no two tokens have the same string, and none but the end has none."""
+    tokens = [data for n, data in enumerate(model.tokens) if n not in model.end_ids]
+    return len({*tokens}) == len(tokens) and all(tokens)
+
+
+@dataclass
+class Case:
+    """One adapter over its stand-in with one model.
+
+    Attributes:
+        model: the model as the stand-in has it.
+        server: the stand-in; its `requests` are those that were sent.
+        expected: the same model without a server.
+        shows: whether the stand-in can show these tokens as they are.
+        make: another adapter over the same stand-in; with `handle`, that answers in its place.
+        ties: whether the text's own token is found among any number of equally probable ones.
+        closeness: relative tolerance of probabilities.
+        resumes: how many breaks of one stream leave the answer as it was.
+        ids: whether a draft that reached its limit can be continued from its token ids.
+        scored: whether the texts of this model can be scored.
+        complete: whether all alternatives that were asked for are shown.
+        proposes: whether proposals are right however a word is asked for. (A known defect: where an older vLLM returns
+            no ids, words are continued behind made-up ones.)
+    """
+
+    model: Model
+    server: Any
+    expected: ScriptedProvider
+    make: Callable[..., Provider]
+    shows: Callable[[Sequence[Token]], bool] = lambda tokens: True
+    ties: bool = True
+    closeness: float = 1e-9
+    resumes: int = 3
+    ids: bool = True
+    scored: bool = True
+    complete: bool = True
+    proposes: bool = True
+
+
+class Engine:
+    """One kind of server: what a toy model needs for it, and the ways of its stand-in.
+
+    Attributes:
+        name: the engine's name for `connect`.
+        strategies: how proposals can be asked for.
+        scores: whether it scores and encodes texts.
+        empty: whether it continues an empty prompt.
+        parts: whether it shows that a token is a part of a character, so that other places of the text are right.
+    """
+
+    name: ClassVar[str]
+    strategies: ClassVar[tuple[str, ...]]
+    scores: ClassVar[bool] = True
+    empty: ClassVar[bool] = True
+    parts: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def models(self) -> st.SearchStrategy[Any]:
+        """Models that the stand-in can show."""
+        return toys.models(may_hide_end=False).map(toys.Plain)
+
+    def prompts(self) -> st.SearchStrategy[bytes]:
+        return toys.prompts() if self.empty else toys.prompts().filter(bool)
+
+    def ways(self) -> st.SearchStrategy[dict[str, Any]]:
+        """Settings of the stand-in."""
+        return st.just({})
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        """The adapter over the stand-in."""
+        raise NotImplementedError
+
+
+def _maker(create: Callable[..., Provider], server: Any, **fixed: Any) -> Callable[..., Provider]:
+    def make(handle: Callable[[httpx.Request], httpx.Response] | None = None, **options: Any) -> Provider:
+        client = httpx.AsyncClient(transport=httpx.MockTransport(handle or server.handle))
+        return create(http_client=client, **{**fixed, **options})
+
+    return make
+
+
+class LlamaCppEngine(Engine):
+    name = "llama.cpp"
+    strategies = ("list", "singles")
+
+    def models(self) -> st.SearchStrategy[Any]:
+        return toys.models(may_hide_end=False, longest_merge=6).map(toys.Plain)
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        server = FakeLlamaCpp(model, beginning=True)
+        return Case(model, server, ScriptedProvider(model), _maker(LlamaCpp, server, url="http://gpu:8080"))
+
+
+class VllmEngine(Engine):
+    name = "vllm"
+    parts = True
+    strategies = ("echo", "list", "singles")
+
+    def models(self) -> st.SearchStrategy[Any]:
+        """Without tokens that finish one character and hold more: no string of theirs is whole, wherever they are."""
+        return toys.models(may_hide_end=False).map(toys.Heard).filter(lambda model: not across(model))
+
+    def ways(self) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({"per_event": st.integers(1, 3), "ids": st.booleans()})
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        server = FakeVllm(model, beginning=True, context=300)  # some models write nothing for ever
+        server.per_event, server.ids = way["per_event"], way["ids"]
+        make = _maker(Vllm, server, url="http://gpu:8000")
+        # A third time it continues from the text, and a toy may read that as other tokens than it wrote.
+        return Case(
+            model,
+            server,
+            ScriptedProvider(model),
+            make,
+            valid,
+            resumes=3 if way["ids"] else 1,
+            ids=way["ids"],
+            proposes=way["ids"],
+        )
+
+
+class SglangEngine(Engine):
+    name = "sglang"
+    parts = True
+    strategies = ("echo", "list", "singles")
+
+    def models(self) -> st.SearchStrategy[Any]:
+        return toys.models(may_hide_end=False).map(toys.Heard)
+
+    def ways(self) -> st.SearchStrategy[dict[str, Any]]:
+        yes = st.booleans()
+        return st.fixed_dictionaries(
+            {"per_event": st.integers(1, 3), "incremental": yes, "whole": yes, "old": yes}  # old: a local tokenizer
+        )
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        specials = {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
+        server = StandInSglang(model, beginning=len(model.tokens), specials=specials, context=300, **way)
+        tokenizer = Local(model) if way["old"] else None
+        make = _maker(Sglang, server, url="http://gpu:30000", tokenizer=tokenizer)
+        expected = ScriptedProvider(model)
+        return (
+            Case(model, server, expected, make)
+            if way["old"]
+            else Case(model, server, expected, make, valid, complete=False)
+        )
+
+
+class TgiEngine(Engine):
+    name = "tgi"
+    strategies = ("filter", "singles")
+    empty = False
+
+    def models(self) -> st.SearchStrategy[Any]:
+        return st.builds(Tidy, toys.models(may_hide_end=False), st.booleans()).filter(lambda model: not across(model))
+
+    def ways(self) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({"end_is_special": st.booleans()})
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        server = StandInTgi(model, beginning=len(model.tokens), prefill=True, **way)
+        expected = ScriptedProvider(model, token_ids=False, end_prob=True)
+        return Case(
+            model,
+            server,
+            expected,
+            _maker(Tgi, server, url="http://gpu:8080"),
+            closeness=1e-6,
+            resumes=1,
+            ids=False,
+            complete=False,
+        )
+
+
+class OllamaEngine(Engine):
+    name = "ollama"
+    strategies = ("singles",)
+    scores = False
+    empty = False
+
+    def models(self) -> st.SearchStrategy[Any]:
+        return super().models().filter(simple)
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        server = StandInOllama(model, beginning=len(model.tokens), runner="engine")
+        known = {"served": {}, "known": {"model": "toy:latest", "build": "0.34.4", "context": 512}}
+
+        def recalled(**options: Any) -> Provider:  # a toy does not know the texts of its checks
+            provider = Ollama("http://gpu:11434", **options)
+            provider.restore(known, "http://gpu:11434")
+            return provider
+
+        expected = ScriptedProvider(model, token_ids=False, end_prob=False)
+        return Case(
+            model,
+            server,
+            expected,
+            _maker(recalled, server),
+            readable,
+            ties=False,
+            resumes=0,
+            ids=False,
+            complete=False,
+        )
+
+
+def ways(*, opened: Sequence[str] = ("empty", "bytes", "lost")) -> st.SearchStrategy[dict[str, Any]]:
+    """Settings of the stand-in for servers of OpenAI's protocol."""
+    shown = st.sampled_from(opened)
+    drawn = {"shape": st.sampled_from(("legacy", "chat")), "end": st.booleans(), "per_event": st.integers(1, 3)}
+    return st.fixed_dictionaries({**drawn, "opened": shown}).map(
+        lambda way: {**way, "per_event": 1} if way["opened"] == "lost" else way
+    )
+
+
+class OpenAIEngine(Engine):
+    name = "openai"
+    strategies = ("echo", "list", "singles")
+
+    def models(self) -> st.SearchStrategy[Any]:
+        return super().models().filter(simple)
+
+    def ways(self) -> st.SearchStrategy[dict[str, Any]]:
+        return ways(opened=("empty", "bytes"))
+
+    def case(self, model: Any, way: dict[str, Any]) -> Case:
+        server = FakeOpenAI(model, beginning=True, **way)
+        dialect = dataclasses.replace(TOY, end_prob=way["end"])
+        make = _maker(OpenAICompatible, server, url="http://gpu:8000/v1", dialect=dialect, tokenizer=Local(model))
+        expected = TextOnly(model, token_ids=False, end_prob=way["end"])
+        # Where characters are not shown apart, their parts are one token.
+        scored = way["opened"] != "empty" or not (parted(model) or across(model))
+        return Case(model, server, expected, make, readable, resumes=1, ids=False, scored=scored, complete=False)
+
+
+ENGINES: tuple[Engine, ...] = (
+    LlamaCppEngine(),
+    VllmEngine(),
+    SglangEngine(),
+    TgiEngine(),
+    OllamaEngine(),
+    OpenAIEngine(),
+)

@@ -1,0 +1,208 @@
+"""What every adapter does over toy models, which do all that is rare: it gives what the model itself would.
+
+`adapters.py` has the engines, with what each stand-in can show. What is true of one server alone is in its own file.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from adapters import ENGINES, Case, Engine
+from asked import Inquiry, along, check_alternatives, close, draft, inquiries
+from breaking import Break, Breaking, breaks, waiting
+from cosd_providers import UnsupportedError, Usage, connect
+from drawn import adapter_examples
+
+LOST = "\ufffd".encode()
+STRATEGIES = [
+    pytest.param(engine, strategy, id=f"{engine}-{strategy}") for engine in ENGINES for strategy in engine.strategies
+]
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+Drawn = st.SearchStrategy[Any] | Callable[[Engine], st.SearchStrategy[Any]]
+
+
+def over(**drawn: Drawn) -> Callable[[Test], Callable[..., None]]:
+    """Run an async test on drawn cases of an engine, each with a prompt, and on what else is named.
+
+    All is drawn before the event loop starts: hypothesis ends a draw with an exception, which must not end a task.
+    """
+
+    def decorate(test: Test) -> Callable[..., None]:
+        @adapter_examples
+        @given(data=st.data())
+        def run(self: object, engine: Engine, data: st.DataObject) -> None:
+            case = engine.case(data.draw(engine.models()), data.draw(engine.ways()))
+            prompt = data.draw(engine.prompts()).decode()
+            more = {
+                name: data.draw(one if isinstance(one, st.SearchStrategy) else one(engine))
+                for name, one in drawn.items()
+            }
+            anyio.run(partial(test, self, case, prompt, **more))
+
+        run.__name__, run.__qualname__, run.__doc__ = test.__name__, test.__qualname__, test.__doc__
+        return run
+
+    return decorate
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=repr)
+class TestAdapter:
+    """Whatever a model does, an adapter gives what the model itself would."""
+
+    @over(limit=st.integers(1, 12))
+    async def test_drafts_are_the_models_own(self, case: Case, prompt: str, limit: int) -> None:
+        longer = await draft(case.expected, prompt, limit=2 * limit + 4)
+        theirs = await draft(case.expected, prompt, limit=limit)
+        assume(case.shows(longer[:-1]))
+        provider = case.make()
+        ours = await draft(provider, prompt, limit=limit)
+        assert all(LOST not in token.data for token in ours[:-1])
+        if ours[-1].reason == "context":  # some models write nothing for ever
+            close(ours[:-1], theirs[: len(ours) - 1], case.closeness)
+            return
+        close(ours[:-1], theirs[:-1], case.closeness)
+        assert ours[-1].reason == theirs[-1].reason
+        assert (ours[-1].continuation is not None) == (case.ids and ours[-1].reason == "limit")
+        text = b"".join(token.data for token in ours[:-1])
+        behind = await draft(case.expected, prompt, text, limit)
+        if case.shows(behind[:-1]):
+            more = await draft(provider, prompt, text, limit)
+            close(more[:-1], behind[: len(more) - 1] if more[-1].reason == "context" else behind[:-1], case.closeness)
+        if ours[-1].continuation is not None:
+            more = await draft(provider, prompt, text, limit, continuation=ours[-1].continuation)
+            expected = (await draft(case.expected, prompt, limit=2 * limit))[len(ours) - 1 : -1]
+            close(more[:-1], expected[: len(more) - 1] if more[-1].reason == "context" else expected, case.closeness)
+
+    @over(count=st.integers(1, 4))
+    async def test_alternatives_are_the_models_own(self, case: Case, prompt: str, count: int) -> None:
+        """They change nothing else, and no request is made for them."""
+        assume(case.shows((await draft(case.expected, prompt, limit=44))[:-1]))
+        alone = await draft(case.make(), prompt)
+        paths = [path for path, _ in case.server.requests]
+        case.server.requests.clear()
+        ours = await draft(case.make(), prompt, alternatives=count)
+        assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+        assert [path for path, _ in case.server.requests] == paths
+        check_alternatives(case.model, prompt.encode(), ours[:-1], count, complete=case.complete)
+
+    @over(text=Engine.prompts)
+    async def test_scores_are_the_models_own(self, case: Case, prompt: str, text: bytes) -> None:
+        assume(case.scored)
+        provider = case.make()
+        if not (await provider.describe()).capabilities.score:
+            with pytest.raises(UnsupportedError):
+                await provider.score(prompt, text, usage=Usage())
+            return
+        ours = await provider.score(prompt, text, usage=Usage())
+        close(ours, await case.expected.score(prompt, text, usage=Usage()), case.closeness)
+        assert b"".join(token.data for token in ours) == text
+
+    @over(text=Engine.prompts)
+    async def test_proposals_everywhere_are_the_models_own(self, case: Case, prompt: str, text: bytes) -> None:
+        assume(case.scored)
+        provider = case.make()
+        if not (await provider.describe()).capabilities.tokenize:
+            with pytest.raises(UnsupportedError):
+                await provider.propose(prompt, text, None, usage=Usage())
+            return
+        ours = await provider.propose(prompt, text, None, usage=Usage())
+        theirs = await case.expected.propose(prompt, text, None, usage=Usage())
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            if other is not None and case.shows(other.tokens):
+                assert one is not None
+                assert one.start == other.start
+                close(one.tokens, other.tokens, case.closeness)
+
+    @over()
+    async def test_tokens_of_a_text_are_the_models_own(self, case: Case, prompt: str) -> None:
+        provider = case.make()
+        if not (await provider.describe()).capabilities.tokenize:
+            with pytest.raises(UnsupportedError):
+                await provider.tokenize(prompt)
+            return
+        ours, theirs = await provider.tokenize(prompt), await case.expected.tokenize(prompt)
+        assert [piece.id for piece in ours] == [piece.id for piece in theirs]
+        assert b"".join(piece.data for piece in ours) == prompt.encode()
+
+    @over(limit=st.integers(1, 12), faults=breaks(3))
+    async def test_a_draft_that_broke_off_is_resumed(
+        self, case: Case, prompt: str, limit: int, faults: list[Break]
+    ) -> None:
+        assume(case.shows((await draft(case.expected, prompt, limit=2 * limit + 4))[:-1]))
+        whole, usage = Usage(), Usage()
+        expected = await draft(case.make(), prompt, limit=limit, usage=whole)
+        breaking = Breaking(case.server.handle, *faults[: case.resumes])
+        with pytest.MonkeyPatch.context() as patch:
+            waiting(patch)
+            found = await draft(case.make(breaking.answer), prompt, limit=limit, usage=usage)
+        close(found[:-1], expected[:-1])
+        assert found[-1] == expected[-1]
+        assert usage.requests <= whole.requests + breaking.happened  # a character may be written once more
+        assert usage.retries <= breaking.happened
+        assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
+
+    def test_pickles_without_its_key(self, engine: Engine) -> None:
+        provider = connect("http://gpu:1", engine=engine.name, api_key="sk-secret", model="m")
+        data = pickle.dumps(provider)
+        assert b"sk-secret" not in data
+        copy = pickle.loads(data)
+        assert copy.name == provider.name == "m@gpu:1"
+        assert repr(copy) == repr(provider)
+
+
+@st.composite
+def inquired(draw: st.DrawFn, engine: Engine) -> tuple[Case, Inquiry]:
+    """An adapter over a model, and questions about a text: any text, or one that the model itself would write."""
+    case = engine.case(draw(engine.models()), draw(engine.ways()))
+    prompt, text, questions = draw(inquiries() | along(case.model))
+    assume(prompt or engine.empty)
+    return case, (prompt, text, questions)
+
+
+def tied(case: Case, text: bytes) -> bool:
+    """Whether several tokens are the most probable ones behind a text."""
+    probs = list(case.model.next(case.model.encode(text)))
+    return probs.count(max(probs)) > 1
+
+
+@pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
+@adapter_examples
+@given(data=st.data())
+def test_proposals_are_the_models_own(engine: Engine, strategy: str, data: st.DataObject) -> None:
+    """By each strategy; they name the one they were found by, and so does the ledger."""
+    case, (prompt, text, questions) = data.draw(inquired(engine))
+    assume(case.proposes)
+
+    async def compare() -> None:
+        theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
+        assume(engine.parts or all(case.shows(other.tokens) for other in theirs if other))
+        chosen = {"strategy": strategy} if len(engine.strategies) > 1 else {}
+        provider, usage = case.make(**chosen), Usage()
+        try:
+            ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
+        except UnsupportedError:
+            assume(strategy != "echo")  # it has seen that an echo of this model cannot be used
+            raise
+        for question, one, other in zip(questions, ours, theirs, strict=True):
+            assert one is None or all(LOST not in token.data for token in one.tokens)
+            if other is None:
+                assert one is None or engine.parts
+            elif case.shows(other.tokens) and (case.ties or not tied(case, prompt + text[: question.start])):
+                assert one is not None
+                assert one.start == other.start
+                close(one.tokens, other.tokens, case.closeness)
+        assert usage.strategies == Counter(one.strategy for one in ours if one is not None)
+
+    anyio.run(compare)
