@@ -20,12 +20,12 @@ from asked import valid
 from cosd_providers import Piece, Provider, Token, Usage
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.tgi import Tgi
 from cosd_providers.greedy import Continuation, Position
 from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import Model, ScriptedProvider
-from cosd_providers.tgi import Tgi
 from cosd_providers.vllm import Vllm
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
