@@ -1,7 +1,6 @@
-"""The `cosd` command. Its own requirements are an extra: `pip install "cosd-api[cli]"`.
+"""The `cosd` command. Its requirements are an extra: `pip install "cosd-api[cli]"`.
 
-Exit codes: 0; 1 when something failed (one line on standard error says what); 2 when the command was not given as
-it should be; 130 when it was interrupted.
+Exit codes: 0; 1 after a failure, with one line on standard error; 2 for wrong usage; 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import sys
 __all__ = ["main"]
 
 _NEEDED = {"typer", "rich"}
-_INSTALL = 'the cosd command needs a little more: pip install "cosd-api[cli]"'
+_INSTALL = 'the cosd command needs more packages: pip install "cosd-api[cli]"'
 
 
 def main() -> None:
-    """Runs the command with the arguments of the process, and exits."""
+    """Run the command with the arguments of the process, and exit."""
     try:
-        from cosd_api.cli.app import run  # noqa: PLC0415 - it may not be there, and that has an answer
+        from cosd_api.cli.app import run  # noqa: PLC0415 - its requirements may be missing
 
         run()
     except ModuleNotFoundError as error:

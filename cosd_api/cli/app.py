@@ -1,43 +1,77 @@
-"""The command and what all its parts share."""
+"""The `cosd` command and its list of subcommands, each imported when it runs."""
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from cosd_api.cli.chat import chat
-from cosd_api.cli.collect import run_collect
-from cosd_api.cli.demo import demo
-from cosd_api.cli.explain import explain
-from cosd_api.cli.fuse import fuse
-from cosd_api.cli.guard import start_logging
-from cosd_api.cli.probe import run_probe
-from cosd_api.cli.servers import servers
-from cosd_api.cli.train_tree import run_train_tree
-from cosd_api.cli.tune import run_tune
 from cosd_api.version import __version__
 
 __all__ = ["app", "run"]
 
+# Name, function and the first line of its help, so that `cosd --help` imports none of them.
+_COMMANDS = {
+    "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
+    "chat": (
+        "cosd_api.cli.chat:chat",
+        "Hold a conversation: each model reads it through its own chat template, and both write the answers.",
+    ),
+    "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
+    "demo": (
+        "cosd_api.cli.demo:demo",
+        "Start two small models and fuse them: one question in full, a table of many.",
+    ),
+    "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
+    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
+    "servers": ("cosd_api.cli.demo:servers", "Start the two bundled models on llama.cpp servers, until interrupted."),
+    "train-tree": (
+        "cosd_api.cli.training:train",
+        "Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.",
+    ),
+    "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta that decide best."),
+}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _Command(TyperCommand):
+    """A subcommand whose module is imported when it runs or shows its own help."""
+
+    def __init__(self, name: str, target: str, summary: str) -> None:
+        super().__init__(name, help=summary)
+        self._target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the imported command."""
+        module, function = self._target.split(":")
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(self.name)(getattr(import_module(module), function))
+        return get_command(single).make_context(info_name, args, parent, **extra)
+
+
+class _Group(TyperGroup):
+    """The group of all subcommands."""
+
+    def __init__(self, **settings: Any) -> None:
+        commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
+        settings["commands"] = commands
+        super().__init__(**settings)
+
+
 app = typer.Typer(
     name="cosd",
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(fuse)
-app.command()(chat)
-app.command("collect")(run_collect)
-app.command()(demo)
-app.command()(explain)
-app.command("probe")(run_probe)
-app.command()(servers)
-app.command("train-tree")(run_train_tree)
-app.command("tune")(run_tune)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,17 +87,38 @@ def cosd(
     ] = False,
 ) -> None:
     """Fuse language models over HTTP while they write (Collaborative Speculative Decoding)."""
-    start_logging()
+    _start_logging()
 
 
 def run() -> None:
-    """Runs the command and exits with its code."""
-    _speak_utf8()
+    """Run the command and exit with its code."""
+    _write_utf8()
     app(prog_name="cosd")
 
 
-def _speak_utf8() -> None:
-    """Answers hold any character: pipes carry them as UTF-8 everywhere, and none may end the command."""
+def _start_logging() -> None:
+    """Log to standard error at the level of `COSD_LOG`, if it is set.
+
+    Only this project's loggers: at these levels other libraries would write keys and prompts.
+
+    Raises:
+        typer.BadParameter: the level is unknown.
+    """
+    wanted = os.environ.get("COSD_LOG", "")
+    if not wanted:
+        return
+    if wanted.lower() not in _LEVELS:
+        raise typer.BadParameter(f"COSD_LOG is {wanted!r}; it can be {', '.join(_LEVELS)}")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("cosd_api", "cosd_providers"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(_LEVELS[wanted.lower()])
+
+
+def _write_utf8() -> None:
+    """Write UTF-8 to pipes on every system, and never fail on a character that the terminal cannot show."""
     encoding = None if "PYTHONIOENCODING" in os.environ else "utf-8"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

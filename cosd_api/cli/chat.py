@@ -16,32 +16,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.cli.guard import guarded, say
-from cosd_api.cli.lines import Lines
-from cosd_api.cli.options import (
-    Agreement,
-    Alpha,
-    AssistantModels,
-    AssistantUrls,
-    Beta,
-    DraftModel,
-    DraftUrl,
-    MaxTokens,
-    Timeout,
-    Tree,
-    all_connected,
-    chosen_verifier,
-    connected,
-    seconds,
-)
-from cosd_api.cli.writer import Writer
+from cosd_api.cli.console import Lines, Writer, guarded, say
+from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.records import FusedToken
 from cosd_api.report.terminal import has_colour, legend, replacements, visible
 from cosd_api.result import FusionResult
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits
+from cosd_api.settings import AnswerLimits
 from cosd_api.sync import iterated, portal
+from cosd_api.wording import counted
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
 from cosd_providers.messages import Message
 
@@ -49,50 +33,38 @@ __all__ = ["chat"]
 
 _HELP = """\
 /reset       begin a new conversation
-/undo        take the last exchange back
+/undo        remove the last exchange
 /save FILE   write the messages as JSON, or as JSONL where FILE ends so
 /help        show this
 /quit        end, as Ctrl-D does
-A \\ at the end of a line goes on in the next one. A message that begins with / needs a space before it.
-Ctrl-C stops an answer; its exchange is then no part of the conversation."""
+A \\ at the end of a line continues the message in the next one. Put a space before a message that begins with /.
+Ctrl-C stops an answer; its exchange is then left out of the conversation."""
 
 _COMMAND = re.compile(r"/\w*(?=\s|$)")
 
 
+@with_options(SharedOptions)
 def chat(
-    draft: DraftUrl,
-    assistant: AssistantUrls,
-    draft_model: DraftModel = None,
-    assistant_model: AssistantModels = None,
+    options: SharedOptions,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message, before all others.")] = None,
-    alpha: Alpha = None,
-    beta: Beta = None,
-    agreement: Agreement = False,
-    tree: Tree = None,
-    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
-    timeout: Timeout = None,
 ) -> None:
     """Hold a conversation: each model reads it through its own chat template, and both write the answers.
 
-    On a terminal the assistants' words are green. What was replaced is told after each answer, on standard error.
-    From a pipe each line is a message; standard output gets the answers alone, and the first error ends it. Exit codes:
-    0; 1 a server failed before the first answer, or anything did that came from a pipe; 2 usage; 130 interrupted.
+    On a terminal the assistants' words are green. After each answer, standard error lists the replacements. From a pipe
+    each line is a message, standard output gets only the answers, and the first error ends the command. Exit codes: 0;
+    1 a server failed before the first answer, or anything failed with messages from a pipe; 2 wrong usage;
+    130 interrupted.
     """
     with guarded():
-        fusion = Fusion(
-            draft=connected(draft, draft_model, None, "--draft"),
-            assistant=all_connected(assistant, assistant_model or [], None),
-            verifier=chosen_verifier(alpha, beta, tree, agreement=agreement),
-        )
-        limits = AnswerLimits.checked(max_tokens=max_tokens, timeout=seconds(timeout, "--timeout"))
-        # The event loop runs in another thread, so that connections are looked after while this one waits for a line,
-        # and Ctrl-C does here what it does everywhere.
+        fusion, limits = options.fusion(), options.limits()
+        # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
+        # works as usual.
         with portal().wrap_async_context_manager(fusion):
             _Chat(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
-    """Messages: perhaps one of the system, then exchanges of question and answer."""
+    """Messages: a system message, if any, then exchanges of question and answer."""
 
     def __init__(self, system: str | None) -> None:
         self._system = [Message("system", system)] if system else []
@@ -102,23 +74,23 @@ class _Conversation:
         return len(self._exchanges)
 
     def messages(self) -> list[Message]:
-        """All of them, in order."""
+        """All messages, in order."""
         return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
 
     def add(self, question: Message, answer: str) -> None:
-        """An exchange is complete."""
+        """Add a complete exchange."""
         self._exchanges.append((question, Message("assistant", answer)))
 
     def undo(self) -> None:
-        """Takes the last exchange back."""
+        """Remove the last exchange."""
         self._exchanges.pop()
 
     def reset(self) -> None:
-        """Takes all exchanges back."""
+        """Remove all exchanges."""
         self._exchanges.clear()
 
     def document(self, *, lines: bool) -> str:
-        """The messages as JSON: each in a line of its own, or one list."""
+        """The messages as JSON: one list, or a line for each."""
         messages = [asdict(message) for message in self.messages()]
         if lines:
             return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
@@ -126,7 +98,7 @@ class _Conversation:
 
 
 class _Chat:
-    """One session: reads messages, shows answers, obeys commands."""
+    """One session: reads messages, prints answers, executes commands."""
 
     def __init__(self, fusion: Fusion, limits: AnswerLimits, conversation: _Conversation) -> None:
         self._fusion = fusion
@@ -140,9 +112,9 @@ class _Chat:
         self._saved: set[Path] = set()
 
     def run(self) -> None:
-        """Until the user has had enough."""
+        """Run until the end of the input or `/quit`."""
         if self._lines.interactive:
-            self._tell("/help tells what there is beside messages; marks: ", legend(colour=self._colour))
+            self._print("/help lists the commands; marks: ", legend(colour=self._colour))
         while (line := self._lines.message()) is not None:
             command = _COMMAND.match(line)
             if command is None:
@@ -151,7 +123,7 @@ class _Chat:
             elif command[0] == "/quit":
                 return
             else:
-                self._obey(command[0], line[command.end() :].strip())
+                self._execute(command[0], line[command.end() :].strip())
 
     def _exchange(self, question: Message) -> None:
         try:
@@ -159,9 +131,9 @@ class _Chat:
         except KeyboardInterrupt:
             if not self._lines.interactive:
                 raise
-            self._tell("stopped; question and answer are no part of the conversation")
+            self._print("stopped; question and answer are left out of the conversation")
         except (ProviderError, SettingError) as error:
-            if not self._goes_on_after(error):
+            if not self._survives(error):
                 raise
             full = isinstance(error, ContextLengthError) and len(self._conversation) > 0
             say(f"{error}{' (/reset begins a new conversation, /undo shortens this one)' if full else ''}")
@@ -170,13 +142,13 @@ class _Chat:
             self._conversation.add(question, result.text)
             self._report(result)
 
-    def _goes_on_after(self, error: Exception) -> bool:
-        """Whether another message may do better: before the first answer it is the servers that do not work."""
+    def _survives(self, error: Exception) -> bool:
+        """Whether to continue after an error: another message may work, unless the servers never have."""
         about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
         return self._lines.interactive and (self._answers > 0 or about_this_one)
 
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
-        """Writes an answer as it comes; an interrupt cancels it at the servers."""
+        """Print an answer as it is written; an interrupt cancels it at the servers."""
 
         async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
             async with self._fusion.stream(messages, **asdict(self._limits)) as stream:
@@ -200,7 +172,7 @@ class _Chat:
 
     def _report(self, result: FusionResult) -> None:
         count = result.replacements
-        words = f"{result.acceptance_rate:.0%} of the draft kept, {count} replacement{'' if count == 1 else 's'}"
+        words = f"{result.acceptance_rate:.0%} of the draft kept, {counted(count, 'replacement')}"
         words += f", {result.timings.total:.2f} s"
         if not result.text.strip():
             words = f"an empty answer; {words}"
@@ -209,55 +181,55 @@ class _Chat:
         elif result.finish_reason != "stop":
             words += f"; cut: {result.stop_reason}"
         if count:
-            self._tell(f"{words}: ", replacements(result.tokens, colour=self._colour))
+            self._print(f"{words}: ", replacements(result.tokens, colour=self._colour))
         else:
-            self._tell(words)
+            self._print(words)
         for warning in result.warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
-                self._tell(f"note: {warning}")
+                self._print(f"note: {warning}")
 
-    def _obey(self, command: str, argument: str) -> None:
+    def _execute(self, command: str, argument: str) -> None:
         if command == "/save" and argument:
             self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path's raises where there is no such user
         elif argument:
-            self._refuse(f"{command} takes no {argument!r}; /help tells what there is")
+            self._refuse(f"{command} takes no argument, not {argument!r}; /help lists the commands")
         elif command == "/help":
-            self._tell(_HELP)
+            self._print(_HELP)
         elif command == "/reset":
             self._conversation.reset()
-            self._tell("a new conversation")
+            self._print("a new conversation")
         elif command == "/undo" and len(self._conversation):
             self._conversation.undo()
-            self._tell(f"taken back; left: {len(self._conversation)}")
+            self._print(f"removed; left: {counted(len(self._conversation), 'exchange')}")
         elif command == "/undo":
-            self._refuse("there is no exchange to take back")
+            self._refuse("there is no exchange to remove")
         elif command == "/save":
             self._refuse("/save needs the name of a file")
         else:
-            self._refuse(f"there is no {command}; /help tells what there is")
+            self._refuse(f"unknown command {command}; /help lists the commands")
 
     def _save(self, path: Path) -> None:
         text = self._conversation.document(lines=path.suffix == ".jsonl")
         try:
-            # What this session has not written stays as it is.
+            # Only files written by this session are overwritten.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except FileExistsError:
-            self._refuse(f"{path} is there already; give another name")
+            self._refuse(f"{path} exists already; give another name")
         except OSError as error:
             self._refuse(f"{path}: {error.strerror}")
         else:
             self._saved.add(path)
-            self._tell(f"saved: {path}")
+            self._print(f"saved: {path}")
 
-    def _tell(self, words: str, marked: Text | None = None) -> None:
-        """One dim line, and what is marked in it."""
+    def _print(self, words: str, marked: Text | None = None) -> None:
+        """Print one dim line, with marked text after it."""
         dim = "dim" if self._colour else ""
         self._screen.print(Text.assemble((visible(words), dim), marked or ""))
 
     def _refuse(self, words: str) -> None:
-        """What cannot be done: said to who can do better, and else the end."""
+        """Report an error in a command; ends the session unless it is interactive."""
         say(words)
         if not self._lines.interactive:
             raise typer.Exit(1)

@@ -1,30 +1,43 @@
-"""`cosd demo`: two small models on real servers, alone and fused."""
+"""`cosd demo` and `cosd servers`: the two bundled models on llama.cpp servers."""
 
 from __future__ import annotations
 
+import shlex
+import signal
+import sys
+import time
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import anyio
 import typer
 
-from cosd_api.cli.guard import guarded
-from cosd_api.cli.servers import Models
-from cosd_api.demo.run import console, save_picture, show
+from cosd_api.cli.console import guarded
+from cosd_api.demo.run import console, program, save_picture, show
 from cosd_api.demo.servers import bundled_pair
 
-__all__ = ["demo"]
+__all__ = ["demo", "servers"]
+
+Models = Annotated[
+    Path | None,
+    typer.Option(
+        help="Another folder with sums.gguf and facts.gguf.", file_okay=False, exists=True, show_default=False
+    ),
+]
+
+_POLL_SECONDS = 0.2
 
 
 def demo(
     questions: Annotated[
         int, typer.Option(min=1, help="Mixed questions in the table; half as many of each other kind are added.")
     ] = 20,
-    seed: Annotated[int, typer.Option(help="Which questions.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     models: Models = None,
-    svg: Annotated[Path | None, typer.Option(help="Save what was shown as a picture.", dir_okay=False)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Save the output as a picture.", dir_okay=False)] = None,
 ) -> None:
-    """Start two small models and fuse them: one question in full, and a table of many."""
+    """Start two small models and fuse them: one question in full, a table of many."""
     screen = console(record=svg is not None)
 
     async def run() -> None:
@@ -35,3 +48,37 @@ def demo(
             anyio.run(run)
         if svg is not None:
             save_picture(screen, svg)
+
+
+def servers(models: Models = None) -> None:
+    """Start the two bundled models on llama.cpp servers, until interrupted.
+
+    Standard output gets a line for each: its name, a tab, its URL. End it with Ctrl-C or SIGTERM: both servers stop,
+    and the exit code is 0.
+    """
+    with guarded():
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            with bundled_pair(models) as pair:
+                for name, url in pair.items():
+                    print(f"{name}\t{url}", flush=True)
+                print(_example(pair.sums, pair.facts), file=sys.stderr, flush=True)
+                while True:
+                    time.sleep(_POLL_SECONDS)
+                    pair.check()
+        except KeyboardInterrupt:
+            return
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _example(draft: str, assistant: str) -> str:
+    question = r"'Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:'"
+    called = program()
+    command = shlex.quote(called) if called == sys.argv[0] else called
+    return (
+        f"\nTry, in another terminal:\n\n  printf {question} |\n"
+        f"    {command} fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops both."
+    )

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cosd_api.cli.guard import guarded, say
+from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import check_writable
 from cosd_api.errors import TraceError
-from cosd_api.report.decisions import show
-from cosd_api.report.html import page
-from cosd_api.report.terminal import summary, visible
+from cosd_api.report.terminal import show, summary, visible
 from cosd_api.result import FusionResult, Trace
 from cosd_api.settings import CustomVerifier
 
@@ -21,23 +19,23 @@ __all__ = ["explain"]
 
 def explain(
     trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="What `cosd fuse --trace FILE` or `result.trace.save` has kept.")
+        Path, typer.Argument(metavar="TRACE", help="File written by `cosd fuse --trace FILE` or `result.trace.save`.")
     ],
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write one page for a browser instead; a file that is there is replaced."),
+        typer.Option(metavar="FILE", help="Write one page for a browser instead; an existing file is replaced."),
     ] = None,
     title: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Headline of the page, such as the question: a trace does not hold it."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="List the places where both agreed, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list the places where both agreed.")] = False,
 ) -> None:
     """Show why each token of an answer is there.
 
-    Standard output gets the answer with its replaced words marked, and a table of what decided. With --html it gets
-    nothing: one file holds the answer with a card for each token, the plane of the two probabilities, the time line of
-    all requests and what they cost, and loads nothing from anywhere. Exit codes: 0; 2 the file is no trace, or cannot
+    Standard output gets the answer with marked replacements, and a table of the decisions. With --html it gets nothing:
+    one file holds the answer with a card for each token, the plane of the two probabilities, the time line of all
+    requests and their cost. The page loads nothing from anywhere. Exit codes: 0; 2 the file is not a trace, or cannot
     be read or written.
     """
     if html is None and title is not None:
@@ -45,18 +43,21 @@ def explain(
     if html is not None and everything:
         raise typer.BadParameter("is for the table: a page has a card for every token", param_hint="--all")
     with guarded():
-        result = _loaded(trace)
+        result = _load(trace)
         if html is not None:
             check_writable(html, "--html", trace)
         _check(result)
         if html is None:
-            _print(result, everything=everything)
+            show(result, everything=everything)
+            for warning in result.warnings:
+                say(f"note: {warning}")
+            say(summary(result))
         else:
-            _write(html, page(result) if title is None else page(result, title=title))
+            _write(html, result, title)
             say(f"wrote {html}")
 
 
-def _loaded(path: Path) -> FusionResult:
+def _load(path: Path) -> FusionResult:
     try:
         return Trace.load(path).result
     except OSError as error:
@@ -66,22 +67,18 @@ def _loaded(path: Path) -> FusionResult:
 
 
 def _check(result: FusionResult) -> None:
-    """Says where the record does not hang together; it is shown all the same."""
+    """Report an inconsistent record, which is shown all the same."""
     if not isinstance(result.settings.verifier, CustomVerifier):
         try:
             result.trace.replay()
         except TraceError as error:
-            say(f"note: judged again, it comes out otherwise: {error}")
+            say(f"note: a replay gives another result: {error}")
 
 
-def _print(result: FusionResult, *, everything: bool) -> None:
-    show(result, everything=everything)
-    for warning in result.warnings:
-        say(f"note: {warning}")
-    say(summary(result))
+def _write(path: Path, result: FusionResult, title: str | None) -> None:
+    from cosd_api.report.html import page  # noqa: PLC0415 - only needed here
 
-
-def _write(path: Path, document: str) -> None:
+    document = page(result) if title is None else page(result, title=title)
     try:
         path.write_text(document, encoding="utf-8", newline="\n")
     except OSError as error:

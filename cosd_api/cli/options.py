@@ -1,55 +1,55 @@
-"""Options that several commands take, and what becomes of them: servers and a verifier."""
+"""Options that several commands share, and the servers, verifiers and fusions made from them."""
 
 from __future__ import annotations
 
 import errno
+import inspect
 import math
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
 __all__ = [
-    "Agreement",
-    "Alpha",
     "AssistantModels",
-    "AssistantUrls",
-    "Beta",
     "DraftModel",
     "DraftUrl",
     "MaxTokens",
-    "Timeout",
-    "Tree",
-    "all_connected",
+    "SharedOptions",
     "check_writable",
-    "chosen_verifier",
-    "connected",
+    "connect_assistants",
+    "connect_server",
     "seconds",
+    "with_options",
 ]
 
-DraftUrl = Annotated[str, typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the model that writes.")]
+DraftUrl = Annotated[str, typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model.")]
 AssistantUrls = Annotated[
     list[str],
     typer.Option(
         envvar="COSD_ASSISTANT_URL",
         metavar="URL",
-        help="Server of a model that is asked; may be repeated (in the variable: spaces between).",
+        help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
     ),
 ]
 DraftModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which model of the draft's server, where it has several.")
+    str | None, typer.Option(metavar="NAME", help="Model on the draft's server, if that has several.")
 ]
 AssistantModels = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="The same of the assistants: one for each, in their order."),
+    typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
 Beta = Annotated[
@@ -59,36 +59,141 @@ Agreement = Annotated[
     bool,
     typer.Option(
         "--agreement",
-        help="Only alpha decides, where the two differ: for an assistant that tells no probabilities.",
+        help="Wherever the two differ, only alpha decides: for an assistant that reports no probabilities.",
     ),
 ]
 Tree = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A trained decision tree (JSON) decides, in place of alpha and beta."),
+    typer.Option(metavar="FILE", help="Decide by a trained decision tree (JSON) instead of alpha and beta."),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Of the answer.")]
+MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer.")]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as options; it gets an instance as its first argument.
+
+    Arguments of the command come before the shared options, its own options after them.
+    """
+
+    def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
+        shared = inspect.signature(options, eval_str=True).parameters
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        arguments = [one for one in own if one.default is inspect.Parameter.empty]
+        rest = [one for one in own if one.default is not inspect.Parameter.empty]
+        everything = [*arguments, *shared.values(), *rest]
+
+        def run(**given: Any) -> None:
+            call: Callable[..., None] = command
+            call(options(**{name: given.pop(name) for name in shared}), **given)
+
+        signature = inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in everything])
+        vars(run)["__signature__"] = signature  # typer reads both
+        run.__annotations__ = {one.name: one.annotation for one in everything}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOptions:
+    """Servers, verifier and limits of a fusion, as `cosd fuse` and `cosd chat` take them."""
+
+    draft: DraftUrl
+    assistant: AssistantUrls
+    draft_model: DraftModel = None
+    assistant_model: AssistantModels = None
+    alpha: Alpha = None
+    beta: Beta = None
+    agreement: Agreement = False
+    tree: Tree = None
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
+    timeout: Timeout = None
+
+    def fusion(self, read_timeout: float | None = None, **settings: Any) -> Fusion:
+        """The fusion; sends nothing yet.
+
+        Raises:
+            typer.BadParameter: an option is invalid.
+            SettingError: a setting is invalid.
+        """
+        return Fusion(
+            draft=connect_server(self.draft, self.draft_model, "--draft", read_timeout),
+            assistant=connect_assistants(self.assistant, self.assistant_model, read_timeout),
+            verifier=self._verifier(),
+            **settings,
+        )
+
+    def limits(self, **more: Any) -> AnswerLimits:
+        """The limits of an answer.
+
+        Raises:
+            typer.BadParameter: the timeout is invalid.
+            SettingError: another limit is invalid.
+        """
+        return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=seconds(self.timeout, "--timeout"), **more)
+
+    def _verifier(self) -> AgreementVerifier | RuleVerifier | TreeVerifier:
+        if self.agreement:
+            return self._agreement()
+        return self._rule() if self.tree is None else self._tree(self.tree)
+
+    def _agreement(self) -> AgreementVerifier:
+        if self.beta is not None or self.tree is not None:
+            raise typer.BadParameter("agreement takes only alpha, no beta and no tree", param_hint="--agreement")
+        try:
+            return AgreementVerifier() if self.alpha is None else AgreementVerifier(alpha=self.alpha)
+        except ValidationError as error:
+            raise typer.BadParameter(_first(error), param_hint="--alpha") from error
+
+    def _rule(self) -> RuleVerifier:
+        bounds = (("alpha", self.alpha), ("beta", self.beta))
+        try:
+            return RuleVerifier.model_validate({name: value for name, value in bounds if value is not None})
+        except ValidationError as error:
+            raise typer.BadParameter(_first(error), param_hint="--alpha/--beta") from error
+
+    def _tree(self, path: Path) -> TreeVerifier:
+        if self.alpha is not None or self.beta is not None:
+            raise typer.BadParameter("a tree takes no alpha and no beta: give one or the other", param_hint="--tree")
+        try:
+            return TreeVerifier.load(path)
+        except OSError as error:
+            raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
+        except SettingError as error:
+            raise typer.BadParameter(str(error), param_hint="--tree") from error
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {words}" if where else words
 
 
 def seconds(given: float | None, option: str) -> float | None:
-    """A time as it was given.
+    """The given time.
 
     Raises:
-        typer.BadParameter: it is no number of seconds above 0.
+        typer.BadParameter: it is not a positive, finite number.
     """
     if given is not None and not 0 < given < math.inf:
-        raise typer.BadParameter(f"{given:g} is no number of seconds above 0", param_hint=option)
+        raise typer.BadParameter(f"{given:g} is not a positive number of seconds", param_hint=option)
     return given
 
 
 def check_writable(path: Path, option: str, *read: Path | None) -> None:
-    """Sees, before anything long runs, whether a file can be written; nothing is written yet.
+    """Check that a file can be written, before work that takes long; nothing is written yet.
 
     Raises:
-        typer.BadParameter: it cannot, or it is one of those that are `read`.
+        typer.BadParameter: it cannot be written, or it is one of the files that are `read`.
     """
     if path.resolve() in {one.resolve() for one in read if one is not None}:
-        raise typer.BadParameter(f"{path} is read, and would be lost: name another file", param_hint=option)
+        raise typer.BadParameter(f"{path} is an input and would be overwritten: name another file", param_hint=option)
     code = 0
     if path.is_dir():
         code = errno.EISDIR
@@ -100,65 +205,27 @@ def check_writable(path: Path, option: str, *read: Path | None) -> None:
         raise typer.BadParameter(f"{path} cannot be written: {os.strerror(code)}", param_hint=option)
 
 
-def connected(url: str, model: str | None, timeout: float | None, option: str) -> Provider:
-    """The model behind a URL; nothing is sent yet.
+def connect_server(url: str, model: str | None, option: str, read_timeout: float | None = None) -> Provider:
+    """The model behind a URL; sends nothing yet.
 
     Raises:
-        typer.BadParameter: it is no URL of a server.
+        typer.BadParameter: the URL is invalid.
     """
     try:
-        return connect(url, model=model) if timeout is None else connect(url, model=model, timeout=timeout)
+        if read_timeout is None:
+            return connect(url, model=model)
+        return connect(url, model=model, timeout=read_timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def all_connected(urls: list[str], models: list[str], timeout: float | None) -> list[Provider]:
-    """The assistants. Raises as `connected`, and where only some of the models are named."""
+def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: float | None = None) -> list[Provider]:
+    """The assistants; sends nothing yet.
+
+    Raises:
+        typer.BadParameter: a URL is invalid, or only some models are named.
+    """
     if models and len(models) != len(urls):
         words = f"{len(models)} given for {len(urls)} assistants: give one for each, in their order, or none"
         raise typer.BadParameter(words, param_hint="--assistant-model")
-    return [connected(url, model, timeout, "--assistant") for url, model in zip_longest(urls, models)]
-
-
-def chosen_verifier(
-    alpha: float | None, beta: float | None, tree: Path | None, *, agreement: bool
-) -> RuleVerifier | TreeVerifier | AgreementVerifier:
-    """The verifier that the options ask for.
-
-    Raises:
-        typer.BadParameter: they do not go together, or one of them is no such number or file.
-    """
-    return _by_agreement(alpha, beta, tree) if agreement else _by_probabilities(alpha, beta, tree)
-
-
-def _by_agreement(alpha: float | None, beta: float | None, tree: Path | None) -> AgreementVerifier:
-    if beta is not None or tree is not None:
-        raise typer.BadParameter("agreement takes alpha alone, no beta and no tree", param_hint="--agreement")
-    try:
-        return AgreementVerifier() if alpha is None else AgreementVerifier(alpha=alpha)
-    except ValidationError as error:
-        raise typer.BadParameter(_first(error), param_hint="--alpha") from error
-
-
-def _by_probabilities(alpha: float | None, beta: float | None, tree: Path | None) -> RuleVerifier | TreeVerifier:
-    if tree is None:
-        given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
-        try:
-            return RuleVerifier.model_validate(given)
-        except ValidationError as error:
-            raise typer.BadParameter(_first(error), param_hint="--alpha/--beta") from error
-    if alpha is not None or beta is not None:
-        raise typer.BadParameter("a tree decides without alpha and beta: give one or the other", param_hint="--tree")
-    try:
-        return TreeVerifier.load(tree)
-    except OSError as error:
-        raise typer.BadParameter(f"{tree}: {error.strerror}", param_hint="--tree") from error
-    except SettingError as error:
-        raise typer.BadParameter(str(error), param_hint="--tree") from error
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    words = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {words}" if where else words
+    return [connect_server(url, model, "--assistant", read_timeout) for url, model in zip_longest(urls, models or [])]

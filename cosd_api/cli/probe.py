@@ -1,4 +1,4 @@
-"""`cosd probe`: what servers can really do, before they are fused."""
+"""`cosd probe`: what servers can do, before they are fused."""
 
 from __future__ import annotations
 
@@ -15,42 +15,40 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.cli.guard import guarded, say
+from cosd_api.cli.console import guarded, say
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers.errors import ProviderError
 from cosd_providers.probe import PROMPT, ProbeReport, probe, unit_of
 
-__all__ = ["run_probe"]
+__all__ = ["probe_servers"]
 
 _WIDTH = 80
 
 
-def run_probe(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="One server, or several that may be fused.")],
-    model: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Which model; one for each URL, in their order.")
-    ] = None,
+def probe_servers(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="One server, or several to be fused.")],
+    model: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Model of each URL, in their order.")] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="What kind of server, where that is not seen; one for each URL."),
+        typer.Option(metavar="NAME", help="Kind of server, if it is not recognized; one for each URL."),
     ] = None,
     prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="What a short draft goes on from; best answered in one sentence.")
+        str, typer.Option(metavar="TEXT", help="Prompt of a short draft; best answered in one sentence.")
     ] = PROMPT,
     save: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Keep the report, for connect(url, report=FILE); one for each URL.", dir_okay=False
+            metavar="FILE", help="Save the report, for connect(url, report=FILE); one for each URL.", dir_okay=False
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the reports as one JSON document, with how each line was found.")
+        bool, typer.Option("--json", help="Print the reports as one JSON document, with the evidence for each line.")
     ] = False,
 ) -> None:
-    """Find out what servers can really do, by questions whose answers are known.
+    """Find out what servers can do, by questions with known answers.
 
-    It costs some dozens of short requests for each server, which are counted. Exit codes: 0; 1 a server failed, or can
-    neither draft nor assist; 2 usage.
+    It sends a few dozen short requests to each server, and reports their number. Exit codes: 0; 1 a server failed, or
+    can neither draft nor assist; 2 wrong usage.
     """
     _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
@@ -79,7 +77,7 @@ def _save(report: ProbeReport, path: Path) -> None:
 async def _probed(
     urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str
 ) -> list[ProbeReport | None]:
-    """A report for each server, in order; None for one that failed, which is said."""
+    """A report for each server, in order; None for one that failed, with a message."""
     reports: list[ProbeReport | None] = []
     for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
@@ -110,7 +108,7 @@ def _show(reports: Sequence[ProbeReport]) -> None:
 
 
 def _style(line: str, report: ProbeReport) -> str:
-    """Green or red for what follows, bold for the server."""
+    """Green or red for the conclusions, bold for the server."""
     if line.startswith("as a draft "):
         return "green" if report.can_draft else "red"
     if line.startswith("as an assistant "):
@@ -119,12 +117,12 @@ def _style(line: str, report: ProbeReport) -> str:
 
 
 def _together(reports: Sequence[ProbeReport]) -> str:
-    """What a fusion of them would judge by."""
+    """The unit that a fusion of them would judge."""
     if unit_of(reports) == "token":
-        return 'Together: one tokenizer, so that a fusion judges token by token (unit="token").'
+        return 'Together: one tokenizer, so a fusion judges token by token (unit="token").'
     if all(report.encoding is not None for report in reports):
-        return 'Together: different tokenizers, so that a fusion judges word by word (unit="word").'
-    return 'Together: not all of them show their tokenizer: a fusion judges word by word (unit="word").'
+        return 'Together: different tokenizers, so a fusion judges word by word (unit="word").'
+    return 'Together: not all of them show their tokenizer, so a fusion judges word by word (unit="word").'
 
 
 def _check_counts(urls: int, *options: tuple[Sequence[object] | None, str]) -> None:

@@ -1,1 +1,1 @@
-"""What a fusion did, for people to read."""
+"""Reports on a fused answer: in the terminal, and as a page for a browser."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heatmap", "check_plots", "drawn", "heatmap", "save_heatmaps"]
 
-# Steps of cividis, which people see alike whatever colours they can tell apart; the lightest takes black text.
+# Steps of cividis, which is readable with any colour vision; the lighter ones take black text.
 _STEPS = ("#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46")
 _LIGHT = 3  # from this step on
 
@@ -27,7 +27,7 @@ _CELL = 0.8  # inches, at least
 
 
 def heatmap(panel: Heatmap, *, colour: bool) -> Text:
-    """The panel as lines of text. In colour the cells are shaded, too; nothing is told by colour alone."""
+    """The panel as lines of text, with shaded cells if colours may be used."""
     words, cells = panel.laid_out()
     text, shade = Text(words), panel.shades()
     if colour:
@@ -42,7 +42,7 @@ def _style(shade: float, *, best: bool) -> str:
 
 
 def check_plots() -> None:
-    """Sees whether pictures can be drawn: before anything that takes long.
+    """Check that matplotlib can be imported, before work that takes long.
 
     Raises:
         SettingError: matplotlib is missing; the message names the extra.
@@ -56,7 +56,7 @@ def check_plots() -> None:
 
 
 def save_heatmaps(panels: Sequence[Heatmap], path: str | Path) -> None:
-    """Writes the panels side by side as a PNG, whatever the file's name.
+    """Save the panels side by side as a PNG, whatever the file's name.
 
     Raises:
         SettingError: matplotlib is missing.
@@ -66,7 +66,7 @@ def save_heatmaps(panels: Sequence[Heatmap], path: str | Path) -> None:
 
 
 def drawn(panels: Sequence[Heatmap]) -> Figure:
-    """The panels as a matplotlib figure, side by side; nothing of pyplot's state is touched.
+    """The panels as a matplotlib figure, side by side, without changing pyplot's state.
 
     Raises:
         SettingError: matplotlib is missing.
@@ -98,15 +98,11 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
         spine.set_visible(False)
     for x, alpha in enumerate(alphas):
         for y, beta in enumerate(betas):
-            best = (alpha, beta) == panel.best
             look: dict[str, Any] = {"color": "black" if shades[y][x] > 0.5 else "white", "fontsize": 12}
-            axes.text(x, y, percent(panel.values[alpha][beta]), ha="center", va="center", weight=_weight(best), **look)
+            weight = "bold" if (alpha, beta) == panel.best else "normal"
+            axes.text(x, y, percent(panel.values[alpha][beta]), ha="center", va="center", weight=weight, **look)
     x, y = alphas.index(panel.best[0]), betas.index(panel.best[1])
-    # Black within white is seen on every shade.
+    # Black within white is visible on every shade.
     for inset, colour, width in ((0.04, "white", 5.0), (0.04, "black", 2.5)):
         corner, side = (x - 0.5 + inset, y - 0.5 + inset), 1 - 2 * inset
         axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=width))
-
-
-def _weight(best: bool) -> str:
-    return "bold" if best else "normal"

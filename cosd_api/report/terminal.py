@@ -1,53 +1,80 @@
-"""A fused answer in the terminal: whose word each one is, and what it replaced.
+"""A fused answer in the terminal: marked replacements, the decisions as a table, and a summary.
 
-In colour the draft's replaced words are struck through in red and the assistant's stand beside them in green.
-Without colour they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
+In colour the draft's replaced words are struck through in red, with the assistant's in green beside them. Without
+colour they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from cosd_api.records import FusedToken
+from cosd_api.report.decisions import Outcome, judged
 from cosd_api.result import FusionResult
+from cosd_api.verification.rule import shortened
+from cosd_api.wording import counted
 
 __all__ = [
     "ASSISTANT",
     "REPLACED",
     "Span",
+    "explained",
     "fused_text",
     "has_colour",
     "legend",
     "replacements",
+    "show",
     "spans",
     "summary",
     "visible",
 ]
 
-# Of the sixteen colours that every terminal theme makes readable on its own background.
+# From the sixteen colours that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
 _DRAFT = "draft"
-
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_OUTCOMES: Mapping[Outcome, str] = {
+    "agreed": "",
+    "kept": "kept: ",
+    "replaced": "replaced: ",
+    "outvoted": "outvoted by a surer assistant: ",
+}
+_WIDE = 10_000  # columns: output to a file or another program is not wrapped
+
+
+def has_colour(console: Console) -> bool:
+    """Whether the console shows colours; False for pipes and with `NO_COLOR`."""
+    return console.color_system is not None and not console.no_color
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters escaped, such as `\x1b`; line ends and tabs stay."""
+    return text.translate(_CONTROLS)
+
+
+# The marked answer (Table 6 of the paper).
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Neighbouring tokens of an answer that came together.
+    """Neighbouring tokens of the same origin.
 
     Attributes:
         text: their text in the answer.
         source: `"draft"` or the assistant's name.
-        replaced: the draft's text in whose place they stand; None for the draft's own.
-        draft_prob: how sure the draft was of what was replaced, in [0, 1].
-        assistant_prob: how sure the assistant was of its own.
+        replaced: the draft's text that they replace; None for the draft's own.
+        draft_prob: the draft's probability of the replaced text, in [0, 1].
+        assistant_prob: the assistant's probability of its own.
         reason: the decision in words.
     """
 
@@ -60,7 +87,7 @@ class Span:
 
 
 def spans(tokens: Iterable[FusedToken]) -> Iterator[Span]:
-    """The answer as the draft's own stretches and single replacements, in order."""
+    """The answer in order: stretches of the draft's own text, and single replacements."""
     open_span: Span | None = None
     for token in tokens:
         if open_span is not None and token.replaced is None and token.source == open_span.source:
@@ -70,40 +97,30 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[Span]:
             yield open_span
         open_span = Span(token.text, token.source)
         if token.replaced is not None:
-            said = (
+            probs = (
                 decision.prob for decision in token.decisions if decision.fired and decision.assistant == token.source
             )
-            surest = next(said, token.assistant_prob)
-            open_span = Span(token.text, token.source, token.replaced, token.draft_prob, surest, token.reason)
+            prob = next(probs, token.assistant_prob)
+            open_span = Span(token.text, token.source, token.replaced, token.draft_prob, prob, token.reason)
     if open_span is not None:
         yield open_span
 
 
-def has_colour(console: Console) -> bool:
-    """Whether words may be told apart by colour there; `NO_COLOR` and pipes say no."""
-    return console.color_system is not None and not console.no_color
-
-
-def visible(text: str) -> str:
-    r"""Text as a terminal may show it: what would steer it, but for line ends and tabs, stands as `\x1b`."""
-    return text.translate(_CONTROLS)
-
-
 def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
-    """The answer with its replaced words marked, in colour or in characters."""
+    """The answer with its replaced words marked, by colour or by characters."""
     text = Text()
     for span in spans(tokens):
         if span.replaced is None:
             text.append(visible(span.text), ASSISTANT if colour and span.source != _DRAFT else "")
             continue
-        # A line end that is not in the answer may not break its lines.
+        # Line ends in replaced text must not break the lines of the answer.
         _mark(text, _in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
         _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
     return text
 
 
 def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
-    """What was replaced by what, in one line and the marks of `fused_text`; of more than `most` how many more."""
+    """The first `most` replacements in one line, marked as in `fused_text`, and the number of others."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     text = Text()
     for number, span in enumerate(replaced[:most]):
@@ -117,53 +134,15 @@ def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -
 
 
 def legend(*, colour: bool) -> Text:
-    """What the marks mean, in one line."""
+    """The meaning of the marks, in one line."""
     text = Text()
     _mark(text, "the draft's word", REPLACED, "[-{}-]", colour=colour)
     _mark(text, " the assistant's in its place", ASSISTANT, "{{+{}+}}", colour=colour)
     return text
 
 
-def summary(result: FusionResult) -> str:
-    """One line about an answer: why it ended, how much was replaced, what was asked."""
-    counts = [
-        (len(result.tokens), "token"),
-        (result.replacements, "replacement"),
-        (result.draft_requests, "draft"),
-        (result.assistant_requests, "request"),
-    ]
-    words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
-    words[-1] += " to the assistant" + ("s" if len(result.assistants) > 1 else "") + _strategies(result)
-    ended = f"{result.finish_reason} ({result.stop_reason!r})"
-    return ", ".join(
-        [ended, *words[:2], f"acceptance {result.acceptance_rate:.0%}", *words[2:], f"{result.timings.total:.2f} s"]
-    )
-
-
-def _strategies(result: FusionResult) -> str:
-    """How many places the assistants answered, and how many of them in which way."""
-    counts: Counter[str] = Counter()
-    for usage in result.usage.values():
-        counts.update(usage.strategies)
-    if not counts:
-        return ""
-    places = counts.total()
-    ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
-    return f" about {places} place{'' if places == 1 else 's'} ({ways})"
-
-
-def _in_line(text: str) -> str:
-    """Visible text that breaks no line."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _named(text: str) -> str:
-    """A token that stands alone, so that it can be seen in any case."""
-    return _in_line(text).strip() or (repr(text) if text else "the end")
-
-
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:
-    """Appends words in a style or a frame, and the white space around them without."""
+    """Append words in a style or a frame, without the white space around them."""
     core = words.strip()
     if not core:
         text.append(words)
@@ -172,3 +151,102 @@ def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> No
     text.append(words[:start])
     text.append(core if colour else frame.format(core), style if colour else "")
     text.append(words[start + len(core) :])
+
+
+def _in_line(text: str) -> str:
+    """The visible text in one line."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _named(text: str) -> str:
+    """A token on its own; white space is quoted to be seen."""
+    return _in_line(text).strip() or (repr(text) if text else "the end")
+
+
+# The decisions.
+
+
+def show(result: FusionResult, *, everything: bool = False) -> None:
+    """Print the marked answer and its decisions, as wide as the terminal; unwrapped into a pipe."""
+    out = Console(highlight=False, markup=False, emoji=False)
+    if not out.is_terminal:
+        out.width = _WIDE
+    for part in explained(result, colour=has_colour(out), everything=everything):
+        out.print(part, soft_wrap=isinstance(part, Text))  # the answer keeps its own lines
+
+
+def explained(result: FusionResult, *, colour: bool, everything: bool = False) -> Iterator[RenderableType]:
+    """The answer with its replaced words marked, and a table of its decisions.
+
+    Args:
+        result: the answer.
+        colour: whether colours may be used.
+        everything: also list the places where both agreed.
+    """
+    yield fused_text(result.tokens, colour=colour)
+    yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
+    table = _decisions(result, colour=colour, everything=everything)
+    if table.row_count:
+        yield Padding(table, (1, 0, 0, 0), expand=False)
+    else:
+        asked = any(token.asked for token in result.tokens)
+        yield Text("Both agreed wherever it was asked." if asked else "Nobody was asked: no word could change.", "dim")
+
+
+def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:
+    """A row for each decision: both texts with their probabilities, and the outcome."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for title in ("draft", "p", "assistant", "q", "decided", "by", "round"):
+        table.add_column(title, justify="right" if title in ("p", "q", "round") else "left")
+    for one in judged(result.tokens):
+        if one.outcome == "agreed" and not everything:
+            continue
+        decision, marked = one.decision, colour and one.outcome == "replaced"
+        table.add_row(
+            Text(_cell(decision.draft_text), REPLACED if marked else ""),
+            _percent(decision.draft_prob),
+            Text(_cell(decision.text), ASSISTANT if marked else ""),
+            _percent(decision.prob),
+            visible(_OUTCOMES[one.outcome] + decision.reason),
+            visible(decision.assistant + (f", {decision.strategy}" if decision.strategy else "")),
+            str(result.tokens[one.at].round),
+        )
+    return table
+
+
+def _cell(text: str) -> str:
+    r"""A token with visible white space: `␣` for a space, `\n` for a line end."""
+    return _in_line(text).replace(" ", "\u2423") if text else "(end)"
+
+
+def _percent(prob: float | None) -> str:
+    return "?" if prob is None else shortened([prob], lambda _: True)[0]
+
+
+# The summary.
+
+
+def summary(result: FusionResult) -> str:
+    """One line about an answer: why it ended, what was replaced, what was asked."""
+    to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
+    parts = [
+        f"{result.finish_reason} ({result.stop_reason!r})",
+        counted(len(result.tokens), "token"),
+        counted(result.replacements, "replacement"),
+        f"acceptance {result.acceptance_rate:.0%}",
+        counted(result.draft_requests, "draft"),
+        counted(result.assistant_requests, "request") + to + _strategies(result),
+        f"{result.timings.total:.2f} s",
+    ]
+    return ", ".join(parts)
+
+
+def _strategies(result: FusionResult) -> str:
+    """The number of places asked about, by strategy."""
+    counts: Counter[str] = Counter()
+    for usage in result.usage.values():
+        counts.update(usage.strategies)
+    if not counts:
+        return ""
+    ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
+    return f" about {counted(counts.total(), 'place')} ({ways})"

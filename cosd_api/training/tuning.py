@@ -99,7 +99,7 @@ def tune(
     labels = [place.label for place in places]
     lacks = one_sided(labels.count(0), labels.count(1))
     doubts = [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
-    found = {**dict(tuned), "warnings": (*doubts, *tuned.warnings)}
+    found = dict(tuned.model_copy(update={"warnings": (*doubts, *tuned.warnings)}))
     return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
 
 

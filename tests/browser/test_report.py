@@ -17,7 +17,7 @@ from browser.opened import Open, Opened
 from cosd_api import Fusion, FusionResult, fuse_sync
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.report.html.markup import visible
+from cosd_api.report.html.elements import visible
 from cosd_api.settings import Asking
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from joined import joined
@@ -40,12 +40,12 @@ def test_the_card_of_a_word_that_was_replaced(report: Open, result: FusionResult
     assert opened.card() == ""
     opened.page.hover("ins >> nth=0")
     lines = opened.card().splitlines()
-    assert lines[:2] == ["“ Li”", "put by assistant"]
+    assert lines[:2] == ["“ Li”", "by assistant"]
     assert "draft (scripted)\t“ Rome”\t0.300" in lines
     assert "assistant (scripted)\t“ Li”\t0.900" in lines
     assert "0.3 < 0.5 and 0.9 > 0.5 x 0.3" in lines
     assert "token 5, unit 4, round 1, part of “ Lima”" in lines
-    assert lines[-1].startswith("put there at ") and "final at" in lines[-1]
+    assert lines[-1].startswith("replaced at ") and "final at" in lines[-1]
     assert opened.page.get_attribute("ins >> nth=0", "aria-describedby") == "card"
     assert opened.page.is_visible("#ring")  # its place in the plane
     assert marked(opened, '[data-r="q1"]') and marked(opened, '[data-r="d1"]')
@@ -325,7 +325,7 @@ def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.
     title = "Seven questions to the bundled pair, one after another"
     opened = report(joined(answers(pair, texts, ask="all")), title=title, viewport={"width": 1200, "height": 900})
     opened.page.hover("#answer del + ins >> nth=3")
-    assert "put by assistant" in opened.card()
+    assert "by assistant" in opened.card()
     last = opened.page.locator("section", has=opened.page.locator("#timeline")).bounding_box()
     assert last is not None
     clip = {"x": 0, "y": 0, "width": 1200, "height": last["y"] + last["height"] + 16}

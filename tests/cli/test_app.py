@@ -4,9 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import cosd_api
 from commands import cosd
+from cosd_api.cli.app import app
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:
@@ -24,6 +27,19 @@ def test_version_and_help(flag: str) -> None:
         assert all(name in result.stdout for name in ("fuse", "chat", "demo", "servers"))
 
 
+def test_help_of_the_command_is_that_of_its_parts_and_imports_none_of_them() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, command in group.commands.items():
+        whole = command.make_context(name, [], resilient_parsing=True).command.help
+        assert whole is not None and whole.split("\n\n")[0].replace("\n", " ") == command.help
+    script = (
+        "import sys; from cosd_api.cli import app; sys.argv = ['cosd', '--help']\ntry: app.run()\nexcept SystemExit: "
+    )
+    done = python(f"{script}print(*(name for name in sys.modules if name.startswith('cosd_api.cli.')))")
+    assert done.stdout.split("\n")[-2].split() == ["cosd_api.cli.app"]
+
+
 def test_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "cosd_api", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"cosd-api {cosd_api.__version__}\n", "")
@@ -39,7 +55,7 @@ def test_without_its_requirements_the_line_that_installs_them(missing: str) -> N
     done = python(f"import sys; sys.modules[{missing!r}] = None; from cosd_api.cli import main; main()")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == 'cosd: the cosd command needs a little more: pip install "cosd-api[cli]"\n'
+    assert done.stderr == 'cosd: the cosd command needs more packages: pip install "cosd-api[cli]"\n'
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_missing_requirement() -> None:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import Result
 
 from commands import Process, Scripted, cosd, start_scripted
-from cosd_api.cli.lines import Lines
+from cosd_api.cli.console import Lines
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -93,7 +93,7 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("Q", ["--timeout", "0"], "0 is no number of seconds above 0"),
+        ("Q", ["--timeout", "0"], "0 is not a positive number of seconds"),
         ("Q", ["--beta", "-1"], "greater than or equal to 0"),
         ("Q", ["--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
         (b"Q \xff", [], "not UTF-8 text at byte 2 of a line"),
@@ -122,7 +122,7 @@ def test_reset_and_undo(scripted: Scripted) -> None:
     assert result.exit_code == 0
     assert [prompt.removeprefix("system: S\n").count("user: ") for prompt in prompts(scripted)] == [1, 1, 2]
     assert all(prompt.startswith("system: S\nuser: ") for prompt in prompts(scripted))
-    assert "taken back; left: 0" in result.stderr
+    assert "removed; left: 0 exchanges" in result.stderr
     assert "a new conversation" in result.stderr
 
 
@@ -136,7 +136,7 @@ def test_save(tmp_path: Path) -> None:
     document.write_text("mine")
     result = chat(f"/save {document}\nQ\n")
     assert (result.exit_code, result.stdout, document.read_text()) == (1, "", "mine")
-    assert "is there already; give another name" in result.stderr
+    assert "exists already; give another name" in result.stderr
 
 
 def test_help_and_quit(scripted: Scripted) -> None:
@@ -147,11 +147,11 @@ def test_help_and_quit(scripted: Scripted) -> None:
 
 
 REFUSED = [
-    ("/undo", "there is no exchange to take back"),
+    ("/undo", "there is no exchange to remove"),
     ("/save", "/save needs the name of a file"),
     ("/save {}/nowhere/x", "No such file or directory"),
-    ("/rest", "there is no /rest; /help tells what there is"),
-    ("/reset now", "/reset takes no 'now'"),
+    ("/rest", "unknown command /rest; /help lists the commands"),
+    ("/reset now", "/reset takes no argument, not 'now'"),
 ]
 
 
@@ -263,7 +263,7 @@ def terminal(*options: str, draft: Sequence[str] = (), **environment: str) -> It
 @posix
 def test_on_a_terminal(tmp_path: Path) -> None:
     with terminal(draft=["faults=[Fault(None, request=3, tokens=2)]"]) as screen:
-        assert "/help tells" in screen.until("\n> ")
+        assert "/help lists" in screen.until("\n> ")
         screen.type("Q\n")
         shown = screen.until("\n> ")
         assert "Q\n a\x1b[1;32m c\x1b[0m.\n\x1b[2m75% of the draft kept" in shown
@@ -273,7 +273,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
         screen.type("ly\n")
         screen.until("ly\n x")
         screen.process.send_signal(signal.SIGINT)  # the draft hangs
-        assert "\n\x1b[2mstopped; question and answer are no part of the conversation" in screen.until("\n> ")
+        assert "\n\x1b[2mstopped; question and answer are left out of the conversation" in screen.until("\n> ")
         screen.type("Q\n")
         screen.until("kept")
         screen.until("\n> ")

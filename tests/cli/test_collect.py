@@ -85,7 +85,7 @@ def test_a_server_that_fails(scripted: Scripted, examples: Path, output: Path) -
     done = collect(examples, output, "--concurrency", "1")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
-        f"cosd: what was done is in {output}: the same command goes on from there\n"
+        f"cosd: finished examples are in {output}: run the same command again to resume\n"
         "cosd: at example 2 of those given\ncosd: http://one: refused\n"
     )
     assert len(Samples.load(output).examples) == 1
@@ -175,7 +175,7 @@ def test_interrupted(examples: Path, output: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=10)
     assert (process.returncode, out) == (130, b"")
-    assert errors.decode() == f"cosd: what was done is in {output}: the same command goes on from there\n"
+    assert errors.decode() == f"cosd: finished examples are in {output}: run the same command again to resume\n"
     assert len(Samples.load(output).examples) == 1
 
 

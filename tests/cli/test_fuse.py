@@ -94,7 +94,7 @@ def test_a_trace_does_not_take_the_place_of_the_tree(scripted: Scripted, tmp_pat
     path.write_text('{"nodes": [{"value": 1}]}')
     result = scripted("Q", "--tree", str(path), "--trace", str(tmp_path / "." / "tree.json"))
     assert result.exit_code == 2
-    assert "is read, and would be lost: name another file" in " ".join(result.stderr.replace("│", "").split())
+    assert "is an input and would be overwritten: name another file" in " ".join(result.stderr.replace("│", "").split())
     assert path.read_text() == '{"nodes": [{"value": 1}]}'
 
 
@@ -216,17 +216,17 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--max-tokens", "0"], "max-tokens"),
         (["Q", "--unit", "letter"], "unit"),
         (["Q", "--ask", "nobody"], "'contestable'"),
-        (["Q", "--timeout", "0"], "0 is no number of seconds above 0"),
-        (["Q", "--timeout", "nan"], "nan is no number of seconds"),
-        (["Q", "--timeout", "inf"], "inf is no number of seconds"),
-        (["Q", "--read-timeout", "0"], "0 is no number of seconds above 0"),
+        (["Q", "--timeout", "0"], "0 is not a positive number of seconds"),
+        (["Q", "--timeout", "nan"], "nan is not a positive number of seconds"),
+        (["Q", "--timeout", "inf"], "inf is not a positive number of seconds"),
+        (["Q", "--read-timeout", "0"], "0 is not a positive number of seconds"),
         (["Q", "--time-limit", "5"], "No such option"),
         (["Q", "--max-requests", "0"], "max-requests"),
         (["Q", "--max-billed-tokens", "x"], "max-billed-tokens"),
         (["Q", "--on-budget", "stop"], "'raise'"),
         (["Q", "--on-assistant-error", "stop"], "'draft'"),
-        (["Q", "--agreement", "--beta", "1"], "alpha alone"),
-        (["Q", "--agreement", "--tree", "tree.json"], "alpha alone"),
+        (["Q", "--agreement", "--beta", "1"], "only alpha"),
+        (["Q", "--agreement", "--tree", "tree.json"], "only alpha"),
         (["Q", "--agreement", "--alpha", "-1"], "greater than or equal to 0"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--json", "--explain"], "is for people, and --json for programs"),

@@ -71,9 +71,9 @@ def test_one_server() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("good", "same"), 'one tokenizer, so that a fusion judges token by token (unit="token").'),
-        (("good", "other"), 'different tokenizers, so that a fusion judges word by word (unit="word").'),
-        (("good", "silent"), 'not all of them show their tokenizer: a fusion judges word by word (unit="word").'),
+        (("good", "same"), 'one tokenizer, so a fusion judges token by token (unit="token").'),
+        (("good", "other"), 'different tokenizers, so a fusion judges word by word (unit="word").'),
+        (("good", "silent"), 'not all of them show their tokenizer, so a fusion judges word by word (unit="word").'),
     ],
 )
 def test_two_servers_and_what_a_fusion_judges_by(names: tuple[str, str], words: str) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from commands import Process, gone, start
-from cosd_api.cli.servers import _example
+from cosd_api.cli.demo import _example
 
 pytestmark = pytest.mark.live
 posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

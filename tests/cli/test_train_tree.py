@@ -45,11 +45,11 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     for command in (("train-tree", samples, "-o", samples), ("tune", samples, "--png", samples)):
         result = cosd(*command)
         assert result.exit_code == 2
-        assert "is read, and would be lost: name another file" in words(result)
+        assert "is an input and would be overwritten: name another file" in words(result)
         assert Path(samples).read_bytes() == before
     examples, new = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "new"
     result = cosd("train-tree", examples, *SERVERS, "--samples", str(new), "-o", str(new))
-    assert "is read, and would be lost: name another file" in words(result)
+    assert "is an input and would be overwritten: name another file" in words(result)
 
 
 def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path
     examples, kept = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "samples.jsonl"
     result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tmp_path / "tree.json"))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"what was done is in {kept}: the same command goes on from there" in words(result)
+    assert f"finished examples are in {kept}: run the same command again to resume" in words(result)

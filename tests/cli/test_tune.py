@@ -137,7 +137,7 @@ def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path
     two, kept = [*EXAMPLES, {"prompt": "Q", "answer": " a"}], tmp_path / "samples.jsonl"
     result = cosd("tune", lines(tmp_path / "e.jsonl", *two), *SERVERS, "--samples", str(kept))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"what was done is in {kept}: the same command goes on from there" in words(result)
+    assert f"finished examples are in {kept}: run the same command again to resume" in words(result)
 
 
 @pytest.mark.parametrize(

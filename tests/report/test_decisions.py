@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from cosd_api import RuleVerifier, fuse
-from cosd_api.report.decisions import explained
+from cosd_api.report.terminal import explained
 from cosd_providers.testing import ScriptedProvider
 from lima import assistant, draft
 
@@ -39,7 +39,7 @@ async def test_agreements_on_demand_and_each_decision_once() -> None:
         "draft": ScriptedProvider.from_texts(script),
         "assistant": ScriptedProvider.from_texts(script),
     }
-    assert "Wherever it was asked, both agreed." in await shown(**same)
+    assert "Both agreed wherever it was asked." in await shown(**same)
     # One assistant's token over two of the draft's is one decision.
     same["assistant"] = ScriptedProvider.from_texts({"Q:": [" The", " capital", "."]})
     text = await shown(everything=True, **same)
@@ -59,7 +59,7 @@ async def test_what_is_kept_against_the_assistant_is_told() -> None:
 async def test_the_word_of_a_less_sure_assistant_is_told() -> None:
     other = ScriptedProvider.from_texts({"Q: The capital is": [(" Paris", 0.6)]})
     text = await shown(assistant=[other, assistant()])
-    assert "outdone by a surer assistant: 0.3 < 0.5 and 0.6 > 0.5 x 0.3" in text
+    assert "outvoted by a surer assistant: 0.3 < 0.5 and 0.6 > 0.5 x 0.3" in text
 
 
 async def test_nothing_contested() -> None:
@@ -67,7 +67,7 @@ async def test_nothing_contested() -> None:
     assert "Nobody was asked: no word could change." in await shown(draft=sure)
     unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4), "."]})
     says = ScriptedProvider.from_texts({"Q:": [" a", "."]})
-    assert "Wherever it was asked, both agreed." in await shown(draft=unsure, assistant=says)
+    assert "Both agreed wherever it was asked." in await shown(draft=unsure, assistant=says)
 
 
 async def test_colours_and_what_would_steer_the_terminal() -> None:

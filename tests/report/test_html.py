@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 import lima
 from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, TreeVerifier, fuse
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
+from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
-from cosd_api.report.html.acceptance import shares
-from cosd_api.report.html.markup import counted, prob, script_json, seconds, visible
-from cosd_api.report.html.plane import Corner, points, region
+from cosd_api.report.html.cards import Cards, standing
+from cosd_api.report.html.elements import prob, script_json, seconds, visible
+from cosd_api.report.html.plots import Corner, points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
-from cosd_api.report.html.view import View, standing
-from cosd_api.report.judged import judged
 from cosd_api.settings import CustomVerifier
+from cosd_api.wording import counted
 from cosd_providers.testing import ScriptedProvider
 from joined import joined
 from trees import float32, trees
@@ -88,7 +88,7 @@ async def test_the_page_has_the_answer_and_every_section() -> None:
     assert reader.text("h1") == "Which capital?"
     cut = " Rome"
     assert reader.text("answer") == " The capital is" + cut + " Lima. Really.end"
-    headings = ["The answer", "Who was how sure", "How much of the draft was kept", "Who was at work when"]
+    headings = ["The answer", "How sure each was", "How much of the draft was kept", "Requests over time"]
     assert all(heading in reader.texts["h2"] for heading in headings)
     assert reader.tags.count("table") == 4
     assert [text for text in reader.texts["del"] if text != "struck"] == [" Rome"]
@@ -169,7 +169,7 @@ async def test_a_word_ends_where_the_next_token_is_another_ones() -> None:
     result = await answered()
     # As a result of before units were recorded has them: all in one.
     tokens = tuple(token.model_copy(update={"unit": 0}) for token in result.tokens)
-    view = View(result.model_copy(update={"tokens": tokens}))
+    view = Cards(result.model_copy(update={"tokens": tokens}))
     assert [view.word(at)[1] for at in (4, 5)] == [" Lima"] * 2
 
 
@@ -207,20 +207,20 @@ async def test_a_result_without_anything_is_a_page_too() -> None:
 async def test_a_card_says_why_the_token_is_there() -> None:
     data = cards(page(await answered()))
     lima_card = next(card for card in data["tokens"] if card["title"] == "“ Li”")
-    assert (lima_card["mark"], lima_card["standing"]) == ("put by assistant", "replaced")
+    assert (lima_card["mark"], lima_card["standing"]) == ("by assistant", "replaced")
     assert lima_card["rows"] == [
         ["draft (scripted)", "“ Rome”", "0.300"],
         ["assistant (scripted)", "“ Li”", "0.900"],
     ]
     assert lima_card["words"] == ["0.3 < 0.5 and 0.9 > 0.5 x 0.3"]
     assert lima_card["foot"][0] == "token 5, unit 4, round 1, part of “ Lima”"
-    assert lima_card["foot"][-1].startswith("put there at ")
+    assert lima_card["foot"][-1].startswith("replaced at ")
     assert "q1" in lima_card["requests"] and set(lima_card["requests"]) <= set(data["requests"])
     rest = data["tokens"][5]
     assert rest["rows"] == [["draft (scripted)", "“ Rome”", "0.300"], ["assistant (scripted)", "“ma”", "0.800"]]
     sure = data["tokens"][0]
     assert (sure["mark"], sure["rows"]) == ("not asked", [["draft (scripted)", "“ The”", "1.000"]])
-    assert sure["words"] == ["nobody was asked: no answer of an assistant could have changed it"]
+    assert sure["words"] == ["nobody was asked: no assistant's answer could have changed it"]
     assert data["tokens"][-1]["title"] == "end of sequence"
 
 
@@ -236,7 +236,7 @@ async def test_several_assistants_each_have_a_line() -> None:
     result = await answered(assistant=[lima.assistant(), other])
     card = next(card for card in cards(page(result))["tokens"] if card["standing"] == "replaced")
     assert [row[0] for row in card["rows"]] == ["draft (scripted)", "assistant 2 (rivers)", "assistant 1 (scripted)"]
-    assert {one.kind for one in judged(result.tokens)} == {"replaced", "outvoted"}
+    assert {one.outcome for one in judged(result.tokens)} == {"replaced", "outvoted"}
     assert len(card["words"]) == 2 and card["words"][0].startswith("assistant 1: 0.3 < 0.5")
 
 
@@ -255,7 +255,7 @@ def test_standings(token: dict[str, Any], wanted: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "not told"), (math.nan, "not told"), (1, "1.000"), (0.99999, "> 0.999"), (1e-9, "< 0.001"), (0, "0.000")],
+    [(None, "unknown"), (math.nan, "unknown"), (1, "1.000"), (0.99999, "> 0.999"), (1e-9, "< 0.001"), (0, "0.000")],
 )
 def test_probabilities_in_words(value: float | None, words: str) -> None:
     assert prob(value) == words
@@ -394,12 +394,12 @@ def with_requests(result: FusionResult, *spans: tuple[str, float, float]) -> Fus
 @pytest.mark.parametrize(("waited", "told"), [(0.1, False), (5.0, True)])
 async def test_a_wait_before_the_first_request_is_told_and_not_drawn(waited: float, told: bool) -> None:
     reader = read(page(with_requests(await answered(), ("draft", waited, waited + 1.0))))
-    assert ("in which nothing was asked, are not shown" in reader.text("main")) == told
+    assert ("without any request, are not shown" in reader.text("main")) == told
 
 
 async def test_the_sentence_on_the_overlap() -> None:
     result = with_requests(await answered(), ("draft", 0.0, 0.3), ("assistant", 0.2, 0.4), ("draft", 0.38, 0.5))
-    sentence = "Of 200 ms in which an assistant was asked, the draft was at work during 120 ms (60%)."
+    sentence = "Of 200 ms in which an assistant was asked, the draft was working during 120 ms (60%)."
     assert sentence in read(page(result)).text("main")
 
 
@@ -411,5 +411,5 @@ async def test_costs_are_summed() -> None:
 
 
 async def test_names_of_endpoints_are_those_of_the_result() -> None:
-    view = View(await answered())
+    view = Cards(await answered())
     assert (view.who("draft"), view.who("nobody")) == ("draft (scripted)", "nobody")

@@ -1,40 +1,56 @@
 """One self-contained page about a fused answer: `page(result)`.
 
-Nothing in it is loaded from anywhere, and its own policy forbids it. Drawings and tables are made here; the script only
-shows cards, and without it the answer, the drawings and the tables are all there.
+The page loads nothing, and its content security policy forbids it. Drawings and tables are static; the script only
+shows cards, and without it the answer, the drawings and the tables are complete.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
+from itertools import islice
+from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from cosd_api.report.html import acceptance, plane, tables, timeline
-from cosd_api.report.html.answer import answer, legend
-from cosd_api.report.html.markup import Child, counted, element, html, in_line, script_json, seconds, visible
-from cosd_api.report.html.view import View
-from cosd_api.report.judged import Judged, judged
+from cosd_api.records import FusedToken
+from cosd_api.report.decisions import Judged, judged
+from cosd_api.report.html.cards import Cards, request_key, standing
+from cosd_api.report.html.elements import (
+    Child,
+    element,
+    html,
+    in_line,
+    name_of,
+    prob,
+    script_json,
+    seconds,
+    visible,
+)
+from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
+from cosd_api.report.html.timeline import timeline
 from cosd_api.result import FusionResult
 from cosd_api.verification import TreeVerifier
+from cosd_api.wording import counted
 
 __all__ = ["page"]
 
-_LARGEST_TREE = 31  # nodes: a full one of depth 4
+_LARGEST_TREE = 31  # nodes: a full tree of depth 4
+_MOST_ROWS = 100  # the page stays fast, and `cosd explain` prints them all
 _KEYS = "Move over a word, or press Tab and the arrow keys: ← → word by word, ↑ ↓ from one disagreement to the next."
+_PLAIN = {"agreed", "open", "sure"}
 
 
 def page(result: FusionResult, *, title: str = "A fused answer") -> str:
     """The report of one answer, as an HTML document.
 
     Args:
-        result: the answer; `Trace.load(path).result` is one that was kept.
-        title: its headline, such as the question: a result does not hold its prompt.
+        result: the answer; `Trace.load(path).result` for a saved one.
+        title: the headline, such as the question: a result does not hold its prompt.
     """
-    view = View(result)
+    cards = Cards(result)
     found = list(judged(result.tokens))
     style, script = _file("page.css"), _file("page.js")
     head = element(
@@ -49,10 +65,17 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
         element("title", None, in_line(title)),
         element("style", None, style),
     )
-    body = element("body", None, *_header(view, title), element("main", None, *_sections(view, found)), _footer(result))
-    body.append(element("div", "card", id="card", role="tooltip", hidden=""))
-    body.append(element("script", None, script_json(_data(view, found)), id="data", type="application/json"))
-    body.append(element("script", None, script))
+    footer = f"cosd-api {visible(result.library_version)} · This page loads nothing from anywhere."
+    body = element(
+        "body",
+        None,
+        _header(cards, title),
+        element("main", None, *_sections(cards, found)),
+        element("footer", None, footer),
+        element("div", "card", id="card", role="tooltip", hidden=""),
+        element("script", None, script_json(_data(cards, found)), id="data", type="application/json"),
+        element("script", None, script),
+    )
     return html(element("html", None, head, body, lang="en"))
 
 
@@ -61,7 +84,7 @@ def _file(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Nothing from anywhere; of what is in the page only this style and this script run."""
+    """Loads nothing; only this style and this script run."""
 
     def fingerprint(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
@@ -72,23 +95,26 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _data(view: View, found: list[Judged]) -> dict[str, object]:
-    """What the script needs: the cards, and where the points of the plane are."""
-    result = view.result
+def _data(cards: Cards, found: list[Judged]) -> dict[str, object]:
+    """The script's data: the cards and the points of the plane."""
+    result = cards.result
     return {
-        "tokens": [asdict(view.token(at)) for at in range(len(result.tokens))],
-        "requests": {timeline.key_of(request): asdict(view.request(request)) for request in result.requests},
-        "points": plane.points(found),
-        "decisive": sorted({one.at for one in found if one.kind != "agreed"}),
+        "tokens": [asdict(cards.token(at)) for at in range(len(result.tokens))],
+        "requests": {request_key(request): asdict(cards.request(request)) for request in result.requests},
+        "points": points(found),
+        "decisive": sorted({one.at for one in found if one.outcome != "agreed"}),
     }
 
 
-def _header(view: View, title: str) -> Iterator[Element]:
-    result = view.result
-    judges = ", ".join(view.models[one.name] for one in result.assistants)
+def _header(cards: Cards, title: str) -> Element:
+    result = cards.result
+    judges = ", ".join(cards.models[one.name] for one in result.assistants)
     verb = "is asked" if len(result.assistants) == 1 else "are asked"
-    rule = plane.rule_in_words(result.settings.verifier)
-    yield element(
+    rule = rule_in_words(result.settings.verifier)
+    error = None
+    if result.finish_reason == "error":
+        error = element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
+    return element(
         "header",
         None,
         element("p", "kicker", "cosd-api · why each token is there"),
@@ -96,13 +122,13 @@ def _header(view: View, title: str) -> Iterator[Element]:
         element(
             "p",
             "under",
-            element("b", None, view.models["draft"]),
+            element("b", None, cards.models["draft"]),
             " drafts, ",
             element("b", None, judges),
             f" {verb} · {rule}",
         ),
         _figures(result),
-        *_cut_short(result),
+        error,
     )
 
 
@@ -123,55 +149,203 @@ def _figures(result: FusionResult) -> Element:
     )
 
 
-def _cut_short(result: FusionResult) -> Iterator[Element]:
-    if result.finish_reason == "error":
-        yield element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
-
-
-def _sections(view: View, found: list[Judged]) -> Iterator[Element]:
-    result = view.result
-    plotted = plane.figure(result.settings.verifier, found)
-    over = acceptance.figure(result.tokens, result.acceptance_rate)
-    yield _section(
-        "The answer", answer(result), legend(result), element("p", "note scripted", _KEYS), classes="panel reading"
+def _sections(cards: Cards, found: list[Judged]) -> Iterator[Element]:
+    result = cards.result
+    verifier = result.settings.verifier
+    outline = None
+    if isinstance(verifier, TreeVerifier) and len(verifier.nodes) <= _LARGEST_TREE:
+        outline = element("pre", "tree", verifier.outline())
+    keys = element("p", "note scripted", _KEYS)
+    yield _section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
+    kept = (
+        f"{result.kept_tokens:,} of {counted(result.kept_tokens + result.replaced_tokens, 'draft token')} kept. Bars: "
+        "stretches of the answer. Line: the answer so far. Ticks below: replacements."
     )
+    share = acceptance(result.tokens, result.acceptance_rate)
     beside = element(
         "div",
         "stack",
-        _section("How much of the draft was kept", over, _kept(result)),
-        _section("How it was made", tables.settings(result)),
+        _section("How much of the draft was kept", share, element("p", "note", kept)),
+        _section("How it was made", _settings(result)),
     )
-    yield element("div", "pair", _section("Who was how sure", plotted, *_tree(result)), beside)
-    yield _section("Who was at work when", timeline.figure(view))
-    yield _section("Where they differed", tables.disagreements(view, found))
-    yield _section("What it cost", tables.costs(view))
-    yield _section("Who took part", tables.endpoints(result))
+    yield element("div", "pair", _section("How sure each was", plane(verifier, found), outline), beside)
+    yield _section("Requests over time", timeline(cards))
+    yield _section("Disagreements", _disagreements(cards, found))
+    yield _section("Cost", _costs(cards))
+    yield _section("Endpoints", _endpoints(result))
     if result.warnings:
         notes = (element("p", "warning", visible(warning)) for warning in result.warnings)
-        yield _section("What to know about it", *notes)
-
-
-def _tree(result: FusionResult) -> Iterator[Element]:
-    """The tree that decided, if one did and it is small enough to be read."""
-    verifier = result.settings.verifier
-    if isinstance(verifier, TreeVerifier) and len(verifier.nodes) <= _LARGEST_TREE:
-        yield element("pre", "tree", verifier.outline())
+        yield _section("Notes", *notes)
 
 
 def _section(name: str, *children: Child, classes: str = "panel") -> Element:
     return element("section", classes, element("h2", None, name), *children)
 
 
-def _kept(result: FusionResult) -> Element:
-    judged_tokens = result.kept_tokens + result.replaced_tokens
-    return element(
-        "p",
-        "note",
-        f"{result.kept_tokens:,} of {counted(judged_tokens, 'draft token')} kept. Bars: a stretch of the answer each. "
-        "Line: all of the answer so far. Ticks below: replacements.",
+# The answer: one element for each token, as readable without its style as with it.
+
+
+def _answer(result: FusionResult) -> Element:
+    """The marked answer: `<ins>` for an assistant's word, `<del>` for the draft's that it replaced."""
+    holder = element(
+        "p", "answer", id="answer", role="group", aria_label="The answer, token by token", data_roving="", dir="auto"
     )
+    several = len(result.assistants) > 1
+    number = {one.name: at for at, one in enumerate(result.assistants, 1)}
+    for at, token in enumerate(result.tokens):
+        if token.replaced is not None:
+            ends = not token.replaced or any(one.end for one in token.replaced_tokens)
+            holder.append(element("del", None, *_text(token.replaced, ends=ends)))
+        holder.append(_token(at, token, number.get(token.source) if several else None))
+    if not result.tokens:
+        holder.append(element("em", "empty", "(an empty answer)"))
+    return holder
 
 
-def _footer(result: FusionResult) -> Element:
-    words = f"cosd-api {visible(result.library_version)} · Nothing on this page is loaded from anywhere."
-    return element("footer", None, words)
+def _token(at: int, token: FusedToken, assistant: int | None) -> Element:
+    status = standing(token)
+    tag = "ins" if status == "replaced" else "span"
+    classes = ["" if status in _PLAIN else status, "line" if "\n" in token.text else ""]
+    made = element(tag, " ".join(filter(None, classes)) or None, *_text(token.text, ends=token.end), data_t=at)
+    if assistant is not None and token.replaced is not None:
+        made.append(element("sub", None, str(assistant)))
+    return made
+
+
+def _text(text: str, *, ends: bool) -> tuple[Element | str, ...]:
+    mark = element("i", "end", "end")  # not part of the text, and not copied with it
+    return (visible(text), mark) if text and ends else (mark,) if ends else (visible(text),)
+
+
+def _legend(result: FusionResult) -> Element:
+    """The meaning of the marks in this answer."""
+    found = {standing(token) for token in result.tokens}
+    several = len(result.assistants) > 1
+    assistants = ", ".join(f"{at} is {visible(one.model)}" for at, one in enumerate(result.assistants, 1))
+    entries = [element("li", None, element("span", None, "plain"), " the draft's own")]
+    if "replaced" in found:
+        words = f" the assistants' in its place ({assistants})" if several else " the assistant's in its place"
+        entries.append(element("li", None, element("del", None, "struck"), " the draft's word that was replaced"))
+        entries.append(element("li", None, element("ins", None, "underlined"), words))
+    if "kept" in found:
+        dotted = element("span", "kept", "dotted")
+        entries.append(element("li", None, dotted, " the draft's, kept though an assistant wrote something else"))
+    if "unheard" in found:
+        wavy = element("span", "unheard", "wavy")
+        entries.append(element("li", None, wavy, " not verified: an assistant had failed"))
+    return element("ul", "legend", *entries)
+
+
+# Tables.
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: range, caption: str) -> Element:
+    """A table with row headers in the first column; the columns in `numbers` are aligned to the right."""
+    table = element("table", "wide" if len(heads) > 2 else None, element("caption", None, caption))
+    titles = (element("th", "number" if at in numbers else None, head, scope="col") for at, head in enumerate(heads))
+    table.append(element("thead", None, element("tr", None, *titles)))
+    body = element("tbody")
+    for first, *rest in rows:
+        cells = (element("td", "number" if at in numbers else None, cell) for at, cell in enumerate(rest, 1))
+        body.append(element("tr", None, element("th", None, first, scope="row"), *cells))
+    table.append(body)
+    return element("div", "scrolling", table)
+
+
+def _disagreements(cards: Cards, found: Sequence[Judged]) -> Element:
+    """A row for each place where an assistant wrote something else."""
+    differing = [one for one in found if one.outcome != "agreed"]
+    if not differing:
+        return element("p", "note", "Every assistant wrote the same as the draft wherever it was asked.")
+    words = {"kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
+    rows = (
+        (
+            element("a", None, str(one.at + 1), href=f"#t{one.at}", data_go=one.at),
+            _name(one.decision.draft_text),
+            element("span", "short", prob(one.decision.draft_prob)),
+            _name(cards.word(one.at)[1] if one.outcome == "replaced" else one.decision.text),
+            element("span", "short", prob(one.decision.prob)),
+            element("span", f"verdict {one.outcome}", words[one.outcome]),
+            in_line(one.decision.reason),
+            in_line(f"{one.decision.assistant}{f', by {one.decision.strategy}' if one.decision.strategy else ''}"),
+            str(cards.result.tokens[one.at].round),
+        )
+        for one in islice(differing, _MOST_ROWS)
+    )
+    heads = ("token", "draft", "p", "assistant", "q", "", "decided", "asked", "round")
+    table = _table(heads, rows, range(0), "Disagreements, in the order of the answer")
+    if len(differing) <= _MOST_ROWS:
+        return table
+    more = f"{len(differing) - _MOST_ROWS:,} more: move over the answer, or print them all with `cosd explain`."
+    return element("div", None, table, element("p", "note", more))
+
+
+def _name(text: str) -> Element:
+    return element("bdi", "said", name_of(text, end=True))
+
+
+def _costs(cards: Cards) -> Element:
+    """Requests and billed tokens of each endpoint, and their sums."""
+    usage = cards.result.usage
+    fields = ("requests", "retries", "prompt_tokens", "cached_tokens", "completion_tokens")
+    rows = [
+        (
+            cards.who(name),
+            *(f"{getattr(one, field):,}" for field in fields),
+            seconds(one.first_token_seconds),
+            seconds(one.busy_seconds),
+        )
+        for name, one in usage.items()
+    ]
+    sums = (f"{sum(getattr(one, field) for one in usage.values()):,}" for field in fields)
+    heads = ("", "requests", "retries", "read", "of it cached", "written", "first answer", "busy")
+    caption = "Requests, and tokens as billed by the servers"
+    return _table(heads, [*rows, ("together", *sums, "", "")], range(1, 8), caption)
+
+
+def _endpoints(result: FusionResult) -> Element:
+    rows = [
+        (
+            in_line(one.name),
+            visible(one.model),
+            element("code", None, _without_credentials(one.endpoint)),
+            " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
+            "–" if one.context is None else f"{one.context:,}",
+        )
+        for one in (result.draft, *result.assistants)
+    ]
+    return _table(("", "model", "endpoint", "server", "context"), rows, range(4, 5), "Endpoints")
+
+
+def _without_credentials(url: str) -> str:
+    """The URL without user, password and query. Results hold none, but a file may have been edited."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        return visible(parts._replace(netloc=host, query="", fragment="").geturl())
+    except ValueError:
+        return "?"
+
+
+def _settings(result: FusionResult) -> Element:
+    """Settings that differ from the defaults, and how the answer ended."""
+    chosen = result.settings
+    defaults = type(chosen).model_fields
+    rows: list[tuple[str, Child]] = [
+        ("verifier", rule_in_words(chosen.verifier)),
+        ("unit", f"judged by {chosen.unit}"),
+        ("ended", f"{result.finish_reason} ({in_line(result.stop_reason) or 'no reason given'})"),
+        ("at most", counted(chosen.max_tokens, "token")),
+        ("drafted", f"{counted(result.drafted_tokens, 'token')} in {counted(result.draft_requests, 'draft')}"),
+        ("asked", counted(result.assistant_requests, "question")),
+    ]
+    if result.hedged_drafts:
+        hedged = f"{counted(result.hedged_drafts, 'draft')} ahead of a verdict, {result.hedge_hits} used"
+        rows.append(("hedged", hedged))
+    shown = {"verifier", "unit", "max_tokens"}
+    rows += [
+        (name.replace("_", " "), in_line(str(value)))
+        for name, value in chosen.model_dump(mode="json").items()
+        if name not in shown and value != defaults[name].default and value != []
+    ]
+    return _table(("setting", "value"), rows, range(0), "Settings")

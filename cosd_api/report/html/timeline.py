@@ -1,4 +1,4 @@
-"""Requests of draft and assistants on a time line: what was under way at the same time is above each other."""
+"""The time line: all requests of draft and assistants, with those at the same time above each other."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
 from cosd_api.records import Request
-from cosd_api.report.html.markup import element, in_line, seconds
-from cosd_api.report.html.view import DRAFT, View
+from cosd_api.report.html.cards import DRAFT, Cards, request_key
+from cosd_api.report.html.elements import element, in_line, seconds
+from cosd_api.wording import counted
 
-__all__ = ["Row", "figure", "key_of", "overlap", "rows", "together"]
+__all__ = ["Row", "overlap", "rows", "timeline", "union"]
 
 Stretch = tuple[float, float]
 
 _LEFT, _TOP = 150.0, 30.0
 _LANE, _BAR = 26.0, 18.0
 _NARROW, _WIDE = 780.0, 4000.0
-_EACH = 10.0  # pixels for each request, so that many can still be told apart
-_THIN = 1.5  # the shortest bar that can be seen
+_EACH = 10.0  # pixels for each request, to keep many of them apart
+_THIN = 1.5  # the narrowest visible bar
 _LETTER = 7.0
 
 
 @dataclass(slots=True)
 class Row:
-    """The requests of one endpoint, in lanes in which none overlaps another."""
+    """The requests of one endpoint, in lanes without overlaps."""
 
     endpoint: str
     lanes: list[list[Request]] = field(default_factory=list[list[Request]])
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """Where a time stands in the drawing."""
+class _Scale:
+    """Position of a time in the drawing."""
 
     begin: float
     end: float
@@ -44,13 +45,8 @@ class Scale:
         return _LEFT + ((at - self.begin) / length * self.width if length else 0.0)
 
 
-def key_of(request: Request) -> str:
-    """Drafts and questions are counted apart."""
-    return f"{'q' if request.kind == 'question' else 'd'}{request.number}"
-
-
 def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
-    """A row for each endpoint, in this order, whether it was asked or not."""
+    """A row for each endpoint, in the given order, with or without requests."""
     found = {name: Row(name, [[]]) for name in endpoints}
     for request in sorted(requests, key=lambda one: one.start):
         lanes = found.setdefault(request.endpoint, Row(request.endpoint, [[]])).lanes
@@ -62,8 +58,8 @@ def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
     return list(found.values())
 
 
-def together(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The same times without overlap, in order."""
+def union(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The union of the stretches, in order."""
     merged = list[Stretch]()
     for start, end in sorted(stretches):
         if merged and start <= merged[-1][1]:
@@ -74,9 +70,9 @@ def together(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def overlap(requests: Sequence[Request]) -> list[Stretch]:
-    """When the draft was at work while an assistant was asked."""
-    drafting = together((one.start, one.end) for one in requests if one.endpoint == DRAFT)
-    asking = together((one.start, one.end) for one in requests if one.endpoint != DRAFT)
+    """The stretches in which the draft and an assistant worked at the same time."""
+    drafting = union((one.start, one.end) for one in requests if one.endpoint == DRAFT)
+    asking = union((one.start, one.end) for one in requests if one.endpoint != DRAFT)
     found = list[Stretch]()
     mine = theirs = 0
     while mine < len(drafting) and theirs < len(asking):
@@ -91,9 +87,9 @@ def overlap(requests: Sequence[Request]) -> list[Stretch]:
     return found
 
 
-def figure(view: View) -> Element:
-    """The time line with a sentence on the overlap."""
-    result = view.result
+def timeline(cards: Cards) -> Element:
+    """The drawing with a sentence on the overlap."""
+    result = cards.result
     requests = result.requests
     if not requests:
         return element("p", "note", "This result has no record of its requests.")
@@ -116,36 +112,36 @@ def figure(view: View) -> Element:
         width=_LEFT + width + 16,
     )
     svg.append(_hatching())
-    scale = Scale(begin, end, width)
+    scale = _Scale(begin, end, width)
     svg.extend(_time_axis(scale, bottom))
     svg.extend(
         element("rect", "both", x=scale(a), y=_TOP - 4, width=scale(b) - scale(a), height=bottom - _TOP + 4)
         for a, b in both
     )
-    svg.extend(_all_rows(view, found, scale))
+    svg.extend(_all_rows(cards, found, scale))
     finals = sorted({token.final_at for token in result.tokens if token.final_at is not None})
     if finals:
         ticks = "".join(f"M{scale(at):.1f} {bottom + 2:.1f}v9" for at in finals)
         svg.append(element("path", "finals", d=ticks))
         svg.append(element("text", "row-name", "tokens final", x=_LEFT - 10, y=bottom + 11, text_anchor="end"))
-    before = f" The first {seconds(begin)}, in which nothing was asked, are not shown." if begin else ""
+    before = f" The first {seconds(begin)}, without any request, are not shown." if begin else ""
     note = element("p", "note", sentence + before)
     return element("div", None, element("div", "scrolling", svg), note, _key())
 
 
 def _begin(requests: Sequence[Request], end: float) -> float:
-    """Where the time line begins: at 0, but for a first answer that waited until the servers were known."""
+    """The start of the time line: 0, or later for a first answer that waited for the discovery of the servers."""
     first = min(request.start for request in requests)
     return max(0.0, first - 0.03 * (end - first)) if first > 0.2 * end else 0.0
 
 
 def _sentence(requests: Sequence[Request], both: Sequence[Stretch]) -> str:
-    asking = sum(end - start for start, end in together((r.start, r.end) for r in requests if r.endpoint != DRAFT))
+    asking = sum(end - start for start, end in union((r.start, r.end) for r in requests if r.endpoint != DRAFT))
     if not asking:
         return "No assistant was asked."
     shared = sum(end - start for start, end in both)
     return (
-        f"Of {seconds(asking)} in which an assistant was asked, the draft was at work during {seconds(shared)} "
+        f"Of {seconds(asking)} in which an assistant was asked, the draft was working during {seconds(shared)} "
         f"({shared / asking:.0%})."
     )
 
@@ -158,29 +154,31 @@ def _hatching() -> Element:
     return element("defs", None, pattern)
 
 
-def _all_rows(view: View, found: Sequence[Row], scale: Scale) -> Iterator[Element]:
-    """The names of the rows, and then the bars in the order of time, in which the keyboard goes over them."""
+def _all_rows(cards: Cards, found: Sequence[Row], scale: _Scale) -> Iterator[Element]:
+    """The names of the rows, then the bars in the order of time, which is the order for the keyboard."""
     y = _TOP
     bars = list[tuple[Request, Element]]()
     for row in found:
-        name, model = row.endpoint, view.models.get(row.endpoint, "")
+        name, model = row.endpoint, cards.models.get(row.endpoint, "")
         yield element("text", "row-name", in_line(name), x=_LEFT - 10, y=y + 9, text_anchor="end")
         yield element("text", "row-model", _short(model), x=_LEFT - 10, y=y + 21, text_anchor="end")
         for lane in row.lanes:
             for request in lane:
-                bars.append((request, _bar(view, request, y + (_LANE - _BAR) / 2, scale)))
+                bars.append((request, _bar(cards, request, y + (_LANE - _BAR) / 2, scale)))
             y += _LANE
         y += 8
     yield from (bar for _, bar in sorted(bars, key=lambda one: one[0].start))
 
 
-def _bar(view: View, request: Request, y: float, scale: Scale) -> Element:
-    """One request: pale while it waits for its first token, full while it writes; a question is one piece."""
+def _bar(cards: Cards, request: Request, y: float, scale: _Scale) -> Element:
+    """One request: pale while it waits for its first token, solid while it writes; a question is one piece."""
     x, end = scale(request.start), scale(request.end)
     wide = max(_THIN, end - x)
-    card = view.request(request)
+    card = cards.request(request)
     label = f"{card.title}, {card.mark}: {card.words[0]}, {card.foot[0]}"
-    group = element("g", f"bar {request.kind} {request.outcome}", data_r=key_of(request), role="img", aria_label=label)
+    group = element(
+        "g", f"bar {request.kind} {request.outcome}", data_r=request_key(request), role="img", aria_label=label
+    )
     group.append(element("rect", "whole", x=x, y=y, width=wide, height=_BAR, rx=min(3.0, wide / 2)))
     if request.first is not None:
         writes = scale(request.first)
@@ -196,15 +194,15 @@ def _bar(view: View, request: Request, y: float, scale: Scale) -> Element:
 
 def _in_bar(request: Request) -> str:
     if request.kind == "question":
-        return f"{request.places} place{'' if request.places == 1 else 's'}"
-    return f"{request.tokens} token{'' if request.tokens == 1 else 's'}"
+        return counted(request.places, "place")
+    return counted(request.tokens, "token")
 
 
 def _short(model: str) -> str:
     return model if len(model) <= 20 else f"{model[:19]}…"
 
 
-def _time_axis(scale: Scale, bottom: float) -> Iterator[Element]:
+def _time_axis(scale: _Scale, bottom: float) -> Iterator[Element]:
     if scale.end <= scale.begin:
         return
     step = _step((scale.end - scale.begin) / 8)
@@ -236,6 +234,6 @@ def _key() -> Element:
         entry("waiting", "draft, waiting for its first token"),
         entry("writing", "draft, writing"),
         entry("question", "assistant, asked"),
-        entry("cancelled", "cancelled: it could not matter any more"),
-        entry("both", "both under way"),
+        entry("cancelled", "cancelled: its result could no longer matter"),
+        entry("both", "both at work"),
     )

@@ -1,4 +1,4 @@
-"""What the page says of each token, point and request, in words: made once, shown by the page's script."""
+"""The texts of the hover cards: one for each token and request. The page's script only shows them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from itertools import islice, takewhile
 from typing import Literal
 
 from cosd_api.records import FusedToken, Request
-from cosd_api.report.html.markup import counted, in_line, name_of, prob, seconds
+from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.result import FusionResult
+from cosd_api.wording import counted
 
-__all__ = ["DRAFT", "Card", "Standing", "View", "standing"]
+__all__ = ["DRAFT", "Card", "Cards", "Standing", "request_key", "standing"]
 
 DRAFT = "draft"
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
-"""How a token came to stand: an assistant's word; the draft's against an assistant; both agree; an assistant that was
-lost could not be heard; nobody was asked, as no answer could matter; asked, but there was nothing to judge."""
+"""Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could
+not be asked; nobody was asked, as no answer could matter; asked, but with nothing to judge."""
 
 _STANDING: Mapping[Standing, str] = {
     "replaced": "replaced",
@@ -27,7 +28,7 @@ _STANDING: Mapping[Standing, str] = {
     "sure": "not asked",
     "open": "kept",
 }
-_UNASKED = "nobody was asked: no answer of an assistant could have changed it"
+_UNASKED = "nobody was asked: no assistant's answer could have changed it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ class Card:
     """One hover card.
 
     Attributes:
-        title: what it is about.
-        mark: how it came to stand, in a word.
-        standing: the same, for its look.
-        rows: who, what it wrote, how sure it was.
-        words: what decided, in words, a line each.
-        foot: where it came from and when, a line each.
-        requests: keys of the requests that it came from, as in the time line.
+        title: its subject.
+        mark: the status, in a word or two.
+        standing: the status as a CSS class.
+        rows: endpoint, its text, its probability.
+        words: the decisions, a line each.
+        foot: origin and time, a line each.
+        requests: keys of the requests that produced it, as in the time line.
     """
 
     title: str
@@ -54,7 +55,7 @@ class Card:
 
 
 def standing(token: FusedToken) -> Standing:
-    """How a token came to stand."""
+    """The status of a token."""
     if token.source != DRAFT:
         return "replaced"
     if not token.verified:
@@ -70,8 +71,18 @@ def _together(one: FusedToken, other: FusedToken) -> bool:
     return one.unit == other.unit and one.source == other.source
 
 
-class View:
-    """A result, with the names that its readers know."""
+def request_key(request: Request) -> str:
+    """Identity of a request on the page. Drafts and questions are numbered separately."""
+    return f"{'q' if request.kind == 'question' else 'd'}{request.number}"
+
+
+class Cards:
+    """The cards of one result.
+
+    Attributes:
+        result: the result.
+        models: the model's name, by endpoint.
+    """
 
     def __init__(self, result: FusionResult) -> None:
         self.result = result
@@ -79,7 +90,7 @@ class View:
         self.models = {name: in_line(endpoint.model) for name, endpoint in endpoints.items()}
 
     def who(self, name: str) -> str:
-        """An endpoint by its part and its model: `assistant (facts)`."""
+        """An endpoint by role and model: `assistant (facts)`."""
         model = self.models.get(name)
         return f"{in_line(name)} ({model})" if model else in_line(name)
 
@@ -87,7 +98,7 @@ class View:
         """The card of a token."""
         token = self.result.tokens[at]
         stands = standing(token)
-        mark = f"put by {in_line(token.source)}" if stands == "replaced" else _STANDING[stands]
+        mark = f"by {in_line(token.source)}" if stands == "replaced" else _STANDING[stands]
         brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
         drafted = () if token.draft is None else (f"d{token.draft}",)
         return Card(
@@ -101,7 +112,7 @@ class View:
         )
 
     def word(self, at: int) -> tuple[FusedToken, str]:
-        """The replacement that a token is a part of: its first token, and its text."""
+        """The replacement that contains a token: its first token, and its text."""
         tokens = self.result.tokens
         start = at
         while start and tokens[start].replaced is None and _together(tokens[start - 1], tokens[at]):
@@ -112,7 +123,7 @@ class View:
         return tokens[start], tokens[start].text + "".join(one.text for one in rest)
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """What the draft wrote: its own token, or those that were replaced."""
+        """The draft's own token, or those that were replaced."""
         who = self.who(DRAFT)
         if token.source == DRAFT:
             yield who, name_of(token.text, end=token.end), prob(token.draft_prob)
@@ -124,7 +135,7 @@ class View:
                 yield "", name_of(one.text, end=one.end), prob(one.prob)
 
     def _assistant_rows(self, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """What was put there, and what each assistant said."""
+        """The replacement, and the text of each assistant."""
         if token.source != DRAFT:
             yield self.who(token.source), name_of(token.text, end=token.end), prob(token.assistant_prob)
         for decision in token.decisions:
@@ -148,7 +159,7 @@ class View:
             if by or within:
                 yield in_line(" ".join(filter(None, (f"{decision.assistant} asked", by, within))))
         drafted = "" if token.draft is None else f" by draft {token.draft}" if token.source == DRAFT else ""
-        stood = "drafted" if token.source == DRAFT else "put there"
+        stood = "drafted" if token.source == DRAFT else "replaced"
         times = [f"{stood}{drafted} at {seconds(token.placed_at)}" if token.placed_at is not None else ""]
         times += [f"final at {seconds(token.final_at)}" if token.final_at is not None else ""]
         if any(times):

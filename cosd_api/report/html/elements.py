@@ -1,6 +1,6 @@
-"""Elements of the page. Whatever a model or a server said goes in as text: the serializer escapes it.
+"""Elements of the page, and text formatted for it.
 
-Trees of elements, not strings that are put together: there is no place at which escaping could be forgotten.
+The page is a tree of elements, never joined strings: the serializer escapes all text of models and servers.
 """
 
 from __future__ import annotations
@@ -8,42 +8,36 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Iterable
 from functools import lru_cache
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-__all__ = ["Child", "counted", "element", "html", "in_line", "name_of", "prob", "script_json", "seconds", "visible"]
+__all__ = ["Child", "element", "html", "in_line", "name_of", "prob", "script_json", "seconds", "visible"]
 
 Child = Element | str | None
 
-#: Format characters that writing needs: they join letters and emoji, and turn no text around.
+#: Format characters that join letters and emoji, and do not change the direction of text.
 _JOINERS = "\u200c\u200d"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _IN_SCRIPTS = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def element(tag: str, classes: str | None = None, /, *children: Child, **attributes: str | float | None) -> Element:
-    """An element with its children; an attribute of None is left out, and `data_t` is written `data-t`."""
+    """An element with its children; attributes of None are left out, and `data_t` becomes `data-t`."""
     given = {"class": classes, **attributes}
     made = Element(tag, {name.replace("_", "-"): _value(value) for name, value in given.items() if value is not None})
-    append(made, children)
+    for child in children:
+        if isinstance(child, Element):
+            made.append(child)
+        elif child and len(made):
+            made[-1].tail = (made[-1].tail or "") + child
+        elif child:
+            made.text = (made.text or "") + child
     return made
 
 
-def append(parent: Element, children: Iterable[Child]) -> None:
-    """More children of an element, behind those that it has."""
-    for child in children:
-        if isinstance(child, Element):
-            parent.append(child)
-        elif child and len(parent):
-            parent[-1].tail = (parent[-1].tail or "") + child
-        elif child:
-            parent.text = (parent.text or "") + child
-
-
 def _value(value: str | float) -> str:
-    # A tenth of a pixel is enough for a drawing, and half the size.
+    # A tenth of a pixel is precise enough, at half the size.
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
@@ -53,15 +47,12 @@ def html(root: Element) -> str:
 
 
 def script_json(value: object) -> str:
-    """JSON that can stand in a script element, which nothing in it can end."""
+    """JSON for a script element, with every character escaped that could end it."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
 
 
 def visible(text: str) -> str:
-    r"""Text as a page may show it: what would turn it around, hide in it or steer it stands as `\u202e`.
-
-    Line ends and tabs stay as they are.
-    """
+    r"""The text with control and hidden characters escaped, such as `\u202e`; line ends and tabs stay."""
     return "".join(map(_shown, text))
 
 
@@ -74,19 +65,19 @@ def _shown(char: str) -> str:
 
 
 def in_line(text: str) -> str:
-    r"""Visible text that breaks no line: line ends as `\n`."""
+    r"""The visible text in one line, with line ends as `\n`."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def name_of(text: str, *, end: bool) -> str:
-    """A token by itself, in quotes: a space before it can be seen."""
+    """A token in quotes, so that spaces can be seen."""
     return f"“{in_line(text)}”" if text or not end else "end of sequence"
 
 
 def prob(value: float | None) -> str:
-    """A probability for people. What is nearly certain is not called certain."""
+    """A probability with three digits; 1 and 0 only where exact."""
     if value is None or math.isnan(value):
-        return "not told"
+        return "unknown"
     short = f"{value:.3f}"
     if short == "1.000" and value < 1:
         return "> 0.999"
@@ -96,14 +87,9 @@ def prob(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time, in milliseconds below a second."""
+    """A time; in milliseconds below one second."""
     if value is None:
         return "–"
     if value < 0.9995:
         return f"{value * 1000:.{0 if value >= 0.00995 else 1}f} ms"
     return f"{value:.2f} s" if value < 99.995 else f"{value:,.0f} s"
-
-
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,0 +1,165 @@
+"""Terminal and pipes: messages, errors, answers as they are written, input lines, progress bars."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from cosd_api.demo.servers import LocalServerError
+from cosd_api.errors import SettingError
+from cosd_api.records import FusedToken
+from cosd_api.report.terminal import ASSISTANT, has_colour, visible
+from cosd_providers.errors import ProviderError
+
+__all__ = ["Lines", "Writer", "guarded", "progress", "say"]
+
+_NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
+
+_log = logging.getLogger("cosd_api.cli")
+
+
+def say(message: str) -> None:
+    """Print one line to standard error."""
+    print(visible(f"cosd: {message}"), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Turn errors inside into one line and an exit code.
+
+    Raises:
+        typer.Exit: 1 after a failure or when the reader of standard output has gone; 130 when interrupted.
+        typer.BadParameter: a setting is invalid (exit code 2).
+    """
+    try:
+        yield
+    except (ProviderError, LocalServerError) as error:
+        _log_frames(error)
+        say(str(error))
+        raise typer.Exit(1) from error
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == _NO_READER:
+            _discard_stdout()
+        else:  # users get no traceback
+            _log_frames(error)
+            say(f"unexpected {type(error).__name__}: {error} (COSD_LOG=debug shows where)")
+        raise typer.Exit(1) from error
+
+
+def _log_frames(error: Exception) -> None:
+    """Log the origin of an error, without messages of its causes: these may quote a prompt."""
+    _log.debug("%s raised at\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+
+
+def _discard_stdout() -> None:
+    """Redirect standard output to nowhere: Python flushes it at exit, which would fail without a reader."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, if that is a terminal. Call it with the number done and the total."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class Writer:
+    """Writes tokens to standard output as they become final.
+
+    On a terminal the assistants' words are green (unless `NO_COLOR` is set) and control characters are made visible.
+    Anything else gets the text unchanged.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._silent = silent
+        self._last = ""
+        self._terminal = Console(highlight=False) if sys.stdout.isatty() else None
+
+    def write(self, token: FusedToken) -> None:
+        """Write one token."""
+        if self._silent or not token.text:
+            return
+        self._last = token.text
+        if self._terminal is None:
+            print(token.text, end="", flush=True)
+        else:
+            style = ASSISTANT if token.source != "draft" and has_colour(self._terminal) else None
+            self._terminal.out(visible(token.text), style=style, end="")
+
+    def end(self) -> None:
+        """Start a new line, unless the answer is empty or has ended its last line."""
+        if self._last and not self._last.endswith("\n"):
+            print(flush=True)
+
+
+class Lines:
+    r"""The messages on standard input, one a line; a `\` at its end continues the message in the next line.
+
+    On a terminal lines can be edited and recalled, where Python has readline; no history is saved. With standard input
+    or output in a pipe, prompts go to standard error.
+
+    Attributes:
+        interactive: whether standard input is a terminal.
+    """
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty()
+        self._edited = self.interactive and sys.stdout.isatty()
+        if self._edited:
+            with suppress(ImportError):  # not on Windows
+                import_module("readline")  # input() then uses it
+
+    def message(self) -> str | None:
+        """The next message; None at the end.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+            typer.BadParameter: the input is not UTF-8.
+        """
+        lines: list[str] = []
+        while True:
+            try:
+                line = self._line("... " if lines else "> ")
+            except UnicodeDecodeError as error:
+                raise typer.BadParameter(f"standard input is not UTF-8 text at byte {error.start} of a line") from None
+            except KeyboardInterrupt:
+                print(file=sys.stderr)
+                raise
+            if line is None:
+                return "\n".join(lines) if lines else None
+            if not line.endswith("\\"):
+                return "\n".join([*lines, line])
+            lines.append(line.removesuffix("\\"))
+
+    def _line(self, prompt: str) -> str | None:
+        """A line without its line feed; None at the end."""
+        if self._edited:
+            with suppress(EOFError):
+                return input(prompt)
+            print()
+            return None
+        print(prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.buffer.readline()
+        if not line:
+            print(file=sys.stderr)
+            return None
+        return line.decode().removesuffix("\n").removesuffix("\r")

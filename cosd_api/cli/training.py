@@ -1,0 +1,334 @@
+"""`cosd collect`, `cosd train-tree` and `cosd tune`: samples, trees and thresholds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+from rich.console import Console
+
+from cosd_api.cli.console import guarded, progress, say
+from cosd_api.cli.options import (
+    AssistantModels,
+    DraftModel,
+    DraftUrl,
+    MaxTokens,
+    check_writable,
+    connect_assistants,
+    connect_server,
+    with_options,
+)
+from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
+from cosd_api.report.terminal import has_colour, visible
+from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.training.answers import tune_answers
+from cosd_api.training.collect import OnError
+from cosd_api.training.collect import collect as collect_samples
+from cosd_api.training.dataset import Example, Samples, read_examples
+from cosd_api.training.evaluation import QUARTERS, check_grid
+from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
+from cosd_api.training.json_lines import SAMPLES, file_kind
+from cosd_api.training.report import GridTuning
+from cosd_api.training.tuning import tune
+from cosd_providers.contract import Provider
+from cosd_providers.errors import ContextLengthError, ProviderError
+
+__all__ = ["collect", "train", "tune_rule"]
+
+_SHOWN = 3  # examples that failed, in words
+
+
+def collect(
+    examples: Annotated[
+        Path,
+        typer.Argument(
+            metavar="EXAMPLES",
+            help='On each line {"prompt": ..., "answer": ...}: the right answer as a model would write it, with the '
+            "space before it.",
+        ),
+    ],
+    draft: DraftUrl,
+    assistant: Annotated[
+        list[str],
+        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File for the samples; examples in it are not asked about again."
+        ),
+    ],
+    draft_model: DraftModel = None,
+    assistant_model: AssistantModels = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Examples at the same time.")] = 8,
+    on_error: Annotated[
+        OnError, typer.Option(help="When a server fails at an example: fail, or leave the example out.")
+    ] = "raise",
+) -> None:
+    """Compare two models at every place of known answers.
+
+    Both are held to each right answer: one request to each server, if it scores text or takes several texts at once,
+    and a second one to the assistant's if the tokenizers differ. Each example is saved as soon as it is done, and the
+    same command resumes an interrupted run. Standard output gets the counts. Exit codes: 0; 1 a server failed; 2 wrong
+    usage, or an invalid file; 130 interrupted.
+    """
+    with guarded():
+        try:
+            wanted = read_examples(examples)
+        except OSError as error:
+            raise typer.BadParameter(f"{examples}: {error.strerror}", param_hint="EXAMPLES") from error
+        check_writable(output, "--output")
+        writer = connect_server(draft, draft_model, "--draft")
+        others = connect_assistants(assistant, assistant_model)
+        with _resumable(output):
+            samples = anyio.run(_collect, wanted, writer, others, output, concurrency, on_error)
+        for warning in samples.warnings:
+            say(f"note: {warning}")
+        for one in samples.failed[:_SHOWN]:
+            say(f"left out example {one.number}: {one.error}")
+        if len(samples.failed) > _SHOWN:
+            say(f"left out {len(samples.failed) - _SHOWN} more")
+        print(visible(samples.report()), flush=True)
+        say(f"wrote {output}")
+
+
+async def _collect(
+    examples: list[Example],
+    draft: Provider,
+    assistants: list[Provider],
+    path: Path | None,
+    concurrency: int = 8,
+    on_error: OnError = "raise",
+) -> Samples:
+    with progress("asking about examples") as shown:
+        return await collect_samples(
+            examples,
+            draft=draft,
+            assistant=assistants,
+            path=path,
+            concurrency=concurrency,
+            progress=shown,
+            on_error=on_error,
+        )
+
+
+@contextmanager
+def _resumable(path: Path | None) -> Iterator[None]:
+    """After an interrupt or a server's failure, report the example and how to resume."""
+    try:
+        yield
+    except (KeyboardInterrupt, ProviderError) as error:
+        if path is not None and path.exists():
+            say(f"finished examples are in {path}: run the same command again to resume")
+        notes = getattr(error, "__notes__", [])  # the example
+        if notes and isinstance(error, ContextLengthError):
+            say("cosd collect --on-error skip leaves out examples that are too long")
+        for note in notes:
+            say(note)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """The data that `cosd train-tree` and `cosd tune` take, with servers to ask about examples."""
+
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="Samples from cosd collect, or examples to ask about first."),
+    ]
+    draft: Annotated[
+        str | None,
+        typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model, to ask about examples."),
+    ] = None
+    assistant: Annotated[
+        list[str] | None,
+        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model, likewise."),
+    ] = None
+    draft_model: DraftModel = None
+    assistant_model: AssistantModels = None
+    samples: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File for the samples; examples in it are not asked about again."),
+    ] = None
+
+    def servers(self) -> tuple[Provider | None, list[Provider]]:
+        """The draft and the assistants, where given; sends nothing yet."""
+        draft = None if self.draft is None else connect_server(self.draft, self.draft_model, "--draft")
+        return draft, connect_assistants(self.assistant or [], self.assistant_model)
+
+    async def load(self, draft: Provider | None, assistants: list[Provider]) -> Samples:
+        """The samples in the file, or those collected for its examples.
+
+        Raises:
+            typer.BadParameter: a file cannot be read or written, or there are examples but no servers.
+            SettingError: the file holds neither, or is broken.
+            ProviderError: a server failed.
+        """
+        if self.samples is not None:
+            check_writable(self.samples, "--samples")
+        try:
+            found = Samples.load(self.data) if file_kind(self.data) == SAMPLES else read_examples(self.data)
+        except OSError as error:
+            raise typer.BadParameter(f"{self.data}: {error.strerror}", param_hint="DATA") from error
+        if isinstance(found, Samples):
+            if self.samples is not None:
+                raise typer.BadParameter(f"{self.data} holds samples already", param_hint="--samples")
+            samples = found
+        elif draft is None or not assistants:
+            words = f"{self.data} has examples, which two models are asked about first: give --draft and --assistant"
+            raise typer.BadParameter(words, param_hint="DATA")
+        else:
+            samples = await _collect(found, draft, assistants, self.samples)
+        for warning in samples.warnings:
+            say(f"note: {warning}")
+        return samples
+
+
+@with_options(DataOptions)
+def train(
+    options: DataOptions,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="File for the tree; an existing one is replaced."),
+    ],
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=DEEPEST,
+            metavar="N",
+            help="Limit on questions in a row; by default the best held out.",
+        ),
+    ] = None,
+    min_leaf: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Least number of places for each leaf, likewise.")
+    ] = None,
+    keep_agreeing: Annotated[
+        bool, typer.Option("--keep-agreeing", help="Also train on places where both models are right.")
+    ] = False,
+    class_weights: Annotated[
+        bool, typer.Option(help="Give the draft's right places the same total weight as the assistant's.")
+    ] = True,
+    folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds and the tree.")] = 0,
+) -> None:
+    """Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.
+
+    Three examples are enough. With five or more the tree is compared with the rule on held-out examples: standard
+    output gets the tree and that table, and standard error the reasons to doubt the tree. Samples need no server. Exit
+    codes: 0; 1 a server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
+    """
+    with guarded():
+        check_sklearn()
+        check_writable(output, "--output", options.data, options.samples)
+        servers = options.servers()
+        with _resumable(options.samples):
+            found = anyio.run(options.load, *servers)
+        training = train_tree(
+            found,
+            depth=depth,
+            min_leaf=min_leaf,
+            keep_agreeing=keep_agreeing,
+            class_weight="balanced" if class_weights else None,
+            folds=folds,
+            seed=seed,
+        )
+        training.tree.save(output)
+        print(visible(training.report()))
+        sys.stdout.flush()
+        for warning in training.warnings:
+            say(f"note: {warning}")
+        say(f"wrote {output}")
+
+
+@with_options(DataOptions)
+def tune_rule(
+    options: DataOptions,
+    alpha: Annotated[
+        list[float] | None, typer.Option(help="An alpha to try; may be repeated. By default 0.25, 0.5, 0.75 and 1.")
+    ] = None,
+    beta: Annotated[list[float] | None, typer.Option(help="A beta to try, likewise.")] = None,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Also fuse every example with every pair, and count right answers.")
+    ] = False,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 8,
+    png: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw the accuracies into this file; an existing one is replaced."),
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the comparison.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the resamples and the folds.")] = 0,
+) -> None:
+    """Find the alpha and beta that decide best.
+
+    Samples need no server: standard output gets a map of how many of their decisions each pair gets right, the
+    recommended pair, and a comparison of rule, tuned rule and tree on held-out examples. With --answers every example
+    is fused, and its answers are checked for its target. Exit codes: 0; 1 a server failed; 2 wrong usage, or data that
+    tell nothing.
+    """
+    with guarded():
+        alphas, betas = alpha or QUARTERS, beta or QUARTERS
+        # Fail before work that takes long.
+        check_grid(alphas, betas)
+        check_sklearn(COMPARING)
+        if png is not None:
+            check_plots()
+            check_writable(png, "--png", options.data, options.samples)
+        draft, assistants = options.servers()
+        if answers and (draft is None or not assistants):
+            raise typer.BadParameter("fuses the examples: give --draft and --assistant", param_hint="--answers")
+
+        async def work() -> None:
+            found = await options.load(draft, assistants)
+            results: list[GridTuning] = [tune(found, alphas=alphas, betas=betas, folds=folds, seed=seed)]
+            _show(results[0])
+            if answers and draft is not None:
+                with progress("fusing") as shown:
+                    answered = await tune_answers(
+                        [one.example for one in found.examples],
+                        draft=draft,
+                        assistant=assistants,
+                        alphas=alphas,
+                        betas=betas,
+                        max_tokens=max_tokens,
+                        stop=stop,
+                        concurrency=concurrency,
+                        progress=shown,
+                        seed=seed,
+                    )
+                results.append(answered)
+                _show(answered)
+            _recommend(results[-1])  # right answers matter more than right decisions
+            if png is not None:
+                save_heatmaps([one.panel for one in results], png)
+                say(f"wrote {png}")
+
+        with _resumable(options.samples):
+            anyio.run(work)
+
+
+def _show(tuned: GridTuning) -> None:
+    """Print the report without the recommendation, the map in colour, and the warnings."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(heatmap(tuned.panel, colour=has_colour(console)))
+    print(f"\n{tuned.findings()}\n", flush=True)
+    for warning in tuned.warnings:
+        say(f"note: {warning}")
+
+
+def _recommend(tuned: GridTuning) -> None:
+    print(tuned.advice())
+    if tuned.recommended == tuned.best:
+        alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # every digit
+        print(f"To use it: cosd fuse ... --alpha {alpha} --beta {beta}")
+    sys.stdout.flush()

@@ -1,0 +1,298 @@
+"""Two drawings: the plane of both probabilities, and the share of the draft that was kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
+from xml.etree.ElementTree import Element
+
+from cosd_api.records import FusedToken
+from cosd_api.report.decisions import Judged, Outcome
+from cosd_api.report.html.cards import DRAFT
+from cosd_api.report.html.elements import element, in_line
+from cosd_api.settings import CustomVerifier, KnownVerifier
+from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
+from cosd_api.wording import counted
+
+__all__ = ["Corner", "Window", "acceptance", "plane", "points", "region", "rule_in_words", "shares"]
+
+# The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
+
+Corner = tuple[float, float]
+
+_SIDE = 320.0
+_LEFT, _TOP = 48.0, 14.0
+_LANE = 26.0  # below the plane: decisions of an assistant that reports no probability
+_SIZE = 4.5
+
+_MARKS: Mapping[Outcome, str] = {
+    "agreed": "agreed",
+    "kept": "differed, kept",
+    "replaced": "replaced",
+    "outvoted": "another was surer",
+}
+
+
+def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
+    """The region where the verifier replaces, as polygons in the plane of p and q, in [0, 1]; None if unknown."""
+    match verifier:
+        case RuleVerifier(alpha=alpha, beta=beta):
+            return _of_rule(min(alpha, 1.0), beta)
+        case AgreementVerifier(alpha=alpha):
+            return [_rectangle(0, min(alpha, 1.0), 0, 1)] if alpha > 0 else []
+        case TreeVerifier():
+            return list(_of_tree(verifier))
+        case CustomVerifier():
+            return None
+        case _:
+            assert_never(verifier)
+
+
+def _of_rule(alpha: float, beta: float) -> list[list[Corner]]:
+    """`p < alpha`, above the line `q = beta p`, which leaves the plane at its right or at its top."""
+    if alpha <= 0 or math.isinf(beta):
+        return []
+    if beta * alpha >= 1:
+        return [[(0, 0), (1 / beta, 1), (0, 1)]]
+    return [[(0, 0), (alpha, beta * alpha), (alpha, 1), (0, 1)]]
+
+
+def _of_tree(tree: TreeVerifier) -> Iterator[list[Corner]]:
+    """A rectangle for each leaf that replaces."""
+    open_nodes = [(0, 0.0, 1.0, 0.0, 1.0)]
+    while open_nodes:
+        index, left, right, low, high = open_nodes.pop()
+        node = tree.nodes[index]
+        if left >= right or low >= high:
+            continue
+        if node.threshold is None or node.left is None or node.right is None:
+            if node.value == 1:
+                yield _rectangle(left, right, low, high)
+        elif node.feature == "p":
+            open_nodes.append((node.left, left, min(right, node.threshold), low, high))
+            open_nodes.append((node.right, max(left, node.threshold), right, low, high))
+        else:
+            open_nodes.append((node.left, left, right, low, min(high, node.threshold)))
+            open_nodes.append((node.right, left, right, max(low, node.threshold), high))
+
+
+def _rectangle(left: float, right: float, low: float, high: float) -> list[Corner]:
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
+    """The verifier's condition, in words."""
+    match verifier:
+        case RuleVerifier(alpha=alpha, beta=beta):
+            return f"replaces where p < {alpha:g} and q > {beta:g} × p"
+        case AgreementVerifier(alpha=alpha):
+            return f"replaces where p < {alpha:g}, whatever q is"
+        case TreeVerifier(nodes=nodes):
+            return f"a decision tree of {counted(len(nodes), 'node')}"
+        case CustomVerifier(description=description):
+            return f"a custom verifier: {in_line(description)}"
+        case _:
+            assert_never(verifier)
+
+
+def points(found: Sequence[Judged]) -> list[tuple[float, float, int, Outcome]]:
+    """Each decision's position in the drawing, its token and its outcome; without those of unknown p."""
+    return [
+        (round(_x(one.decision.draft_prob), 1), round(_y(one.decision.prob), 1), one.at, one.outcome)
+        for one in found
+        if one.decision.draft_prob is not None
+    ]
+
+
+def _x(p: float) -> float:
+    return _LEFT + p * _SIDE
+
+
+def _y(q: float | None) -> float:
+    return _TOP + _SIDE + _LANE if q is None else _TOP + (1 - q) * _SIDE
+
+
+def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[Judged]) -> Element:
+    """The drawing with its caption. All points of one outcome are one element; the script finds the nearest."""
+    places = points(found)
+    lane = any(one.decision.prob is None for one in found)
+    width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 44 + (_LANE if lane else 0)
+    label = f"{counted(len(places), 'decision')} in the plane of the two probabilities"
+    svg = element("svg", None, id="plane", viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+    shapes = region(verifier)
+    outline = "".join(_path([(_x(p), _y(q)) for p, q in shape]) for shape in shapes or [])
+    svg.append(element("rect", "frame", x=_LEFT, y=_TOP, width=_SIDE, height=_SIDE))
+    if outline:
+        svg.append(element("path", "region", d=outline))
+        at_left = _x(0) + 8
+        svg.append(element("text", "region-name", "replaced here", x=at_left, y=_TOP + 18))
+    svg.extend(_axes(lane=lane))
+    on_top: tuple[Outcome, ...] = ("agreed", "outvoted", "kept", "replaced")  # the rarer ones on top
+    for kind in on_top:
+        drawn = "".join(_mark(kind, x, y) for x, y, _, of in places if of == kind)
+        if drawn:
+            svg.append(element("path", f"point {kind}", d=drawn))
+    svg.append(element("circle", "ring", id="ring", r=9, visibility="hidden"))
+    return element("div", "plane", svg, _key(found), *_notes(shapes, found, places))
+
+
+def _axes(*, lane: bool) -> Iterator[Element]:
+    bottom = _TOP + _SIDE + (_LANE + 8 if lane else 0)
+    for step in (0.0, 0.25, 0.5, 0.75, 1.0):
+        if 0 < step < 1:
+            yield element("path", "grid", d=f"M{_x(step):g} {_TOP:g}v{_SIDE:g}M{_LEFT:g} {_y(step):g}h{_SIDE:g}")
+        yield element("text", "tick", f"{step:g}", x=_x(step), y=bottom + 15, text_anchor="middle")
+        yield element("text", "tick", f"{step:g}", x=_LEFT - 7, y=_y(step) + 4, text_anchor="end")
+    if lane:
+        yield element("path", "grid", d=f"M{_LEFT:g} {_y(None):g}h{_SIDE:g}")
+        yield element("text", "tick", "unknown", x=_LEFT - 4, y=_y(None) + 4, text_anchor="end")
+    yield element(
+        "text",
+        "axis",
+        "p: the draft's probability of its own text",
+        x=_LEFT + _SIDE / 2,
+        y=bottom + 34,
+        text_anchor="middle",
+    )
+    middle = _TOP + _SIDE / 2
+    yield element(
+        "text",
+        "axis",
+        "q: the assistant's own probability",
+        x=12,
+        y=middle,
+        text_anchor="middle",
+        transform=f"rotate(-90 12 {middle:g})",
+    )
+
+
+def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
+    """A shape for each outcome: circle, square, diamond, cross."""
+    if kind == "agreed":
+        wide = size * 1.3  # visible around a square at the same place
+        half = f"a{wide:.2f} {wide:.2f} 0 1 0"
+        return f"M{x - wide:.1f} {y:.1f}{half} {2 * wide:.2f} 0{half} {-2 * wide:.2f} 0z"
+    if kind == "kept":
+        return _path([(x - size, y - size), (x + size, y - size), (x + size, y + size), (x - size, y + size)])
+    if kind == "replaced":
+        wide = size * 1.5
+        return _path([(x - wide, y), (x, y - wide), (x + wide, y), (x, y + wide)])
+    return f"M{x - size:.1f} {y - size:.1f}l{2 * size} {2 * size}m{-2 * size} 0l{2 * size} {-2 * size}"
+
+
+def _path(corners: Sequence[Corner]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "z"
+
+
+def _key(found: Sequence[Judged]) -> Element:
+    key = element("ul", "key")
+    for kind, words in _MARKS.items():
+        count = sum(one.outcome == kind for one in found)
+        if count:
+            shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
+            shape.append(element("path", f"point {kind}", d=_mark(kind, 9, 9)))
+            key.append(element("li", None, shape, f" {words}: {count:,}"))
+    return key
+
+
+def _notes(
+    shapes: list[list[Corner]] | None, found: Sequence[Judged], places: Sequence[tuple[float, float, int, Outcome]]
+) -> Iterator[Element]:
+    if shapes is None:
+        yield element("p", "note", "This is a custom verifier: the region where it replaces is unknown.")
+    elif not shapes:
+        yield element("p", "note", "This verifier never replaces, so there is no region.")
+    if not found:
+        yield element("p", "note", "No decision: the draft was sure everywhere, so nobody was asked.")
+    elif len(places) < len(found):
+        missing = counted(len(found) - len(places), "decision is", "decisions are")
+        yield element("p", "note", f"{missing} not shown: the draft's probability is unknown.")
+
+
+# The share of the draft's tokens that was kept, over the answer.
+
+_CHART_WIDTH, _CHART_HEIGHT = 440.0, 150.0
+_CHART_LEFT, _CHART_TOP = 46.0, 12.0
+_WINDOWS = 40  # at most
+_SHORTEST = 4  # tokens in a window
+
+Window = tuple[int, int, float | None]
+"""First token, last token (exclusive), and the share of draft tokens kept between them; None without any."""
+
+
+def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
+    """The share of draft tokens kept: in windows of the answer, and up to and including each token.
+
+    The last of the running shares is the answer's acceptance rate.
+    """
+    judged = [_counts(token) for token in tokens]
+    running = list[float]()
+    kept = replaced = 0
+    for stays, goes in judged:
+        kept, replaced = kept + stays, replaced + goes
+        running.append(kept / (kept + replaced) if kept + replaced else 1.0)
+    size = max(_SHORTEST, -(-len(tokens) // _WINDOWS))
+    windows = list[Window]()
+    for start in range(0, len(tokens), size):
+        within = judged[start : start + size]
+        stay, go = (sum(column) for column in zip(*within, strict=True))
+        windows.append((start, start + len(within), stay / (stay + go) if stay + go else None))
+    return windows, running
+
+
+def _counts(token: FusedToken) -> tuple[int, int]:
+    """Draft tokens kept and replaced at a token."""
+    if token.source == DRAFT:
+        return 1, 0
+    if token.replaced is None:
+        return 0, 0
+    return 0, max(1, len(token.replaced_tokens))
+
+
+def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
+    """The drawing: a bar for each window, a line for the share so far."""
+    windows, running = shares(tokens)
+    bottom = _CHART_TOP + _CHART_HEIGHT
+    svg = element(
+        "svg",
+        None,
+        viewBox=f"0 0 {_CHART_LEFT + _CHART_WIDTH + 12:g} {bottom + 40:g}",
+        id="acceptance",
+        role="img",
+        aria_label=f"Share of the draft's tokens that was kept, over the answer: {rate:.0%} in all",
+    )
+    last = max(len(tokens), 1)
+
+    def x(at: float) -> float:
+        return _CHART_LEFT + at / last * _CHART_WIDTH
+
+    def y(share: float) -> float:
+        return _CHART_TOP + (1 - share) * _CHART_HEIGHT
+
+    for step in (0.0, 0.5, 1.0):
+        svg.append(element("path", "grid", d=f"M{_CHART_LEFT:g} {y(step):.1f}h{_CHART_WIDTH:g}"))
+        svg.append(element("text", "tick", f"{step:.0%}", x=_CHART_LEFT - 7, y=y(step) + 4, text_anchor="end"))
+    for start, end, share in windows:
+        if share is not None:
+            wide = x(end) - x(start)
+            gap = min(1.0, wide / 5)
+            classes = "bar whole" if share == 1 else "bar"
+            svg.append(
+                element("rect", classes, x=x(start) + gap / 2, y=y(share), width=wide - gap, height=bottom - y(share))
+            )
+    if running:
+        line = "L".join(f"{x(at + 0.5):.1f} {y(share):.1f}" for at, share in enumerate(running))
+        svg.append(element("path", "running", d=f"M{line}"))
+    replaced = [at for at, token in enumerate(tokens) if token.replaced is not None]
+    if replaced:
+        ticks = "".join(f"M{x(at + 0.5):.1f} {bottom + 2:.1f}v6" for at in replaced)
+        svg.append(element("path", "cuts", d=ticks))
+    cursor = f"M0 {_CHART_TOP:g}v{_CHART_HEIGHT:g}"
+    svg.append(element("path", "cursor", id="cursor", d=cursor, visibility="hidden"))
+    for at in sorted({1, round(last / 4), round(last / 2), round(3 * last / 4), last} - {0}):
+        svg.append(element("text", "tick", f"{at:,}", x=x(at - 0.5), y=bottom + 21, text_anchor="middle"))
+    svg.append(element("text", "axis", "token of the answer", x=x(last / 2), y=bottom + 37, text_anchor="middle"))
+    # The script moves the cursor.
+    svg.attrib |= {"data-left": f"{_CHART_LEFT:g}", "data-width": f"{_CHART_WIDTH:g}"}
+    return svg
