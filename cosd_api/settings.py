@@ -241,9 +241,6 @@ REFUSED: Mapping[str, str] = {
 }
 """Settings of other libraries that mean nothing here, with the reason."""
 
-_OF_ADAPTERS = {"strategy", "api", "dialect"}
-"""Options that some adapters take beyond those that `connect` names."""
-
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
@@ -299,7 +296,7 @@ def _elsewhere(name: str) -> str:
         return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion"
     if name in {"draft", "assistant", *FusionOptions.__annotations__}:
         return "it is the same for all answers: give it to Fusion"
-    if name in {*inspect.signature(connect).parameters, *_OF_ADAPTERS} - {"url", "options"}:
+    if name in inspect.signature(connect).parameters.keys() - {"url", "unknown"}:
         return f"it is a server's own: give a provider, draft=connect(url, {name}=...)"
     return ""
 

@@ -8,30 +8,24 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from os import PathLike
-from typing import Any, Literal, Never
+from typing import Any, Literal, Never, cast
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
-from cosd_providers.engine import Adapter
-from cosd_providers.engines.openai import Dialect, OpenAICompatible
-from cosd_providers.engines.openai.dialects import DIALECTS, dialect_at
-from cosd_providers.engines.tgi import Tgi
+from cosd_providers.engines.openai.dialects import DIALECTS, Dialect, dialect_at
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.llama_cpp import LlamaCpp
-from cosd_providers.ollama import Ollama
-from cosd_providers.sglang import Sglang
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.strategies import Strategy
 from cosd_providers.tokenizers import load_tokenizer
-from cosd_providers.vllm import Vllm
 
-__all__ = ["ADAPTERS", "connect"]
+__all__ = ["ADAPTERS", "adapter_class", "connect"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """A route that people leave at the end of a server's URL."""
@@ -42,14 +36,17 @@ _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 _LONG = 60  # characters; anything longer is more likely a key
 _EXPECTED = "expected http://HOST:PORT or https://HOST"
 
-ADAPTERS: Mapping[str, Callable[..., Provider]] = {
-    "llama.cpp": LlamaCpp,
-    "ollama": Ollama,
-    "sglang": Sglang,
-    "tgi": Tgi,
-    "vllm": Vllm,
+ADAPTERS: Mapping[str, tuple[str, str]] = {
+    "llama.cpp": ("cosd_providers.llama_cpp", "LlamaCpp"),
+    "ollama": ("cosd_providers.ollama", "Ollama"),
+    "sglang": ("cosd_providers.sglang", "Sglang"),
+    "tgi": ("cosd_providers.engines.tgi", "Tgi"),
+    "vllm": ("cosd_providers.vllm", "Vllm"),
 }
-"""The engines with an adapter of their own; all others speak OpenAI's protocol in one of its dialects."""
+"""Module and class of the engines with an adapter of their own, imported at their first use.
+
+All other engines speak OpenAI's protocol in one of its dialects.
+"""
 
 _PROBED = {"api", "dialect"}
 """Options that the facts of a report depend on."""
@@ -150,13 +147,23 @@ def connect(
     if tokenizer is not None:
         options = {**options, "tokenizer": load_tokenizer(tokenizer)}
     template = None if chat_template is None else load_template(chat_template)
-    make = _AdapterFactory(endpoint, settings, options, template)
-    if engine is None:
-        return DetectedProvider(Transport(endpoint, **http), make, model)
-    provider = make(engine)
-    if saved is not None and saved.facts is not None and isinstance(provider, Adapter):
-        provider.restore(saved.facts, saved.endpoint)
-    return provider
+    make = _AdapterFactory(endpoint, settings, options, template, saved)
+    return DetectedProvider(Transport(endpoint, **http), make, model) if engine is None else make(engine)
+
+
+def adapter_class(engine: str) -> Callable[..., Provider]:
+    """The class of an engine's adapter.
+
+    Raises:
+        ValueError: there is no such engine.
+    """
+    if engine not in ADAPTERS and engine not in DIALECTS:
+        known = sorted({*ADAPTERS, *DIALECTS})
+        near = difflib.get_close_matches(engine.lower(), known, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise ValueError(f"there is no engine {engine!r}; {advice}")
+    module, name = ADAPTERS.get(engine, ("cosd_providers.engines.openai", "OpenAICompatible"))
+    return cast("Callable[..., Provider]", getattr(import_module(module), name))
 
 
 def _refuse(unknown: Mapping[str, object]) -> None:
@@ -207,29 +214,25 @@ class _AdapterFactory:
     settings: Mapping[str, Any] = field(repr=False)  # of every adapter
     options: Mapping[str, Any]  # of some
     template: Template | None
+    saved: Snapshot | None
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "settings": {**self.settings, **dict.fromkeys(_SECRET)}}
 
     def __call__(self, engine: str) -> Provider:
-        options = dict(self.options)
-        if engine in DIALECTS and engine not in ADAPTERS:
-            options = {"dialect": engine, **options}
-        elif engine not in ADAPTERS:
-            known = sorted({*ADAPTERS, *DIALECTS})
-            near = difflib.get_close_matches(engine.lower(), known, 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f"there is no engine {engine!r}; {advice}")
-        kind = ADAPTERS.get(engine, OpenAICompatible)
+        kind = adapter_class(engine)
+        options = dict(self.options) if engine in ADAPTERS else {"dialect": engine, **self.options}
         for name in options.keys() - inspect.signature(kind).parameters.keys():
             if name == "tokenizer":
                 words = f"the server of {engine} encodes text itself; leave out the tokenizer"
                 raise UnsupportedError(words, endpoint=self.endpoint)
             raise TypeError(f"{name!r} is not an option of the engine {engine!r}")
-        provider = kind(self.endpoint, **self.settings, **options)
-        if self.template is not None and isinstance(provider, Adapter):
+        provider: Any = kind(self.endpoint, **self.settings, **options)
+        if self.template is not None:
             provider.use_template(self.template)
-        return provider
+        if self.saved is not None:
+            provider.restore(self.saved.facts, self.saved.endpoint)
+        return cast("Provider", provider)
 
 
 def _checked(url: str) -> SplitResult:

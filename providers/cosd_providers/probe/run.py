@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from cosd_providers.connect import ADAPTERS, connect
+from cosd_providers.connect import ADAPTERS, adapter_class, connect
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Adapter
@@ -23,7 +23,7 @@ from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
-__all__ = ["PROMPT", "probe"]
+__all__ = ["run"]
 
 _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
@@ -57,23 +57,8 @@ _SINCE = {"--logprobs-mode": (0, 10)}
 """The first version with a flag, where older ones are still in use."""
 
 
-async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any) -> ProbeReport:
-    """Find out what a server can really do, at the cost of some dozens of short requests.
-
-    Nothing is believed because of a server's name: each line of the report was found by a question with a known answer,
-    or by answers that have to fit together, and says which. What cannot be found out is unknown, with the reason.
-
-    Args:
-        server: a URL, or a provider; one of your own is asked by the contract alone.
-        prompt: the prompt of a short draft; one that the model answers in some words shows how it ends. Where it is
-            empty or answered with nearly nothing, the probe uses its own.
-        options: those of `connect`, for a URL.
-
-    Raises:
-        ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
-        ValueError: as `connect`.
-        TypeError: the server is neither a URL nor a provider, or the prompt is not a text.
-    """
+async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
+    """Probe a server; see `cosd_providers.probe.probe`."""
     _check_given(server, prompt)
     if isinstance(server, str):
         provider = connect(server, **options)
@@ -206,7 +191,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
     options = provider.connect_options() if isinstance(provider, Adapter) else {}
     if isinstance(provider, OpenAICompatible):
         return "openai", options
-    return next((name for name, kind in ADAPTERS.items() if type(provider) is kind), None), options
+    return next((name for name in ADAPTERS if type(provider) is adapter_class(name)), None), options
 
 
 def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
