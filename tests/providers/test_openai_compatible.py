@@ -301,7 +301,7 @@ async def test_arguments() -> None:
         repr(pickle.loads(pickle.dumps(provider))) == "OpenAICompatible('http://gpu:8000', model='m', dialect='vllm')"
     )
     assert provider.name == "m@gpu:8000"
-    with pytest.raises(UnsupportedError, match="cannot go on from token ids"):
+    with pytest.raises(UnsupportedError, match="cannot continue from token ids"):
         await draft(provider, continuation=(1,))
 
 
@@ -362,7 +362,7 @@ async def test_a_server_without_lists_is_asked_one_by_one_and_that_is_remembered
 
 async def test_a_list_that_a_server_promises_and_does_not_answer() -> None:
     _, provider = fake(SCRIPT, {"dialect": Dialect("x", lists=True)}, lists="first")
-    with pytest.raises(ResponseError, match="3 prompts were asked, 1 answered"):
+    with pytest.raises(ResponseError, match="3 prompts were sent, 1 answered"):
         await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
 
 

@@ -29,18 +29,17 @@ from typing import Any
 
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import NO_TEMPLATE, Adapter
-from cosd_providers.engines.openai.chains import Chains
 from cosd_providers.engines.openai.discovery import unbegun
 from cosd_providers.engines.openai.drafting import Drafting
+from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.greedy import answer, boundaries
+from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.ollama.asking import Generating, checked
 from cosd_providers.ollama.examining import OllamaWire
 from cosd_providers.ollama.learning import Known, learn
-from cosd_providers.strategies import counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
@@ -125,8 +124,8 @@ class Ollama(Adapter):
         """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
         if continuation is not None:
             raise self._unsupported("a draft cannot go on from token ids: the server takes text only")
-        context = (await self._know()).context
-        drafting = Drafting(self._asking, prompt, text, usage, context, alternatives)
+        await self._know()
+        drafting = Drafting(self._asking, prompt, text, usage, alternatives)
         async with aclosing(drafting.draft(max_tokens)) as items:
             async for item in items:
                 yield item
@@ -139,7 +138,7 @@ class Ollama(Adapter):
         if questions is None:
             own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
             questions = boundaries(own, len(prompt.encode()))
-        return counted(await answer(questions, Chains(self._asking, prompt, text, usage).ask), "singles", usage)
+        return await Proposing(self._asking, prompt, text, usage, strategy="singles").answer(questions)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002
         """The server does not do that."""
@@ -173,7 +172,7 @@ class Ollama(Adapter):
     async def _know(self) -> Known:
         """What has to be known before the first use; found out once, and counted nowhere."""
         known = await self._known.get(partial(self._recollected, Known, self._learn))
-        self._asking.facts.model, self._asking.context = known.model, known.context
+        self._asking.facts.model, self._asking.facts.context = known.model, known.context
         return known
 
     async def _learn(self) -> Known:

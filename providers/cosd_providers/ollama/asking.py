@@ -87,8 +87,6 @@ class Generating(OpenAIClient):
         super().__init__(transport, DIALECT, "completions", tokenizer, extra)
         options = cast("Mapping[str, object]", extra.get("options", {}))
         self._options = {**options, **_GREEDY, **({} if context is None else {"num_ctx": context})}
-        self.context: int | None = None
-        """Tokens that fit, once that is known."""
 
     def read(self, data: object) -> Answer:
         """What the server says, whole or in one event, as a server of OpenAI's protocol would say it."""
@@ -97,8 +95,8 @@ class Generating(OpenAIClient):
             words = "the server has taken a part of the answer for thinking, although asked not to (think)"
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
         total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
-        if self.context is not None and total > self.context + 1:  # the last token needs no place
-            words = f"the server has let {total} tokens pass through a context of {self.context} (shift)"
+        if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no place
+            words = f"the server has let {total} tokens pass through a context of {self.facts.context} (shift)"
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer
 

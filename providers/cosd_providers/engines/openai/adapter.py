@@ -1,23 +1,20 @@
 """Any server that speaks OpenAI's protocol, by `/v1/completions` or, where an answer can be continued, by messages.
 
-Such a server takes text only, and each shows its tokens in its own way: `openai_reading` gives them their bytes, and
-`dialects` says what else differs. What the adapter makes of that:
+Such a server takes text only, and each shows its tokens in its own way: `logprobs` gives them their bytes, and
+`dialects` says what else differs. Consequences:
 
-- A draft has no continuation: it goes on from its text. Within one draft that is avoided: where a character is not
-  finished at the limit, the same text is asked again with more tokens.
-- Questions go as a list of prompts, as single prompts, or by echo, where the server is proved to
-  give the probabilities of a prompt, in one request for all. An echo answers a question in mid-text only where the
-  model's own encoding of what stands before it is known to be the start of its encoding of the whole text: with a local
-  tokenizer. Without one it answers at the end of the text alone, and the rest goes as prompts.
-- A server may tell no probabilities at all. That is found out once; it can then be asked only whether it agrees, by
-  words (`agreeing`).
+- A draft has no continuation; the next one starts from its text.
+- Questions are sent as a list of prompts, as single prompts, or by echo, which scores the whole text in one request.
+  An echo answers in mid-text only with a local tokenizer, where the encoding of the text up to there is the start of
+  the encoding of the whole. Without one it answers at the end of the text; prompts do the rest.
+- A server without log probabilities can only be asked whether it agrees, word by word (`no_logprobs`).
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
-  then has no known probability (None). That server's native adapter knows it.
-- Before the first use it is looked into, where it is in doubt, whether a prompt reaches the model as it is (`templates`
-  of the dialect) and whether an answer that is continued keeps the white space at its end (`api="chat"`).
-- A conversation is rendered by a user's own template, as raw text; over the route for messages it is sent as it is
-  (`conversing`).
-- The usage of a stream comes with its last event on most servers: one that is closed early counts what was seen.
+  then has an unknown probability (None). That server's own adapter knows it.
+- Before the first use it is checked, where in doubt, that a prompt reaches the model as it is (`Dialect.templates`),
+  and that an answer to continue keeps the white space at its end (`api="chat"`).
+- A conversation is rendered with a user's own template and sent as raw text; over the route for messages it is sent as
+  it is (`chat`).
+- Most servers send the usage of a stream with its last event: of one that is closed early, the received part counts.
 """
 
 from __future__ import annotations
@@ -132,9 +129,9 @@ class OpenAICompatible(Adapter):
         )
 
     async def describe(self) -> ServerInfo:
-        """Asks for models and context, whether prompts reach the model as they are, and whether the server can score.
+        """Find out model and context, that prompts reach the model as they are, and whether the server can score.
 
-        Once; the proofs generate a few tokens, which are counted nowhere.
+        Once; a few tokens are generated for it and billed to nobody.
         """
         return await self._info.get(self._describe)
 
@@ -165,43 +162,34 @@ class OpenAICompatible(Adapter):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Streams a draft; see `contract.Provider`. There is no continuation to go on from."""
+        """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused."""
         if continuation is not None:
-            raise self._unsupported("a draft cannot go on from token ids: the server takes text only", "")
-        facts = await self._know()
-        if not facts.probs:
+            raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
+        if not (await self._know()).probs:
             raise no_probs(self._transport.endpoint)
         await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
-        drafting = Drafting(self._client, prompt, text, usage, facts.context, alternatives)
-        async with aclosing(drafting.draft(max_tokens)) as items:
+        async with aclosing(Drafting(self._client, prompt, text, usage, alternatives).draft(max_tokens)) as items:
             async for item in items:
                 yield item
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
-        """All questions as the strategy says, and once more those that need it.
-
-        See `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores.
-        """
-        facts = await self._know()
-        whole = Prefix(prompt, sendable(text))
-        await self._client.check_whole(whole, usage)
-        if not facts.probs:
-            if questions is None or not all(question.word for question in questions):
-                raise no_probs(self._transport.endpoint)
-            found = await answer(questions, Agreement(self._client, prompt, text, usage).ask)
-            listed = len(questions) > 1 and self._client.facts.lists
-            return counted(found, "list" if listed else "singles", usage)
-        raw = self._api == "completions"
-        client, tokenizer, strategy = self._client, self._tokenizer, self._strategy
-        proposing = Proposing(client, self._echo, tokenizer, strategy, raw=raw, prompt=prompt, text=text, usage=usage)
-        return await proposing.answer(questions)
+        """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
+        facts, client = await self._know(), self._client
+        await client.check_whole(Prefix(prompt, sendable(text)), usage)
+        if facts.probs:
+            proposing = Proposing(client, prompt, text, usage, echo=self._echo, strategy=self._strategy)
+            return await proposing.answer(questions)
+        if questions is None or not all(question.word for question in questions):
+            raise no_probs(self._transport.endpoint)
+        found = await answer(questions, Agreement(client, prompt, text, usage).ask)
+        return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
-        """One request, where the server is proved to score; see `contract.Provider`.
+        """One request to a server that is proved to score; see `contract.Provider`.
 
-        Where the model has no beginning-of-sequence token, the first token of all has no probability (None).
+        Without a beginning-of-sequence token, the first token of all has no probability (None).
         """
         await self._know()
         if not await self._scores(usage):
@@ -214,7 +202,7 @@ class OpenAICompatible(Adapter):
         return within(scored.tokens(), len(prompt.encode()))
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The local tokenizer's encoding; no server of this kind encodes text."""
+        """The local tokenizer's encoding: no server of this kind encodes text."""
         if self._tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
@@ -222,7 +210,7 @@ class OpenAICompatible(Adapter):
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """How the model is asked to answer a conversation; see `messages.ChatProvider`."""
+        """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
         await self._know()
         if self._api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
@@ -231,13 +219,13 @@ class OpenAICompatible(Adapter):
         return RenderedPrompt(WithoutLeadingSpace(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
-        """This server, asked to answer a conversation: by its messages, or else as text."""
+        """The view within a conversation, where special tokens are text."""
         view = copy(self)
         view._client = self._client.of_chat(conversation or Conversation())
         return view
 
     def use_template(self, template: Template) -> None:
-        """Renders conversations with this template.
+        """Render conversations with this template.
 
         Raises:
             ValueError: the server renders them itself.
@@ -247,7 +235,7 @@ class OpenAICompatible(Adapter):
         super().use_template(template)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        """A rendered prompt without the beginning of sequence that the server adds to every text."""
         return await unbegun(self._client, prompt)
 
     def connect_options(self) -> dict[str, str]:

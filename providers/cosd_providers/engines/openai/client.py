@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
+from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import ENDS, Dialect
 from cosd_providers.engines.openai.logprobs import read
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
@@ -116,6 +117,7 @@ class OpenAIClient:
         endpoint: the server's URL.
         api: the route in use.
         facts: what is known of the server; grows.
+        tokenizer: the local tokenizer.
         conversation: the messages around prompt and text, over the route for messages.
     """
 
@@ -139,7 +141,8 @@ class OpenAIClient:
         )
         self.conversation = Conversation()
         self._transport = transport
-        self._tokenizer, self._extra = tokenizer, extra
+        self.tokenizer = tokenizer
+        self._extra = extra
         self._checked: OrderedDict[bytes, int] = OrderedDict()
         self._counted: OrderedDict[bytes, int] = OrderedDict()
 
@@ -276,8 +279,7 @@ class OpenAIClient:
         if [choice.index for choice in choices] != [*range(len(prefixes))]:
             bill(usage, answer.usage)
             if facts.lists:
-                words = f"{len(prefixes)} prompts were asked, {len(choices)} answered"
-                raise ResponseError(words, endpoint=self.endpoint, retryable=True)
+                raise miscounted(len(prefixes), len(choices), self.endpoint)
             facts.lists = False
             return None
         bill(usage, self._of_all(answer, prefixes))
@@ -291,7 +293,7 @@ class OpenAIClient:
         billed = answer.usage
         if billed is None or not self.dialect.list_bills_first:
             return billed
-        if self._tokenizer is not None:
+        if self.tokenizer is not None:
             read = sum(self.count(prefix) or 0 for prefix in prefixes)
         else:
             sizes = [len(prefix.whole.encode()) for prefix in prefixes]
@@ -303,11 +305,11 @@ class OpenAIClient:
 
     def count(self, prefix: Prefix) -> int | None:
         """Tokens of a prefix, without those of a chat template; None without a tokenizer."""
-        if self._tokenizer is None or self.api == "chat":
+        if self.tokenizer is None or self.api == "chat":
             return None
         key = sha256(prefix.whole.encode()).digest()
         if key not in self._counted:
-            _remember(self._counted, key, count(self._tokenizer, prefix.whole))
+            _remember(self._counted, key, count(self.tokenizer, prefix.whole))
         return self._counted[key]
 
     def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
@@ -317,9 +319,9 @@ class OpenAIClient:
             ContextLengthError: the server read less than the prefix.
         """
         given = self.count(prefix) if billed and billed.prompt_tokens else None
-        if self._tokenizer is not None and given and billed and billed.prompt_tokens < given:
+        if self.tokenizer is not None and given and billed and billed.prompt_tokens < given:
             words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
-            hint = f"{self.dialect.longer} Or is {self._tokenizer.name!r} not the tokenizer of this model?"
+            hint = f"{self.dialect.longer} Or is {self.tokenizer.name!r} not the tokenizer of this model?"
             raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
 
     async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
