@@ -26,7 +26,7 @@ from benchmarks.invented import Speech, prompt_of
 from benchmarks.report import Options, Table
 from benchmarks.simulated import Simulated, simulated
 from cosd_api import Fusion
-from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.engines.llama_cpp import LlamaCpp
 
 __all__ = ["Case", "Measured", "run"]
 

@@ -41,10 +41,10 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptToken, TextModel
 from cosd_providers.vllm import Vllm
 from fake_llama_cpp import FakeLlamaCpp

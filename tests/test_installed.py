@@ -67,7 +67,7 @@ def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureReque
     done = made.run("python", "-c", IMPORT_ALL, *left_out)
     assert done.stderr == ""
     found: dict[str, str] = json.loads(done.stdout)
-    assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.llama_cpp.adapter"} <= set(found)
+    assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.engines.llama_cpp.adapter"} <= set(found)
     assert ("cosd_api.cli.app" in found) == (which == "full")
     assert [file for file in found.values() if not Path(file).is_relative_to(made.packages)] == []
 

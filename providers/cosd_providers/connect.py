@@ -37,7 +37,7 @@ _LONG = 60  # characters; anything longer is more likely a key
 _EXPECTED = "expected http://HOST:PORT or https://HOST"
 
 ADAPTERS: Mapping[str, tuple[str, str]] = {
-    "llama.cpp": ("cosd_providers.llama_cpp", "LlamaCpp"),
+    "llama.cpp": ("cosd_providers.engines.llama_cpp", "LlamaCpp"),
     "ollama": ("cosd_providers.ollama", "Ollama"),
     "sglang": ("cosd_providers.sglang", "Sglang"),
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),

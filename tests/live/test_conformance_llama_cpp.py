@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from conformance import Conformance, Proposals, Subject
-from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from plain import PlainLlamaCpp
 
 pytestmark = pytest.mark.live

@@ -11,7 +11,7 @@ import pytest
 
 from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
-from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live

@@ -14,8 +14,8 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Question, Usage
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.llama_cpp import LlamaCpp
 from stand_in_tgi import LlamaModel, StandInTgi
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]

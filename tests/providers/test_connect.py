@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.ollama import Ollama
 from cosd_providers.vllm import Vllm
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from asked import draft
 from cosd_providers import Limits, Question, Usage, connect
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.limits import _Queue
 from cosd_providers.http.transport import Transport
-from cosd_providers.llama_cpp import LlamaCpp
 from cosd_providers.testing import TextModel
 from fake_llama_cpp import FakeLlamaCpp
 

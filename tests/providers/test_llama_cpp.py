@@ -27,7 +27,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptToken, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -277,7 +277,7 @@ async def test_a_server_that_does_not_decode_greedily_is_refused() -> None:
 async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
     server, provider = fake({"Q": ["a"]})
     server.changes = {"stop_type": "word"}
-    with pytest.raises(UnsupportedError, match=r"stops at a text of its own \(--reverse-prompt\)"):
+    with pytest.raises(UnsupportedError, match=r"stops at a text of its own, .*--reverse-prompt"):
         await draft(provider, limit=1)
 
 
@@ -367,13 +367,22 @@ async def test_missing_probabilities() -> None:
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
 
 
+async def test_probabilities_of_an_old_build() -> None:
+    server, provider = fake({"Q": ["a"]})
+    old = {"content": "a", "probs": [{"tok_str": "a", "prob": 0.7}]}
+    server.changes = {"completion_probabilities": [old]}
+    for asked in (draft(provider), provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())):
+        with pytest.raises(UnsupportedError, match=r"in a shape of before December 2024\. Update the server\."):
+            await asked
+
+
 async def test_strange_answers() -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
     server.changes = {"tokens_predicted": "many"}
     with pytest.raises(ResponseError, match=r"the answer is not as expected: tokens_predicted"):
         await draft(provider)
-    with pytest.raises(ResponseError, match=r"the answer is not as expected: 0.tokens_predicted"):
+    with pytest.raises(ResponseError, match=r"the answer is not as expected: tokens_predicted"):
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cosd_providers import Proposal, Token, Usage
-from cosd_providers.llama_cpp import LlamaCpp
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.strategies import checked_strategy, counted, marked
 
 SAID = [Proposal(start, (Token(b"x", 0.5),)) for start in range(12)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Continuation, Position
-from cosd_providers.rounds import Rounds
+from cosd_providers.proposing import Rounds
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.echo import Echo
 from cosd_providers.sglang.reading import Step, steps

@@ -13,7 +13,7 @@ from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Completion, steps
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import TIES, Choice, Continuation, Position, check_own
-from cosd_providers.rounds import Rounds
+from cosd_providers.proposing import Rounds
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import MOST, Asking

@@ -7,13 +7,10 @@ from typing import cast
 
 from pydantic import BaseModel
 
+from cosd_providers.engines.llama_cpp import FIELDS, Answer, LlamaCppClient, Models, bill
 from cosd_providers.engines.openai.examining import CompletionsWire, grammar, reply
 from cosd_providers.findings import Prompt, Said, Scoring
 from cosd_providers.greedy import TIES, Position
-from cosd_providers.http.transport import Transport
-from cosd_providers.llama_cpp.completions import Completions
-from cosd_providers.llama_cpp.reading import Server
-from cosd_providers.llama_cpp.wire import FIELDS, Answer, Models, bill
 from cosd_providers.parsing import parse
 from cosd_providers.usage import Usage
 
@@ -57,21 +54,19 @@ class LlamaCppWire:
     """A llama.cpp server, asked freely: see `findings.Wire`.
 
     Args:
-        transport: the server.
-        completions: makes its requests.
-        server: what is known of it.
+        client: makes its requests.
     """
 
-    def __init__(self, transport: Transport, completions: Completions, server: Server) -> None:
-        self._transport = transport
-        self._completions = completions
-        self._server = server
+    def __init__(self, client: LlamaCppClient) -> None:
+        self._client = client
+        self._transport = client.transport
+        self._model = client.facts.info.model
 
     async def settings(self) -> dict[str, int]:
         """How many slots it has, and how long a context the model was trained for."""
         slots = parse(Started, await self._transport.get("/props"), self._transport.endpoint).total_slots
         listed = parse(Trained, await self._transport.get("/v1/models"), self._transport.endpoint).data
-        trained = next((one.meta.n_ctx_train for one in listed if one.id == self._server.info.model and one.meta), 0)
+        trained = next((one.meta.n_ctx_train for one in listed if one.id == self._model and one.meta), 0)
         return {"slots": slots or 0, "trained": trained or 0}
 
     async def models(self) -> list[str]:
@@ -88,7 +83,7 @@ class LlamaCppWire:
 
     async def score(self, text: str, usage: Usage) -> Scoring:
         """By the other route, if at all: `/completion` has no field for it."""
-        model = self._server.info.model
+        model = self._model
 
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return {"model": model, "prompt": prompt, "max_tokens": limit, "logprobs": top, "temperature": 0}
@@ -103,12 +98,12 @@ class LlamaCppWire:
 
     async def reply(self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = "") -> Said:
         """By the chat route."""
-        path, model = "/v1/chat/completions", self._server.info.model
+        path, model = "/v1/chat/completions", self._model
         return await reply(self._transport, path, model, message, limit, usage, started=started, way=way)
 
     async def _sent(self, prompts: Sequence[object], usage: Usage, **fields: object) -> list[Said]:
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"]}
-        body = self._completions.body(prompts[0] if len(prompts) == 1 else list(prompts), **fields, **more)
+        body = self._client.body(prompts[0] if len(prompts) == 1 else list(prompts), **fields, **more)
         found = await self._transport.post("/completion", body, usage=usage)
         said: list[Said] = []
         answers = cast("list[object]", found) if isinstance(found, list) else [cast("object", found)]
@@ -121,10 +116,10 @@ class LlamaCppWire:
 
     def _said(self, one: Written) -> Said:
         # What is hidden shows with the token that completes its character: here the bytes count, not the tokens.
-        positions = self._server.positions(one)
+        positions = self._client.positions(one)
         if len(positions) < len(one.tokens):
             positions = [
-                Position(self._server.choice(entry), [self._server.choice(top) for top in entry.top_logprobs])
+                Position(self._client.choice(entry), [self._client.choice(top) for top in entry.top_logprobs])
                 for entry in one.completion_probabilities
             ]
         return Said(

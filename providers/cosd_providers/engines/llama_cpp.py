@@ -1,0 +1,748 @@
+"""llama.cpp's own server, by its native `/completion`.
+
+Observed on running servers, b4798 to 2026.10:
+
+- Probabilities are those of the raw softmax, before samplers, penalties and `logit_bias`.
+- A prompt may mix text and ids: `["text", 17, 4]` encodes the text as if it stood alone (with a beginning-of-sequence
+  token where the model has one) and appends the ids. A generation continues from its own ids without `/tokenize`.
+- A prompt list is answered in one array; a list of one by a bare object.
+- A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes the
+  character shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens` count the hidden
+  one, which gives it away. `LlamaCppClient.peek` finds it by forcing a visible token beside it.
+- With `--context-shift` the server forgets the start of a full context and continues.
+- After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
+- Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack, cast
+from urllib.parse import quote
+
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
+
+from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.drafting import Next, from_ids
+from cosd_providers.engine import (
+    Engine,
+    EngineOptions,
+    ServerFacts,
+    ask_only,
+    broken_off,
+    miscounted,
+    no_model,
+    no_probs,
+    nothing_to_continue,
+    own_stop,
+    silent,
+)
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ResponseError,
+    StatusError,
+    UnsupportedError,
+)
+from cosd_providers.greedy import (
+    TIES,
+    Choice,
+    Continuation,
+    Position,
+    answer,
+    boundaries,
+    check_greedy,
+    check_own,
+    prob,
+    with_alternatives,
+    within,
+)
+from cosd_providers.http.transport import Transport
+from cosd_providers.lazy import Lazy
+from cosd_providers.parsing import parse, unless_none
+from cosd_providers.strategies import Strategy, counted
+from cosd_providers.text import sendable, whole
+from cosd_providers.usage import Usage
+
+if TYPE_CHECKING:
+    from cosd_providers.engines.llama_cpp_examining import LlamaCppWire
+
+__all__ = ["FIELDS", "Answer", "LlamaCpp", "LlamaCppClient", "LlamaCppFacts", "Models", "bill"]
+
+_CHATML = "<|im_start|>"
+_LIST = 64  # prompts in one request
+_LIKELY = 50  # alternatives to ask for where the probability of a given token is wanted
+_ALL = 2**31 - 1  # the whole vocabulary
+_FORCE = 1e4  # added to a logit, this decides
+
+_SHORT = 800
+"""Bytes of a prompt up to which one list is faster than single requests (docs/benchmark.md: 35 tokens, not 450)."""
+
+_GREEDY: dict[str, object] = {
+    "temperature": 0,
+    "samplers": ["temperature"],
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "xtc_probability": 0.0,
+    "mirostat": 0,
+    "dynatemp_range": 0.0,
+    "logit_bias": [],
+    "ignore_eos": False,
+    "post_sampling_probs": False,
+    "stop": ["\0 no text ends like this \0"],
+    "grammar": "",
+}
+"""Greedy decoding, which no sampler changes and nothing stops early. Fields left out fall back to the server's own
+settings, and an empty list of stops to its reverse prompts."""
+
+FIELDS = [
+    "index",
+    "stop",
+    "stop_type",
+    "tokens",
+    "tokens_evaluated",
+    "tokens_predicted",
+    "truncated",
+    "timings/cache_n",
+    "completion_probabilities",
+]
+"""The fields of an answer that are needed; without this list it repeats the prompt and all settings."""
+
+_OWNED = {
+    *_GREEDY,
+    "json_schema",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "model",
+    "n",
+    "n_cmpl",
+    "n_predict",
+    "n_probs",
+    "prompt",
+    "response_fields",
+    "return_tokens",
+    "stream",
+}
+"""Fields that a user's `extra_body` may not set."""
+
+_Prefix = list[str | int]
+"""A prompt: a text and the ids that follow it; ids may stand before the text, too."""
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+# What comes back.
+
+
+_Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+class _Entry(BaseModel):
+    """A token with its probability."""
+
+    id: int
+    bytes: list[_Byte]
+    logprob: float | None
+    top_logprobs: tuple[_Entry, ...] = ()  # a list would be copied for each token
+
+
+class Answer(BaseModel):
+    """An answer of `/completion`, or one event of its stream."""
+
+    index: int = 0
+    stop: bool = False
+    stop_type: Annotated[str, unless_none("")] = ""
+    tokens: tuple[int, ...] = ()
+    tokens_evaluated: int
+    tokens_predicted: int
+    truncated: bool = False
+    cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
+    completion_probabilities: Annotated[tuple[_Entry, ...], unless_none(())] = ()
+
+
+class _RawPiece(BaseModel):
+    """A token of `/tokenize`; its bytes where they are not valid text."""
+
+    id: int
+    piece: str | list[_Byte]
+
+
+class _Pieces(BaseModel):
+    """The answer of `/tokenize`."""
+
+    tokens: list[_RawPiece]
+
+    def pieces(self) -> list[Piece]:
+        """In bytes."""
+        return [
+            Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.tokens
+        ]
+
+
+class _Ids(BaseModel):
+    """The answer of `/tokenize` without the pieces."""
+
+    tokens: list[int]
+
+
+class _Slot(BaseModel):
+    """A slot of `/slots`."""
+
+    speculative: bool = False
+
+
+class _Slots(RootModel[list[_Slot]]):
+    """The answer of `/slots`."""
+
+
+class _Settings(BaseModel):
+    """The settings of a slot."""
+
+    n_ctx: int | None = None
+
+
+class _Props(BaseModel):
+    """The answer of `/props`."""
+
+    default_generation_settings: _Settings
+    bos_token: str = ""
+    eos_token: str = ""
+    build_info: str | None = None
+
+
+class _Rendered(BaseModel):
+    """The answer of `/apply-template`."""
+
+    prompt: str
+
+
+class _Listed(BaseModel):
+    """A model of `/v1/models`."""
+
+    id: str
+    aliases: list[str] = []
+
+
+class Models(BaseModel):
+    """The answer of `/v1/models`."""
+
+    data: list[_Listed]
+
+
+def bill(usage: Usage, answer: Answer) -> None:
+    """Count what an answer, or a stream so far, has cost."""
+    usage.bill(answer.tokens_evaluated, answer.tokens_predicted, answer.cached)
+
+
+# What is known, sent and read.
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppFacts(ServerFacts):
+    """What is known of a llama.cpp server.
+
+    Attributes:
+        ends: ids that end a sequence, with their names; one is added when it is first seen.
+        visible: an id whose text is whole: its event is never held back.
+    """
+
+    ends: dict[int, str | None]
+    visible: int
+
+
+class LlamaCppClient:
+    """Requests to `/completion` of one server, and how their answers are read.
+
+    Args:
+        transport: the server.
+        facts: what is known of it.
+        extra: merged into every request.
+    """
+
+    def __init__(self, transport: Transport, facts: LlamaCppFacts, extra: Mapping[str, object]) -> None:
+        self.transport = transport
+        self.facts = facts
+        self._extra = extra
+
+    def body(self, prompt: object, **fields: object) -> dict[str, object]:
+        """A greedy request."""
+        return {**self._extra, **_GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
+
+    async def batch(
+        self, prefixes: Sequence[_Prefix], usage: Usage, *, singly: bool = False, **fields: object
+    ) -> list[Answer]:
+        """The answers to several prompts, in order: as lists, or with `singly` one request for each, a few at once."""
+        size = 1 if singly else _LIST
+        parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
+        if singly:
+            found = await concurrently([partial(self._list, part, usage, fields) for part in parts])
+        else:
+            found = [await self._list(part, usage, fields) for part in parts]
+        return [answer for part in found for answer in part]
+
+    async def _list(self, prefixes: Sequence[_Prefix], usage: Usage, fields: Mapping[str, object]) -> list[Answer]:
+        body = self.body([*map(_sent, prefixes)], **fields)
+        data = await self.transport.post("/completion", body, usage=usage)
+        listed = [self._read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
+        if sorted(one.index for one in listed) != [*range(len(prefixes))]:
+            raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
+        for one in listed:
+            bill(usage, one)
+            self._check_read(one)
+        return sorted(listed, key=lambda one: one.index)
+
+    async def next(
+        self, prefixes: Sequence[_Prefix], wanted: int, usage: Usage, *, singly: bool
+    ) -> list[list[Position]]:
+        """About `wanted` positions after each prefix; none where the context is full."""
+        answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=TIES, return_tokens=True)
+        positions = [self.positions(one) for one in answers]
+        hidden = [at for at, one in enumerate(answers) if not positions[at] and self._continues(one)]
+        peeked = await self.peek([prefixes[at] for at in hidden], usage)
+        for at, position in zip(hidden, peeked, strict=True):
+            positions[at] = [position]
+        return positions
+
+    async def peek(self, prefixes: Sequence[_Prefix], usage: Usage, *, count: int = TIES) -> list[Position]:
+        """The `count` most probable tokens after each prefix, where the server hides its own pick.
+
+        A token that always shows is forced; the list beside it is the raw distribution.
+        """
+        force = [[self.facts.visible, _FORCE]]
+        answers = await self.batch(prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
+        return [self._hidden(one) for one in answers]
+
+    async def probs(self, prefixes: Sequence[_Prefix], ids: Sequence[int], usage: Usage) -> list[float | None]:
+        """The probability of each id after its prefix."""
+        likely = await self.peek(prefixes, usage, count=_LIKELY)
+        found = [_listed(position, token_id) for position, token_id in zip(likely, ids, strict=True)]
+        missing = [at for at, value in enumerate(found) if value is None]
+        for wanted in sorted({ids[at] for at in missing}):
+            places = [at for at in missing if ids[at] == wanted]
+            asked = [prefixes[at] for at in places]
+            answers = await self.batch(asked, usage, n_predict=1, n_probs=1, logit_bias=[[wanted, _FORCE]])
+            if all(one.completion_probabilities for one in answers):
+                values = [prob(one.completion_probabilities[0].logprob) for one in answers]
+            else:  # a hidden token
+                values = [_listed(one, wanted) for one in await self.peek(asked, usage, count=_ALL)]
+            for at, value in zip(places, values, strict=True):
+                found[at] = value
+        return found
+
+    async def stream(
+        self, usage: Usage, alternatives: int, prefix: Sequence[str | int], left: int, attempt: int
+    ) -> AsyncGenerator[Next, None]:
+        """One request for a draft; see `drafting.IdsStream`."""
+        reader = _Reader(self, alternatives)
+        body = self.body(
+            _sent([*prefix]), n_predict=left, n_probs=1 + alternatives, stream=True, timings_per_token=True
+        )
+        try:
+            stream = self.transport.stream("/completion", body, usage=usage, keep_alive=False, attempt=attempt)
+            async with stream as events:
+                async for event in events:
+                    for choice in reader.feed(self._read(event)):
+                        yield choice
+                    if reader.done:
+                        break
+        finally:
+            if reader.last is not None:
+                bill(usage, reader.last)
+        if not reader.done:
+            raise broken_off(self.transport.endpoint)
+        if reader.full:
+            yield "full"
+        elif reader.hidden:
+            behind = [*prefix, *reader.ids]
+
+            async def hidden() -> Choice:
+                return (await self.peek([behind], usage))[0].pick
+
+            yield hidden
+
+    def _read(self, data: Any) -> Answer:
+        told = data.get("completion_probabilities") if isinstance(data, dict) else None
+        if isinstance(told, list) and any("probs" in one for one in told if isinstance(one, dict)):
+            words = "this build of llama.cpp gives probabilities in a shape of before December 2024"
+            raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.")
+        return parse(Answer, data, self.transport.endpoint)
+
+    def entries(self, answer: Answer, *, first: bool = True) -> Sequence[_Entry]:
+        """The tokens of an answer or event with their probabilities.
+
+        Raises:
+            UnsupportedError: they are missing.
+        """
+        entries = answer.completion_probabilities
+        if not entries and first:
+            raise no_probs("n_probs", self.transport.endpoint)
+        if not entries or any(not entry.top_logprobs and not entry.logprob for entry in entries):
+            raise speculative(self.transport.endpoint)
+        return entries
+
+    def own(self, entry: _Entry) -> Choice:
+        """The token that the server took.
+
+        Raises:
+            ResponseError: it has no usable probability.
+        """
+        own = self.choice(entry)
+        check_own(own.token.prob, self.transport.endpoint)
+        return own
+
+    def choice(self, entry: _Entry) -> Choice:
+        """Any token of an answer."""
+        ends = self.facts.ends
+        if entry.id in ends:
+            return Choice(entry.id, Token(b"", prob(entry.logprob), end=True, name=ends[entry.id]))
+        return Choice(entry.id, Token(bytes(entry.bytes), prob(entry.logprob)))
+
+    def positions(self, answer: Answer) -> list[Position]:
+        """The positions of an answer, up to the first token that the server hides, or to the end of the context."""
+        entries = self.entries(answer) if answer.completion_probabilities else ()
+        if answer.stop_type == "eos" and answer.tokens:
+            self.facts.ends.setdefault(answer.tokens[-1], None)
+        positions: list[Position] = []
+        for token_id, entry in zip(answer.tokens[: self._room(answer)], entries, strict=False):
+            if entry.id != token_id:
+                break
+            positions.append(Position(self.own(entry), [self.choice(one) for one in entry.top_logprobs]))
+        return positions
+
+    def _continues(self, answer: Answer) -> bool:
+        """The answer has a first token of the model's own, shown or hidden."""
+        return self._room(answer) != 0 and (bool(answer.tokens) or not answer.truncated)
+
+    def _room(self, answer: Answer) -> int | None:
+        """Tokens that fit behind the prompt of an answer; None where the context is unknown."""
+        context = self.facts.info.context
+        return max(context - answer.tokens_evaluated, 0) if context else None
+
+    def _hidden(self, answer: Answer) -> Position:
+        """The position of a forced token. Of equally probable ones the hidden one was the server's pick."""
+        top = [self.choice(one) for one in self.entries(answer)[0].top_logprobs]
+        best = [choice for choice in top if choice.token.prob == top[0].token.prob]
+        hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
+        return Position(min(hidden or best, key=lambda choice: choice.id), top)
+
+    def _check_read(self, answer: Answer) -> None:
+        if not answer.tokens_evaluated:
+            raise nothing_to_continue(self.transport.endpoint)
+
+
+class _Reader:
+    """The raw tokens of one stream, each with up to `alternatives` others.
+
+    Attributes:
+        ids: the tokens that came.
+        last: the last event.
+        done: the rest of the stream is not needed.
+        hidden: the next raw token is one that the server does not show.
+        full: the context is full.
+    """
+
+    def __init__(self, client: LlamaCppClient, alternatives: int) -> None:
+        self.ids: list[int] = []
+        self.last: Answer | None = None
+        self.done = self.hidden = self.full = False
+        self._client = client
+        self._endpoint = client.transport.endpoint
+        self._context = client.facts.info.context
+        self._alternatives = alternatives
+        self._seen = 0
+        self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
+        self._ended = False
+
+    def feed(self, event: Answer) -> list[Choice]:
+        """Take one event; return the tokens that are certain now."""
+        self.last = event
+        found: list[Choice] = []
+        if event.completion_probabilities or not event.stop:
+            entries = self._client.entries(event, first=not self._seen)
+            self._seen += len(entries)
+            if event.tokens_predicted == self._seen and not self._beyond(event):
+                for entry in entries:
+                    found += self._release()
+                    choice = self._greedy(entry)
+                    if _unsure(choice.token):
+                        self._held = choice
+                    else:
+                        found.append(choice)
+        if event.tokens_predicted != self._seen:
+            found += self._release()
+            self.done = self.hidden = True
+        elif event.stop:
+            found += self._finish(event)
+        self.ids += (choice.id for choice in found)
+        self._ended = self._ended or any(choice.token.end for choice in found)
+        return found
+
+    def _greedy(self, entry: _Entry) -> Choice:
+        own = self._client.own(entry)
+        check_greedy(own.token.prob, (prob(one.logprob) for one in entry.top_logprobs), self._endpoint)
+        if not self._alternatives:
+            return own
+        others = [self._client.choice(one) for one in entry.top_logprobs if one.id != entry.id]
+        position = Position(own, [other for other in others if not _unsure(other.token)])
+        return replace(own, token=with_alternatives(position, self._alternatives))
+
+    def _release(self) -> list[Choice]:
+        """The token that was held back, as an ordinary one."""
+        held, self._held = self._held, None
+        return [] if held is None else [held]
+
+    def _finish(self, event: Answer) -> list[Choice]:
+        """The last event."""
+        self.done = True
+        if not event.tokens_evaluated:
+            raise nothing_to_continue(self._endpoint)
+        if event.stop_type == "word":
+            raise own_stop(self._endpoint, hint="Start it without --reverse-prompt.")
+        ended = event.stop_type == "eos"
+        if ended and self._held is not None:
+            self._client.facts.ends[self._held.id] = None
+            self._held = Choice(self._held.id, Token(b"", self._held.token.prob, end=True))
+        found = self._release()
+        self.full = event.truncated or bool(self._context and event.tokens_evaluated + self._seen >= self._context)
+        if not (self._seen or self.full):  # it would be asked for ever
+            raise silent(self._endpoint)
+        if ended and not self._ended and not any(choice.token.end for choice in found):
+            words = "the end of sequence is shown as text; start the server without --special"
+            raise ResponseError(words, endpoint=self._endpoint)  # not retryable: it would be so once more
+        return found
+
+    def _beyond(self, event: Answer) -> bool:
+        """The server continued by forgetting the start of its context."""
+        if self._context and event.tokens_evaluated + event.tokens_predicted > self._context:
+            self.done = self.full = True
+        return self.full
+
+
+def speculative(endpoint: str) -> UnsupportedError:
+    """The server hides the probabilities of speculated tokens."""
+    words = "the server decodes speculatively and then does not show the probabilities of its tokens"
+    hint = "Start it without a draft model (--model-draft, --spec-type)."
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def _unsure(token: Token) -> bool:
+    """The token is perhaps an end that is not known yet."""
+    data = token.data
+    return not token.end and (not data or (data[:1] == b"<" and data[-1:] == b">"))
+
+
+def _listed(position: Position, token_id: int) -> float | None:
+    """The probability of a token, if it is among the most probable ones."""
+    return next((choice.token.prob for choice in position.top if choice.id == token_id), None)
+
+
+def _sent(prefix: _Prefix) -> object:
+    """A prompt as it is sent: the server takes a list only where it holds both text and ids."""
+    return prefix if len(prefix) > 1 else prefix[0]
+
+
+# The provider.
+
+
+class LlamaCpp(Engine[LlamaCppFacts]):
+    """A model behind llama.cpp's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        strategy: how proposals are asked (`strategies.Strategy`); by default a list, but single requests for one
+            place or after a long prompt. All give the same answers.
+        options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g. `{"cache_prompt": False}` or
+            `{"id_slot": 0}`), `timeout`, `http_client`, `limits`.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+    """
+
+    strategies = ("list", "singles")
+
+    _facts_type = LlamaCppFacts
+    _ready_route = "/health"
+    _head: tuple[str, tuple[int, ...]] = ("", ())  # the start of prompts that is sent as ids, and these ids
+
+    def __init__(
+        self, url: str, *, strategy: Literal["list", "singles"] | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
+        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
+        self._beginning: Lazy[str] = Lazy()
+
+    async def _client(self) -> LlamaCppClient:
+        extra = {"cache_prompt": True, **self._extra, **self._named()}
+        return LlamaCppClient(self._transport, await self.facts(), extra)
+
+    async def _draft(
+        self, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        start = self._prefix(prompt, text) if continuation is None else [*continuation]
+        stream = partial((await self._client()).stream, usage, alternatives)
+        return from_ids(stream, start, max_tokens, alone=not text)
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions at once, and those again that need more tokens; see `contract.Provider`."""
+        client, everywhere = await self._client(), questions is None
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
+        way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
+
+        async def ask(open_: list[Continuation]) -> list[list[Position]]:
+            prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
+            wanted = max(one.wanted for one in open_)
+            try:
+                return await client.next(prefixes, wanted, usage, singly=way == "singles")
+            except ContextLengthError:
+                if len(open_) > 1:
+                    return [(await ask([one]))[0] for one in open_]
+                if not open_[0].ids:  # the text itself is too long for this model
+                    raise
+                return [[]]  # its answer has reached the end of the context
+
+        return counted(await answer(questions, ask), way, usage)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
+        client = await self._client()
+        pieces = await self.tokenize(prompt + sendable(text))
+        start, ends, at = len(prompt.encode()), list[int](), 0
+        for piece in pieces:
+            at += len(piece.data)
+            ends.append(at)
+        first = next((i for i, end in enumerate(ends) if end > start), len(pieces))
+        ids = [piece.id for piece in pieces]
+        # An empty text first: it stands for the beginning-of-sequence token, where the model has one.
+        before: list[_Prefix] = [["", *ids[:i]] for i in range(first, len(ids))]
+        probs = [*[1.0] * first, *await client.probs(before, ids[first:], usage)]
+        return within((Token(piece.data, value) for piece, value in zip(pieces, probs, strict=True)), start)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, special tokens parsed as in a prompt, none added."""
+        pieces = await self._encode(text)
+        surplus = sum(len(piece.data) for piece in pieces) - len(text.encode())
+        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put a space before every text
+            pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
+        return pieces
+
+    def _prefix(self, prompt: str, text: bytes) -> _Prefix:
+        head, ids = self._head
+        return [*ids, prompt.removeprefix(head) + sendable(text)]
+
+    async def _ids(self, text: str) -> list[int]:
+        """The ids of a text behind a beginning of sequence, where the model has one."""
+        body = self._named(content=text, add_special=True, parse_special=True)
+        return self._read(_Ids, await self._transport.post("/tokenize", body)).tokens
+
+    async def _encode(self, text: str) -> list[Piece]:
+        body = self._named(content=text, add_special=False, parse_special=True, with_pieces=True)
+        return self._read(_Pieces, await self._transport.post("/tokenize", body)).pieces()
+
+    def _named(self, **fields: object) -> dict[str, object]:
+        return {**fields, "model": self._model} if self._model else fields
+
+    def _read(self, kind: type[_M], data: object) -> _M:
+        return parse(kind, data, self._transport.endpoint)
+
+    async def _discover(self) -> LlamaCppFacts:
+        ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
+        model = self._choose(await ask(Models, "/v1/models"))
+        props = await ask(_Props, self._props_route())
+        end = await self._encode(props.eos_token)
+        visible = await self._encode("a")
+        if not visible:
+            raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
+        info = ServerInfo(
+            endpoint=self._transport.endpoint,
+            engine="llama.cpp",
+            model=model,
+            build=props.build_info,
+            context=props.default_generation_settings.n_ctx,
+            capabilities=Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True),
+            answer_cue=await self._answer_cue(),
+        )
+        if await self._speculates():
+            raise speculative(self._transport.endpoint)
+        return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
+
+    def _choose(self, models: Models) -> str:
+        """The id of the model to use."""
+        for model in models.data:
+            if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
+                return model.id
+        raise no_model(self._model, (model.id for model in models.data), self._transport.endpoint)
+
+    def _props_route(self) -> str:
+        return f"/props?model={quote(self._model)}" if self._model else "/props"
+
+    async def _speculates(self) -> bool:
+        """The server reports speculative decoding; it need not show its slots."""
+        try:
+            return any(slot.speculative for slot in self._read(_Slots, await self._transport.get("/slots")).root)
+        except (StatusError, ResponseError):
+            return False
+
+    async def _answer_cue(self) -> str | None:
+        """The text that the chat template puts before an answer; None where the model has no template of its own."""
+        mark = "\U000f0000"
+        try:
+            rendered = await self._render([{"role": "user", "content": mark}])
+        except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):
+            return None
+        cue = rendered.rpartition(mark)[2]
+        # A model without a template is given ChatML by the server: then its marks are not tokens of the model.
+        own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
+        return cue if own and mark in rendered else None
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        """By `/apply-template`, which leaves out the beginning-of-sequence token that `/completion` adds."""
+        try:
+            found = await self._transport.post("/apply-template", self._named(messages=messages))
+            return self._read(_Rendered, found).prompt
+        except InvalidRequestError as error:  # errors of the template come so
+            if error.status == 404:  # an older server
+                return await super()._render(messages)
+            raise TemplateRefusal(error.args[0]) from None
+
+    async def begun(self, prompt: str) -> str:
+        """The prompt without the beginning-of-sequence token that the server puts before a text."""
+        if self._template is None:
+            return prompt  # the server has left it out
+        return prompt.removeprefix(await self._beginning.get(self._find_beginning))
+
+    async def _find_beginning(self) -> str:
+        """The beginning-of-sequence token that the server puts before a text; empty where it puts none."""
+        if not await self._ids(""):
+            return ""
+        return self._read(_Props, await self._transport.get(self._props_route())).bos_token
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:
+        """The model, given ids for all of a prompt but its last piece; None where its tokenizer adds spaces to them."""
+        ids, more = await self._ids(pieces[0]), [await self._encode(piece) for piece in pieces[1:]]
+        if b"".join(one.data for found in more for one in found) != "".join(pieces[1:]).encode():
+            return None
+        view = copy(self)
+        view._head = ("".join(pieces[:-1]), (*ids, *(one.id for found in more[:-1] for one in found)))
+        return view
+
+    async def examine(self) -> LlamaCppWire:
+        """A client for the probe, without the checks of this adapter."""
+        from cosd_providers.engines.llama_cpp_examining import LlamaCppWire  # noqa: PLC0415 - it imports this module
+
+        return LlamaCppWire(await self._client())

@@ -1,0 +1,131 @@
+"""The rounds of a proposal: all open continuations in lists or single requests, or along a text that was scored once.
+
+An engine derives from `Rounds` and supplies what is sent for a continuation, what fits, and how an answer is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+
+from cosd_providers.contract import Proposal, Question
+from cosd_providers.errors import ContextLengthError
+from cosd_providers.greedy import Continuation, Position, along, answer
+from cosd_providers.strategies import Strategy, counted, marked
+from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
+
+__all__ = ["Rounds"]
+
+Shared = Callable[[Continuation, Sequence[int], Sequence[Position]], None]
+
+
+class Rounds(ABC):
+    """The rounds of one `propose`.
+
+    Args:
+        prompt: the prompt.
+        text: the response so far.
+
+    Attributes:
+        from_text: places whose continuations went along the scored text.
+    """
+
+    def __init__(self, prompt: str, text: bytes) -> None:
+        self._prompt = prompt
+        self._text = text
+        self.from_text: set[int] = set()
+
+    async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
+        """The answers to all questions, marked and counted by the strategy that answered them."""
+        found = await answer(questions, self.ask)
+        return counted(marked(found, "list", but=self.from_text) if way == "echo" else found, way, usage)
+
+    async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
+        """The next positions of each open continuation; see `greedy.answer`."""
+        await self._begin(open_)
+        found: dict[int, Iterable[Position]] = {}
+        if not any(one.ids for one in open_):
+            found = await self._scored(open_)
+        left = [one for one in open_ if id(one) not in found]
+        found |= zip(map(id, left), await self._generated(left), strict=True)
+        return [found[id(one)] for one in open_]
+
+    @abstractmethod
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        """Prepare a round for these continuations."""
+
+    @abstractmethod
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """The positions of new continuations that a scored text answers (`_along`), by their identity."""
+
+    @abstractmethod
+    async def _room(self, one: Continuation, wanted: int) -> int:
+        """Tokens that fit behind what is sent for a continuation; at least `wanted` if they do."""
+
+    @abstractmethod
+    async def _too_long(self, one: Continuation) -> ContextLengthError:
+        """The error of a text behind which nothing fits."""
+
+    @abstractmethod
+    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        """The new positions after each continuation, from answers of at most `count` tokens."""
+
+    def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - for engines that cannot continue everywhere
+        """Tokens of a continuation that the server writes again."""
+        return 0
+
+    def _before(self, place: int) -> str:
+        """Prompt and text up to a place."""
+        return self._prompt + sendable(self._text[:place])
+
+    def _along(
+        self,
+        open_: Iterable[Continuation],
+        ids: Sequence[int],
+        places: Mapping[int, int],
+        positions: Sequence[Position | None],
+        shared: Shared | None = None,
+    ) -> dict[int, Iterable[Position]]:
+        """The continuations that a scored text answers without doubt, by their identity.
+
+        Args:
+            open_: new ones.
+            ids: the text as the model reads it.
+            places: the number of ids before a place, where they are the model's own encoding up to there.
+            positions: the model's choice at the last of the ids, and after them; None where in doubt.
+            shared: called with each of these continuations, the ids before it, and its positions.
+        """
+        first = len(ids) + 1 - len(positions)
+        found: dict[int, Iterable[Position]] = {}
+        for one in open_:
+            place = one.question.start
+            behind = positions[places[place] - first :] if place in places else ()
+            known = [position for position in takewhile(lambda position: position is not None, behind) if position]
+            if known:
+                if shared is not None:
+                    shared(one, ids[: places[place]], known)
+                found[id(one)] = along(one, ids[places[place] :], known)
+                self.from_text.add(place)
+        return found
+
+    async def _generated(self, open_: Sequence[Continuation]) -> list[Sequence[Position]]:
+        """The server's positions after each continuation, in as few requests as the context allows."""
+        wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
+        rooms: dict[int, int] = {}
+        for one in sorted(open_, key=lambda one: -one.question.start):  # where the longest fits, all do
+            rooms[id(one)] = min(wanted, await self._room(one, wanted))
+        groups: dict[int, list[Continuation]] = {}
+        found: dict[int, Sequence[Position]] = {}
+        for one in open_:
+            room = rooms[id(one)]
+            if room > self._skipped(one):
+                groups.setdefault(room, []).append(one)
+            elif one.ids:  # its answer has reached the end of the context
+                found[id(one)] = ()
+            else:  # the text itself is too long for this model
+                raise await self._too_long(one)
+        for room, group in groups.items():
+            found |= zip(map(id, group), await self._written(group, room), strict=True)
+        return [found[id(one)] for one in open_]
