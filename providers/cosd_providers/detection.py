@@ -46,7 +46,7 @@ async def detect(transport: Transport) -> str:
     """The engine behind a URL: `"llama.cpp"`, `"vllm"`, `"tgi"`, or the name of an OpenAI-compatible dialect.
 
     Raises:
-        UnsupportedError: it is none of them.
+        UnsupportedError: no engine was detected.
         ProviderError: the server cannot be reached, or refuses.
     """
     listed = await _ask(transport, "/v1/models")

@@ -1,4 +1,4 @@
-"""Conversations as the text that a model continues, through whatever renders its chat template.
+"""Conversations as the text that a model continues, rendered by its chat template.
 
 Templates differ in what they accept: some refuse a system message or two messages of one role, or drop a system message
 silently. Then the conversation is folded into a form that every template accepts: system messages move to the start of
@@ -35,7 +35,7 @@ _MARKS = ("580317", "740126")
 """Stand for an answer and for the message after it."""
 
 _POSSIBLE = re.compile(r"(?=(<[^<>]{1,60}>|\[[^\[\]\s]{1,60}\]))")
-"""What may be a special token: nearly all are written so. They may overlap."""
+"""Possible special tokens: nearly all are written so. They may overlap."""
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
@@ -56,7 +56,7 @@ _WHOLE = 4  # characters of a whole message that it may not repeat
 
 
 class ChatAdapter(Protocol):
-    """What a renderer needs of an adapter."""
+    """The part of an adapter that a renderer uses."""
 
     async def render(self, messages: list[dict[str, str]]) -> str:
         """Render messages; see `Render`."""
@@ -210,7 +210,7 @@ def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
-    """What templates refuse: a system message, one that is not first, roles that do not take turns."""
+    """The features that templates refuse: a system message, one that is not first, roles that do not take turns."""
     roles = [one.role for one in messages]
     turns = [role for role in roles if role != "system"]
     irregular = turns[0] != "user" or any(one == other for one, other in pairwise(turns))
@@ -218,7 +218,7 @@ def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
 
 
 def _holds(text: str, messages: Sequence[Message]) -> bool:
-    """Whether all contents of system and user appear. Some templates drop an assistant's thoughts."""
+    """Test whether all contents of system and user appear. Some templates drop an assistant's thoughts."""
     at = 0
     for one in messages:
         if one.role != "assistant":
@@ -230,7 +230,7 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Whether no message is dropped, though some are rewritten: a mark behind each content appears."""
+    """Test whether no message is dropped, though some are rewritten: a mark after each content appears."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")

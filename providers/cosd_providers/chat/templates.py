@@ -47,41 +47,29 @@ def load_template(given: object) -> Template:
         words = f"chat_template must be a file, a folder, a template's text or a function, not {type(given).__name__}"
         raise UnsupportedError(words)
     path = Path(cast("str | PathLike[str]", given))
+    config, alone = path.with_name(_CONFIG), path
     if path.is_dir():
-        return _from_folder(path)
-    if path.suffix == ".json":
-        return _from_config(path, None)
-    return _Jinja(_read(path), _tokens(path.with_name(_CONFIG)))
-
-
-def _from_folder(folder: Path) -> Template:
-    config, alone = folder / _CONFIG, folder / "chat_template.jinja"
-    if config.is_file():
-        return _from_config(config, alone)
-    if alone.is_file():
-        return _Jinja(_read(alone), {})
-    raise UnsupportedError(f"chat_template: the folder {folder.name!r} has no {_CONFIG} and no {alone.name}")
-
-
-def _from_config(config: Path, alone: Path | None) -> Template:
-    fields = _fields(config)
+        config, alone = path / _CONFIG, path / "chat_template.jinja"
+        if not (config.is_file() or alone.is_file()):
+            raise UnsupportedError(f"chat_template: the folder {path.name!r} has no {_CONFIG} and no {alone.name}")
+    elif path.suffix == ".json":
+        config = path
+    fields = _fields(config) if config == path or config.is_file() else {}
     source = fields.get("chat_template")
     if isinstance(source, list):  # several, by name
         named = cast("list[Mapping[str, object]]", source)
         source = next((one.get("template") for one in named if one.get("name") == "default"), None)
-    if alone is not None and alone.is_file():
+    if alone != config and (alone == path or alone.is_file()):
         source = _read(alone)
     if not isinstance(source, str):
         raise UnsupportedError(f"chat_template: {config.name} holds no chat template")
-    return _Jinja(source, _tokens(config))
+    return _Jinja(source, _tokens(fields))
 
 
-def _tokens(config: Path) -> dict[str, str]:
+def _tokens(fields: Mapping[str, object]) -> dict[str, str]:
     """The special tokens that a template may use."""
-    if not config.is_file():
-        return {}
     found: dict[str, str] = {}
-    for name, value in _fields(config).items():
+    for name, value in fields.items():
         text = cast("Mapping[str, object]", value).get("content") if isinstance(value, Mapping) else value
         if name.endswith("_token") and isinstance(text, str):
             found[name] = text

@@ -45,7 +45,7 @@ _TOO_LONG = (
     *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
     "maximum allowed length",
 )
-"""How servers say that a text is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
+"""Servers' words for a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """TGI's names of errors within a stream, where it does not repeat their status."""

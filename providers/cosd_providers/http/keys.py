@@ -26,7 +26,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers to send. White space around the key is none of it: keys are often read from files.
+    """The headers to send. White space around the key is removed: keys are often read from files.
 
     Raises:
         ValueError: one cannot be sent, or there are two keys; no value is shown.
@@ -65,7 +65,7 @@ def with_key(
 
 
 def sets_authorization(headers: Mapping[str, str] | None) -> bool:
-    """Whether the user gives the key as a header."""
+    """Test whether the user gives the key as a header."""
     return any(name.lower() == "authorization" for name in headers or {})
 
 

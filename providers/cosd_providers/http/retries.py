@@ -15,7 +15,7 @@ __all__ = ["resumed", "until_answered"]
 
 _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # how long to wait for a server that loads its model
-_LONGEST_WAIT = 30.0  # seconds between two attempts, whatever the server asks for
+_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server asks for more
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
@@ -138,7 +138,7 @@ def _log_resumed(error: BaseException | None) -> None:
 
 
 def _loading(error: BaseException | None) -> bool:
-    """Whether the server reports that it loads its model, in its own message."""
+    """Test whether the server reports, in its own message, that it loads its model."""
     return isinstance(error, ServerError) and error.status == 503 and "loading" in str(error.args[0]).lower()
 
 

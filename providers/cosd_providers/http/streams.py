@@ -56,7 +56,7 @@ async def events(
 
     Raises:
         StatusError: an event is an error.
-        ResponseError: the answer is no stream, or an event is too long or not JSON.
+        ResponseError: the answer is not a stream, or an event is too long or not JSON.
     """
     kind = response.headers.get("content-type", "")
     if not kind.startswith(("text/event-stream", _LINES)):
