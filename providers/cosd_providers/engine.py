@@ -60,6 +60,8 @@ __all__ = [
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """Fields of a listed model that stay the same as long as the model does."""
 
+_NAMED = 8  # models that an error lists
+
 _NEAR_SECONDS = 0.005
 
 NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
@@ -458,8 +460,12 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
 
 def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoiceError:
     """No model can be chosen."""
-    problem = f"no model {wanted!r}" if wanted else "several models, and none was named"
-    words = f"{problem}; the server has {', '.join(map(repr, ids)) or 'none'}"
+    names = [repr(one) for one in ids]
+    unnamed = "several models, and none was named" if names else "no model was named"
+    if len(names) > _NAMED:
+        names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
+    problem = f"no model {wanted!r}" if wanted else unnamed
+    words = f"{problem}; the server has {', '.join(names) or 'none'}"
     return ModelChoiceError(words, endpoint=endpoint, hint="Give one as `model`.")
 
 
@@ -498,10 +504,10 @@ def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts
     return ResponseError(f"{asked} {what}, {answered} answered", endpoint=endpoint, retryable=True)
 
 
-def no_probs(field: str, endpoint: str) -> UnsupportedError:
+def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
     """An answer lacks the probabilities that a field of the request asks for."""
     words = f"the server gives no probabilities with its tokens, although asked ({field})"
-    return UnsupportedError(words, endpoint=endpoint)
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:

@@ -505,7 +505,7 @@ async def test_an_end_that_is_not_shown() -> None:
 
 async def test_models() -> None:
     server, provider = fake({}, listed=[{"id": f"m{n}", "max_model_len": 7} for n in range(10)])
-    with pytest.raises(ModelChoiceError, match=r"several models, and none was named; .*'m7' and 2 more\. Give one"):
+    with pytest.raises(ModelChoiceError, match=r"several models, and none was named; .*'m7', and 2 more\. Give one"):
         await provider.describe()
     named = OpenAICompatible(URL, model="m3", http_client=server.client())
     assert ((await named.describe()).model, (await named.describe()).context) == ("m3", 7)
@@ -523,7 +523,7 @@ async def test_a_server_that_lists_no_models() -> None:
         await provider.describe()
     assert (await OpenAICompatible(URL, model="m", http_client=server.client()).describe()).model == "m"
     silent = OpenAICompatible(URL, dialect=Dialect("x", models=None), http_client=server.client())
-    with pytest.raises(ModelChoiceError, match="no model was named, and the server lists none"):
+    with pytest.raises(ModelChoiceError, match="no model was named; the server has none"):
         await silent.describe()
 
 

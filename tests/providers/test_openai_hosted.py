@@ -215,5 +215,5 @@ async def test_probabilities_that_are_refused(name: str, status: int, message: A
 
 async def test_a_service_whose_models_are_not_listed_needs_a_name() -> None:
     service = Service("deepseek")
-    with pytest.raises(ValueError, match=r"no model was named, and the server lists none\. Give one as `model`"):
+    with pytest.raises(ValueError, match=r"no model was named; the server has none\. Give one as `model`"):
         await connect(URLS["deepseek"], http_client=service.client).describe()

@@ -27,22 +27,22 @@ from typing import Any, Literal, Self
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.engine import Adapter, checked_extra
+from cosd_providers.engine import Adapter, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
-from cosd_providers.engines.openai.discovery import check_tokenizer, discover, no_probs, unbegun
+from cosd_providers.engines.openai.discovery import check_tokenizer, discover, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.echo import Echo, cannot_score
 from cosd_providers.engines.openai.examining import CompletionsWire, wire_of
-from cosd_providers.engines.openai.no_logprobs import Agreement
+from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
-from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
 from cosd_providers.lazy import Lazy
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.strategies import checked_strategy, counted
@@ -98,8 +98,18 @@ class OpenAICompatible(Adapter):
         strategy: Literal["echo", "list", "singles"] | None = None,
     ) -> None:
         self._dialect = dialect_of(dialect)
-        owned = OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())}
-        extra = checked_extra(extra_body, owned)
+        api_key, headers = with_key(self._dialect.key_header, api_key, headers)
+        super().__init__(
+            url.strip().rstrip("/").removesuffix("/v1"),
+            owned=OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())},
+            model=model,
+            api_key=api_key,
+            headers=headers,
+            extra_body=extra_body,
+            timeout=timeout,
+            http_client=http_client,
+            limits=limits,
+        )
         api = self._dialect.api if api is None else api
         if api not in ("completions", "chat"):
             words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
@@ -107,16 +117,10 @@ class OpenAICompatible(Adapter):
         self._strategy = checked_strategy(strategy, self.strategies)
         if api == "chat" and strategy in ("echo", "list"):
             raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
-        self._model = model
         self._api: Literal["completions", "chat"] = api
         self._context = context
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        base = url.strip().rstrip("/").removesuffix("/v1")
-        api_key, headers = with_key(self._dialect.key_header, api_key, headers)
-        self._transport = Transport(
-            base, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
-        )
-        self._client = OpenAIClient(self._transport, self._dialect, api, self._tokenizer, extra)
+        self._client = OpenAIClient(self._transport, self._dialect, api, self._tokenizer, self._extra)
         self._echo = Echo(self._client)
         self._listing = self._dialect.models
         self._facts: Lazy[OpenAIFacts] = Lazy()
@@ -166,7 +170,7 @@ class OpenAICompatible(Adapter):
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
         if not (await self._know()).probs:
-            raise no_probs(self._transport.endpoint)
+            raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
         async with aclosing(Drafting(self._client, prompt, text, usage, alternatives).draft(max_tokens)) as items:
             async for item in items:
@@ -182,7 +186,7 @@ class OpenAICompatible(Adapter):
             proposing = Proposing(client, prompt, text, usage, echo=self._echo, strategy=self._strategy)
             return await proposing.answer(questions)
         if questions is None or not all(question.word for question in questions):
-            raise no_probs(self._transport.endpoint)
+            raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         found = await answer(questions, Agreement(client, prompt, text, usage).ask)
         return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
+from cosd_providers.engine import no_model
 from cosd_providers.engines.openai.client import OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.wire import Completion, Listed, Models, steps
@@ -12,7 +13,6 @@ from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,
     InvalidRequestError,
-    ModelChoiceError,
     ResponseError,
     UnsupportedError,
 )
@@ -21,9 +21,8 @@ from cosd_providers.parsing import parse
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
 
-__all__ = ["check_tokenizer", "choose", "discover", "no_probs", "unbegun"]
+__all__ = ["check_tokenizer", "choose", "discover", "unbegun"]
 
-_NAMED = 8  # models that an error lists
 _STARTED = "4711 and 0815"  # several tokens: no model repeats it by chance
 _SURE = 1 - 1e-6
 _BARE = 4  # tokens of one letter with the special tokens before it, at most
@@ -78,13 +77,7 @@ async def choose(transport: Transport, dialect: Dialect, model: str | None) -> t
     if model is None and len(listed) == 1:
         [found] = listed
     if found is None and (model is None or (listed and dialect.all_listed)):
-        problem = f"no model {model!r}" if model else "several models, and none was named"
-        names = ", ".join(repr(one.id) for one in listed[:_NAMED])
-        more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-        words = (
-            f"{problem}; the server has {names}{more}" if listed else "no model was named, and the server lists none"
-        )
-        raise ModelChoiceError(words, endpoint=transport.endpoint, hint="Give one as `model`.")
+        raise no_model(model, (one.id for one in listed), transport.endpoint)
     return (found.id, found.max_model_len) if found else (model or "", None)
 
 
@@ -97,17 +90,6 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
         if not named:
             raise
         return []
-
-
-def no_probs(endpoint: str) -> UnsupportedError:
-    """The error of a request that needs probabilities, at a server without any."""
-    words = "the server gives no probabilities with its tokens, although asked (logprobs)"
-    hint = (
-        "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
-        " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or"
-        " llama.cpp's?"
-    )
-    return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 async def check_probs(client: OpenAIClient) -> int | None:

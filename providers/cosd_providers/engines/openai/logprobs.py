@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from cosd_providers.contract import Token
+from cosd_providers.engine import no_probs, own_stop
 from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own, keeps_spaces
@@ -350,8 +351,7 @@ def check_probs(choice: Completion, aligner: TokenAligner, endpoint: str, *, str
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     # Of a text that breaks off within a character, all tokens may be hidden.
     if not (aligner.count or steps(choice) or not choice.written or choice.written.endswith("\ufffd")):
-        words = "the server gives no probabilities with its tokens, although asked (logprobs)"
-        raise UnsupportedError(words, endpoint=endpoint, hint=_NO_STREAMED if streamed else _NO_PROBS)
+        raise no_probs("logprobs", endpoint, hint=_NO_STREAMED if streamed else _NO_PROBS)
 
 
 def check_position(position: Position, at: int, aligner: TokenAligner, endpoint: str) -> None:
@@ -384,9 +384,7 @@ def check_finish(choice: Completion, endpoint: str) -> None:
         ResponseError: it ended for an unknown reason.
     """
     if isinstance(choice.stop_reason, str) and choice.stop_reason:
-        words = "the server stops at a text of its own"
-        hint = "Start it without stop strings, in its generation settings too."
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        raise own_stop(endpoint, hint="Start it without stop strings, in its generation settings too.")
     if choice.finish_reason is not None and choice.finish_reason not in _FINISHES:
         words = f"the answer ended for an unknown reason: {choice.finish_reason[:40]!r}"
         raise ResponseError(words, endpoint=endpoint)

@@ -19,7 +19,13 @@ from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Agreement", "words"]
+__all__ = ["AGREE", "Agreement", "words"]
+
+AGREE = (
+    "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
+    " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or llama.cpp's?"
+)
+"""A hint where a server has no log probabilities."""
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 """White space and a word, or one sign; white space alone at the very end."""
