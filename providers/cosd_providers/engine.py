@@ -362,10 +362,10 @@ class Engine(Adapter, Generic[_F]):
         return await self._kept(facts, facts.info.model)
 
     @abstractmethod
-    async def _draft(
-        self, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
+    def _draft(
+        self, facts: _F, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Prepare a draft; arguments as in `contract.Provider.generate`."""
+        """A draft; arguments as in `contract.Provider.generate`."""
 
     async def generate(
         self,
@@ -378,8 +378,8 @@ class Engine(Adapter, Generic[_F]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`."""
-        draft = await self._draft(prompt, text, continuation, max_tokens, alternatives, usage)
-        async with aclosing(draft) as items:
+        facts = await self.facts()
+        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, alternatives, usage)) as items:
             async for item in items:
                 yield item
 

@@ -582,22 +582,29 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._beginning: Lazy[str] = Lazy()
 
-    async def _client(self) -> LlamaCppClient:
+    def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
-        return LlamaCppClient(self._transport, await self.facts(), extra)
+        return LlamaCppClient(self._transport, facts, extra)
 
-    async def _draft(
-        self, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
+    def _draft(
+        self,
+        facts: LlamaCppFacts,
+        prompt: str,
+        text: bytes,
+        continuation: Any,
+        max_tokens: int,
+        alternatives: int,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         start = self._prefix(prompt, text) if continuation is None else [*continuation]
-        stream = partial((await self._client()).stream, usage, alternatives)
+        stream = partial(self._client(facts).stream, usage, alternatives)
         return from_ids(stream, start, max_tokens, alone=not text)
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
     ) -> list[Proposal | None]:
         """All questions at once, and those again that need more tokens; see `contract.Provider`."""
-        client, everywhere = await self._client(), questions is None
+        client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
@@ -620,7 +627,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
-        client = await self._client()
+        client = self._client(await self.facts())
         pieces = await self.tokenize(prompt + sendable(text))
         start, ends, at = len(prompt.encode()), list[int](), 0
         for piece in pieces:
@@ -745,4 +752,4 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """A client for the probe, without the checks of this adapter."""
         from cosd_providers.engines.llama_cpp_examining import LlamaCppWire  # noqa: PLC0415 - it imports this module
 
-        return LlamaCppWire(await self._client())
+        return LlamaCppWire(self._client(await self.facts()))
