@@ -1,1 +1,1 @@
-"""The fusion where applications already are: other libraries' interfaces. Each needs an extra of its name."""
+"""Fusions behind the interfaces of other libraries. Each needs the extra of its name."""

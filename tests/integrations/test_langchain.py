@@ -197,7 +197,7 @@ def test_what_a_fusion_cannot_take_is_refused_with_the_reason(given: dict[str, A
 
 @pytest.mark.parametrize("name", ["tools", "response_format"])
 def test_tools_are_refused_where_they_are_bound(name: str) -> None:
-    with pytest.raises(SettingError, match=f"{name} is not taken: a fusion writes text, and calls no tools"):
+    with pytest.raises(SettingError, match=f"{name} is not supported: a fusion writes text and calls no tools"):
         chat().bind(**{name: [{"type": "function"}]}).invoke("Where?")
 
 
@@ -223,7 +223,7 @@ async def test_a_fusion_of_the_users_own() -> None:
     assert (await model.ainvoke("Where?")).text == " The capital is Rome"  # its alpha is below the draft's 0.3
     async with given:  # which may be open, too
         assert (await model.ainvoke("Where?")).text == " The capital is Rome"
-    with pytest.raises(ValidationError, match="draft, tuning: the fusion that is given has its own"):
+    with pytest.raises(ValidationError, match="draft, tuning: the given fusion has its own"):
         ChatCoSD(fusion=given, draft=URLS["draft"], tuning=Tuning(hedge=1))
     with pytest.raises(ValidationError, match="fusion must be a Fusion, not str"):
         ChatCoSD(fusion="http://gpu1:8080")  # type: ignore[arg-type]  # which is what is tested
@@ -278,8 +278,8 @@ CALL = {"name": "f", "args": {}, "id": "1", "type": "tool_call"}
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (ToolMessage("42", tool_call_id="1"), r"messages\[1\] is a ToolMessage: a fusion takes no tools"),
-        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: a fusion takes no tools"),
+        (ToolMessage("42", tool_call_id="1"), r"messages\[1\] is a ToolMessage: a fusion supports no tools"),
+        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: a fusion supports no tools"),
         (
             HumanMessage([{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]),
             r"messages\[1\] has a part of the type 'image_url': a fusion takes text only",
@@ -304,7 +304,7 @@ async def test_tokens_are_counted_by_the_drafts_tokenizer() -> None:
     ids = model.get_token_ids(" The cap!")
     assert [writer.model.tokens[at] for at in ids] == [b" The", b" cap", b"!"]
     assert model.get_num_tokens_from_messages([HumanMessage("Where?")]) == 2  # "Q:", as it is rendered here
-    with pytest.raises(SettingError, match="tools are not counted"):
+    with pytest.raises(SettingError, match="tools are not supported"):
         model.get_num_tokens_from_messages([HumanMessage("Where?")], tools=[{}])
     assert chat(custom_get_token_ids=lambda text: [7]).get_num_tokens("any") == 1
 

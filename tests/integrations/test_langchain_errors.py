@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from cosd_api import connect
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
-from cosd_api.integrations.langchain.errors import on_their_tree
+from cosd_api.integrations.langchain.base import langchain_error
 from cosd_providers import errors as ours
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
@@ -72,7 +72,7 @@ def test_an_error_of_the_users_own_provider_is_caught_as_what_it_is() -> None:
     with pytest.raises(Mine) as caught:
         failing(Fault(Mine("slower"))).invoke("Q:")
     assert isinstance(caught.value, theirs.ModelRateLimitError)
-    assert on_their_tree(caught.value) is caught.value
+    assert langchain_error(caught.value) is caught.value
 
 
 def test_counting_tokens_fails_on_the_same_tree() -> None:
@@ -163,7 +163,7 @@ def test_a_key_goes_to_the_one_host_that_it_is_for() -> None:
         ),
         (
             {"draft": connect("https://one.example"), "assistant": connect("https://two.example")},
-            r"api_key has nowhere to go: draft and assistant are providers already; give it to each",
+            r"api_key has no use: draft and assistant are providers already; give it to each",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_each_loop_has_its_own_connections_and_closes_them() -> None:
         assert len(draft.inside) == 1  # that of the sync methods; those of the loop have gone with it
     assert model.invoke("Q:") == FUSED
     assert draft.entered == 3
-    assert len(model._held._open) == 1  # loops that have ended are forgotten
+    assert len(model._fusions._open) == 1  # loops that have ended are forgotten
 
 
 async def several(model: CoSDLLM) -> list[str]:

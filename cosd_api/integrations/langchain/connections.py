@@ -1,4 +1,4 @@
-"""One fusion for each event loop: connections belong to the loop in which they were made."""
+"""One fusion for each event loop: connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import anyio
 
 from cosd_api.fusion import Fusion
 
-__all__ = ["Held"]
+__all__ = ["LoopFusions"]
 
 
 class _Open:
-    """A fusion that is opened once and closed once, by whoever comes first."""
+    """A fusion that is opened once and closed once, even with concurrent callers."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -27,20 +27,20 @@ class _Open:
         self._lock = anyio.Lock()
         self._closed = False
 
-    async def open(self, owner: Held) -> None:
-        """Opens it for as long as there is its owner, and its loop."""
+    async def open(self, owner: LoopFusions) -> None:
+        """Open it for the lifetime of its owner and its loop."""
         async with self._lock:
             if self._holder is not None:
                 return
             await self.fusion.__aenter__()
             self._holder = self._held()
             await anext(self._holder)
-            # What closes it must not be garbage together with what it closes, as that is collected in any order.
-            self._pin = finalize(owner, _owner_has_gone, asyncio.get_running_loop(), self)
+            # Keep a reference: objects that become garbage together are collected in any order.
+            self._pin = finalize(owner, _close_in, asyncio.get_running_loop(), self)
             self._pin.atexit = False
 
     async def close(self) -> None:
-        """Closes it; returns when that is done, whoever does it."""
+        """Close it; returns when it is closed, by this or another caller."""
         if self._closed:
             return
         async with self._lock:
@@ -53,7 +53,7 @@ class _Open:
             await self._holder.aclose()
 
     async def _held(self) -> AsyncGenerator[None]:
-        """Before it ends, a loop closes the async generators that were begun in it, after all else is over."""
+        """A generator that closes the fusion when the loop shuts down its async generators, at its very end."""
         try:
             yield
         finally:
@@ -61,35 +61,35 @@ class _Open:
 
 
 class _Closing(asyncio.Task[None]):
-    """A task that a loop which ends waits for, as it does for all, but does not cancel."""
+    """A task that an ending loop waits for, but cannot cancel."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's own
         return False
 
 
-def _owner_has_gone(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
-    """Closes what nobody has any more, in its loop; called in any thread."""
+def _close_in(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
+    """Close a fusion without owner in its loop; called from any thread."""
 
     def close() -> None:
         task = _Closing(one.close(), loop=loop)
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with suppress(RuntimeError):  # the loop is closed, and so is all that was opened in it
+    with suppress(RuntimeError):  # the loop is closed, with everything opened in it
         loop.call_soon_threadsafe(close)
 
 
 _closing: set[_Closing] = set()
 
 
-class Held:
-    """The fusions of one model, all alike and over the same providers: what those learned, they learn once.
+class LoopFusions:
+    """The fusions of one model, with equal settings over the same providers, whose discovery they share.
 
-    Each is opened when its loop first needs it. It is closed when the loop is, by `asyncio.run` and whatever else calls
-    `shutdown_asyncgens`, or when nobody holds it any more. Copies have none, and make their own.
+    Each is opened at its loop's first answer. It is closed with the loop, by `asyncio.run` or another caller of
+    `shutdown_asyncgens`, or when the model is garbage. Copies start empty.
 
     Attributes:
-        pattern: what they are all like; never opened itself.
+        pattern: the fusion with these settings; never opened itself.
     """
 
     def __init__(self) -> None:
@@ -98,32 +98,32 @@ class Held:
         self._lock = threading.Lock()
 
     def like(self, make: Callable[[], Fusion]) -> Fusion:
-        """The pattern: what `make` gives the first time."""
+        """The pattern, made at the first call."""
         with self._lock:
             if self.pattern is None:
                 self.pattern = make()
             return self.pattern
 
     async def opened(self, make: Callable[[], Fusion]) -> Fusion:
-        """The fusion of the running loop, open."""
+        """The open fusion of the running loop."""
         pattern, loop = self.like(make), asyncio.get_running_loop()
         with self._lock:
             for ended in [other for other in self._open if other.is_closed()]:
                 del self._open[ended]
             one = self._open.get(loop)
             if one is None:
-                one = self._open[loop] = _Open(_another(pattern))
+                one = self._open[loop] = _Open(_copy(pattern))
         await one.open(self)
         return one.fusion
 
-    def __deepcopy__(self, memo: object) -> Held:
-        return Held()
+    def __deepcopy__(self, memo: object) -> LoopFusions:
+        return LoopFusions()
 
-    def __reduce__(self) -> tuple[type[Held], tuple[()]]:
-        return Held, ()
+    def __reduce__(self) -> tuple[type[LoopFusions], tuple[()]]:
+        return LoopFusions, ()
 
 
-def _another(fusion: Fusion) -> Fusion:
-    """One with the same settings, over the same providers."""
+def _copy(fusion: Fusion) -> Fusion:
+    """A fusion with the same settings over the same providers."""
     settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
     return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

@@ -1,0 +1,451 @@
+"""The common part of both LangChain models: fields, settings, and asking the fusion in the running event loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from langchain_core import exceptions as langchain
+from langchain_core.language_models.base import BaseLanguageModel, LangSmithParams
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    SkipValidation,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.integrations.langchain.connections import LoopFusions
+from cosd_api.records import FusedToken
+from cosd_api.result import FusionResult
+from cosd_api.settings import (
+    AnswerLimits,
+    AnswerOptions,
+    Asking,
+    CustomVerifier,
+    FusionOptions,
+    KnownVerifier,
+    OnAssistantError,
+    OnBudget,
+    Tuning,
+    check_count,
+    describe_verifier,
+    refuse,
+)
+from cosd_api.sync import iterated, synchronous
+from cosd_api.verification import Verifier
+from cosd_providers import connect
+from cosd_providers import errors as ours
+from cosd_providers.contract import Provider
+from cosd_providers.errors import ProviderError, UnsupportedError
+from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, checked_messages
+
+__all__ = ["LangChainFusion", "conversation", "langchain_error"]
+
+_T = TypeVar("_T")
+
+_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name != "stop")
+_OF_A_FUSION = tuple(FusionOptions.__annotations__)
+_TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Settings of one answer.
+
+    Attributes:
+        limits: the arguments of `Fusion.stream`.
+        retries: number of further attempts.
+        model: the model's name in metadata; None for the names of the servers' models.
+    """
+
+    limits: Mapping[str, Any]
+    retries: int
+    model: str | None
+
+
+class LangChainFusion(BaseLanguageModel[Any]):
+    """A fusion as a model of LangChain's. `ChatCoSD` describes the fields."""
+
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,  # it may hold the key
+        protected_namespaces=(),
+    )
+
+    draft: SkipValidation[str | Provider | None] = Field(default=None, frozen=True)
+    assistant: SkipValidation[str | Provider | Sequence[str | Provider] | None] = Field(default=None, frozen=True)
+    fusion: SkipValidation[Fusion | None] = Field(default=None, frozen=True, repr=False)
+    api_key: SecretStr | None = Field(default=None, frozen=True)
+    model: str | None = None
+
+    max_tokens: int | None = None
+    stop: list[str] | str | None = None
+    timeout: float | None = None
+    max_retries: int = 0
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+    on_budget: OnBudget | None = None
+    temperature: float | None = None
+    streaming: bool = False
+
+    verifier: SkipValidation[Verifier | None] = Field(default=None, frozen=True)
+    unit: Unit | None = Field(default=None, frozen=True)
+    draft_length: int | None = Field(default=None, frozen=True)
+    ask: Asking | None = Field(default=None, frozen=True)
+    on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
+    on_special_tokens: OnSpecialTokens | None = Field(default=None, frozen=True)
+    tuning: Tuning | None = Field(default=None, frozen=True)
+
+    _fusions: LoopFusions = PrivateAttr(default_factory=LoopFusions)
+    _mark: str = PrivateAttr(default_factory=lambda: uuid4().hex)
+
+    # Settings.
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, given: Any) -> Any:
+        """Refuse unknown names; read the servers from the environment unless they are given."""
+        if not isinstance(given, dict):  # an existing model, as a field of another one
+            return given
+        fields = cast("dict[str, Any]", given)
+        refuse({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
+        if fields.get("fusion") is not None:
+            return fields
+        servers = {name: os.environ.get(f"COSD_{name.upper()}_URL", "").split() for name in ("draft", "assistant")}
+        return {**{name: urls if urls[1:] else urls[0] for name, urls in servers.items() if urls}, **fields}
+
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, temperature: float | None) -> float | None:
+        return _greedy(temperature)
+
+    @field_validator("verifier", mode="before")
+    @classmethod
+    def _read_verifier(cls, verifier: Any) -> Any:
+        """A verifier, or its JSON form from a saved model."""
+        return TypeAdapter[Any](KnownVerifier).validate_python(verifier) if isinstance(verifier, dict) else verifier
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> Self:
+        """Make the fusion, which sends nothing yet, to find invalid settings now."""
+        self._pattern()
+        AnswerLimits.checked(**self._asked_with(None, {}).limits)
+        return self
+
+    def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
+        """The settings of an answer: the fields, unless the call has its own.
+
+        Raises:
+            SettingError: a setting is invalid.
+            TypeError: a setting is unknown.
+        """
+        call = {name: value for name, value in given.items() if value is not None}
+        call.pop("stream", None)  # LangChain has handled it
+        _greedy(call.pop("temperature", None))
+        retries = check_count("max_retries", call.pop("max_retries", self.max_retries), least=0)
+        model = call.pop("model", self.model)
+        for name in _TOOLS:
+            if call.get(name):
+                raise SettingError(f"{name} is not supported: a fusion writes text and calls no tools. Leave it out.")
+        refuse({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
+        limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
+        limits["stop"] = self.stop if stop is None else stop
+        return Call({name: value for name, value in limits.items() if value is not None}, retries, model)
+
+    def _pattern(self) -> Fusion:
+        return self._fusions.like(self._make)
+
+    def _make(self) -> Fusion:
+        settings = {name: value for name in _OF_A_FUSION if (value := getattr(self, name)) is not None}
+        servers = {name: one for name in ("draft", "assistant", "api_key") if (one := getattr(self, name)) is not None}
+        if self.fusion is not None:
+            if extra := [*servers, *settings]:
+                raise SettingError(f"{', '.join(extra)}: the given fusion has its own; leave one of them out")
+            if not isinstance(self.fusion, Fusion):
+                raise SettingError(f"fusion must be a Fusion, not {type(self.fusion).__name__}")
+            return self.fusion
+        for name in ("draft", "assistant"):
+            if name not in servers:
+                raise SettingError(f"there is no {name}: give its URL, or set COSD_{name.upper()}_URL")
+        draft, *assistants = self._with_key([self.draft, *_several(self.assistant)])
+        return Fusion(draft=draft, assistant=assistants, **settings)
+
+    def _with_key(self, servers: Sequence[Any]) -> list[Any]:
+        """The servers, with the key for those given as URLs, if these are on one host."""
+        if self.api_key is None:
+            return list(servers)
+        hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
+        if not hosts:
+            words = "draft and assistant are providers already"
+            raise SettingError(f"api_key has no use: {words}; give it to each, connect(url, api_key=...)")
+        if len(hosts) > 1:
+            raise SettingError(
+                f"api_key is one key, and would go to {' and '.join(hosts)}. Give each server its own: "
+                "draft=connect(url, api_key=...), or set COSD_API_KEY_<HOST>"
+            )
+        key = self.api_key.get_secret_value()
+        return [connect(one, api_key=key) if isinstance(one, str) else one for one in servers]
+
+    def __copy__(self) -> Self:
+        return self._fresh(super().__copy__())
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self._fresh(super().__deepcopy__(memo))
+
+    def _fresh(self, copied: Self) -> Self:
+        """The copy without open fusions: it may get other servers."""
+        copied._fusions, copied._mark = LoopFusions(), uuid4().hex
+        return copied
+
+    # LangChain's protocol.
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """Whether it can be saved: True, if its servers are URLs."""
+        return True
+
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        """The public module that it is loaded from."""
+        return ["cosd_api", "integrations", "langchain"]
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """Fields that are not saved, with their names in the environment."""
+        return {"api_key": "COSD_API_KEY"}
+
+    @property
+    def lc_attributes(self) -> dict[str, Any]:
+        """Verifier and tuning as JSON; custom verifiers cannot be saved."""
+        known = describe_verifier(self.verifier) if self.verifier is not None else None
+        saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
+        if known is not None and not isinstance(known, CustomVerifier):
+            saved["verifier"] = known.model_dump(mode="json")
+        return saved
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        """Everything that the text depends on, for traces and caches."""
+        endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
+        names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        own = {} if self._can_be_saved() else {"object": self._mark}  # two of one name may differ
+        return {
+            "model_name": self._model_name(),
+            "draft": self.draft if isinstance(self.draft, str) else endpoints.draft.name,
+            "assistant": [
+                url if isinstance(url, str) else one.name
+                for url, one in zip(_several(self.assistant) or endpoints.assistants, endpoints.assistants, strict=True)
+            ],
+            **given,
+            **({} if self.tuning is None else {"tuning": asdict(self.tuning)}),
+            "verifier": verifier.model_dump(mode="json"),
+            **own,
+        }
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "cosd"
+        params.setdefault("ls_model_name", self._model_name())
+        if stop is None and self.stop:
+            params["ls_stop"] = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        return params
+
+    def _can_be_saved(self) -> bool:
+        urls = all(isinstance(one, str) for one in [self.draft, *_several(self.assistant)])
+        return urls and (self.verifier is None or "verifier" in self.lc_attributes)
+
+    def _model_name(self) -> str:
+        """The model's name as far as known before an answer."""
+        endpoints = self._pattern().endpoints
+        return self.model or "+".join(one.name for one in [endpoints.draft, *endpoints.assistants])
+
+    # Asking.
+
+    async def _opened(self) -> Fusion:
+        return await self._fusions.opened(self._make)
+
+    async def _fused(
+        self, prompt: str | Sequence[Message], stop: Sequence[str] | None, given: Mapping[str, Any]
+    ) -> AsyncGenerator[FusedToken | FusionResult]:
+        """The tokens of an answer, then its result.
+
+        Raises:
+            ProviderError: an endpoint failed, for a retryable error after `max_retries`. It is one of LangChain's
+                errors, too.
+        """
+        call = self._asked_with(stop, given)
+        tries = 0
+        while True:
+            begun = False
+            try:
+                async with (await self._opened()).stream(prompt, **call.limits) as stream:
+                    async for token in stream:
+                        if token.text:  # an end of sequence has none
+                            begun = True
+                            yield token
+                    yield stream.result
+                    return
+            except ProviderError as error:
+                tries += 1
+                if begun or tries > call.retries or not error.retryable:
+                    raise langchain_error(error) from error
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The token ids of a text by the draft's tokenizer, without special tokens.
+
+        Raises:
+            UnsupportedError: the draft's server has no tokenizer; `connect(url, tokenizer=...)` gives one.
+        """
+        if self.custom_get_token_ids is not None:
+            return self.custom_get_token_ids(text)
+        return synchronous(self._token_ids, "get_token_ids")(text)
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """Approximate number of tokens of a conversation in the draft's chat template.
+
+        Approximate because some servers encode special tokens as plain text.
+
+        Raises:
+            SettingError: there are tools, or a message is not supported.
+            UnsupportedError: the draft has no chat template, or its server has no tokenizer.
+        """
+        if tools:
+            raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out.")
+        return synchronous(self._count, "get_num_tokens_from_messages")(conversation(messages))
+
+    async def _token_ids(self, text: str) -> list[int]:
+        draft = (await self._opened()).endpoints.draft
+        try:
+            return [piece.id for piece in await draft.tokenize(text)]
+        except ProviderError as error:
+            raise langchain_error(error) from error
+
+    async def _count(self, messages: Sequence[Message]) -> int:
+        draft = (await self._opened()).endpoints.draft
+        try:
+            if not isinstance(draft, ChatProvider):
+                raise UnsupportedError("the draft's provider takes no messages", endpoint=draft.name)
+            return len(await self._token_ids((await draft.render_prompt(messages)).prompt))
+        except ProviderError as error:
+            raise langchain_error(error) from error
+
+    def _iterate(self, chunks: Callable[[], AsyncGenerator[_T]]) -> Generator[_T]:
+        """The items of an async generator, for synchronous code."""
+
+        async def work(emit: Callable[[_T], None]) -> None:
+            async with aclosing(chunks()) as items:
+                async for item in items:
+                    emit(item)
+
+        return iterated(work, type(self).__name__)
+
+
+def _several(assistant: Any) -> list[Any]:
+    """One assistant or several as a list; empty for None."""
+    if assistant is None:
+        return []
+    several = isinstance(assistant, Sequence) and not isinstance(assistant, str)
+    return list(cast("Sequence[Any]", assistant)) if several else [assistant]
+
+
+def _host(url: str) -> str:
+    """The host of a URL."""
+    connect(url)  # raises for an invalid URL
+    return urlsplit(url.strip()).hostname or ""
+
+
+def _greedy(temperature: float | None) -> float | None:
+    """The given temperature: None or 0, since the draft is greedy."""
+    if temperature:
+        refuse({"temperature": temperature}, Fusion.stream)
+    return temperature
+
+
+# Messages.
+
+_ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
+    (HumanMessage, "user"),
+    (SystemMessage, "system"),
+    (AIMessage, "assistant"),
+)
+
+
+def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
+    """LangChain's messages as those of a fusion, without the speakers' names.
+
+    Raises:
+        SettingError: a message belongs to a tool, calls one, or holds anything but text.
+    """
+    plain = [_plain(message, at) for at, message in enumerate(messages)]
+    try:
+        return checked_messages(plain)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+
+
+def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
+    """One message as in OpenAI's API, which `checked_messages` takes."""
+    role = next((role for kind, role in _ROLES if isinstance(message, kind)), None)
+    if isinstance(message, ChatMessage):
+        role = message.role
+    if role is None:
+        raise SettingError(f"messages[{at}] is a {type(message).__name__}: a fusion supports no tools and no functions")
+    calls = message.tool_calls or message.invalid_tool_calls if isinstance(message, AIMessage) else None
+    return {"role": role, "content": message.content, "tool_calls": calls}
+
+
+# Errors: caught as ours or as LangChain's.
+
+_TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] = (
+    (ours.ContextLengthError, langchain.ContextOverflowError),
+    (ours.AuthenticationError, langchain.ModelAuthenticationError),
+    (ours.RateLimitError, langchain.ModelRateLimitError),
+    (ours.ServerError, langchain.ModelAPIError),
+    (ours.InvalidRequestError, langchain.ModelInvalidRequestError),
+    (ours.ModelChoiceError, langchain.ModelNotFoundError),
+    (ours.ConnectError, langchain.ModelConnectionError),
+    (ours.ProviderTimeoutError, langchain.ModelTimeoutError),
+    (ours.BudgetTimeoutError, langchain.ModelTimeoutError),
+)
+"""Any other error is a plain `ModelError`."""
+
+_FORBIDDEN = 403
+
+_made: dict[tuple[object, object], type[ours.ProviderError]] = {}
+
+
+def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
+    """The error as one of LangChain's, too, with the same endpoint, hint and `partial`. Raise it from `error`."""
+    if isinstance(error, langchain.ModelError):
+        return error
+    theirs = next((theirs for kind, theirs in _TREE if isinstance(error, kind)), langchain.ModelError)
+    if theirs is langchain.ModelAuthenticationError and error.status == _FORBIDDEN:
+        theirs = langchain.ModelPermissionDeniedError
+    both = _made.setdefault((type(error), theirs), _both(type(error), theirs))
+    made = both.__new__(both)
+    made.args = error.args
+    vars(made).update(vars(error), is_retryable=error.retryable, _ours=error)
+    return made
+
+
+def _both(kind: type[ours.ProviderError], theirs: type[langchain.ModelError]) -> type[ours.ProviderError]:
+    """A class that inherits from both, under our name."""
+
+    def reduced(self: Any) -> tuple[object, ...]:
+        return (langchain_error, (self._ours,))  # pickle cannot find this class by name
+
+    return type(kind.__name__, (kind, theirs), {"__reduce__": reduced, "__module__": __name__, "__doc__": kind.__doc__})
