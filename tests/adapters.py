@@ -19,11 +19,11 @@ import toys
 from asked import valid
 from cosd_providers import Piece, Provider, Token, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.greedy import Continuation, Position
-from cosd_providers.ollama import Ollama
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import Model, ScriptedProvider
 from cosd_providers.vllm import Vllm

@@ -33,9 +33,9 @@ from cosd_providers.usage import Usage
 
 if TYPE_CHECKING:
     from cosd_providers.engines.llama_cpp import LlamaCpp
+    from cosd_providers.engines.ollama import Ollama
     from cosd_providers.engines.openai import OpenAICompatible
     from cosd_providers.engines.tgi import Tgi
-    from cosd_providers.ollama import Ollama
     from cosd_providers.sglang import Sglang
     from cosd_providers.vllm import Vllm
 

@@ -14,7 +14,7 @@ from typing import Literal
 import pytest
 
 from conformance import Conformance, Proposals, Subject
-from cosd_providers.ollama import Ollama
+from cosd_providers.engines.ollama import Ollama
 from plain import Behind, PlainLlamaCpp
 from stand_in_ollama import StandInOllama
 from stand_in_tgi import LlamaModel

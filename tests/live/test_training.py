@@ -13,7 +13,7 @@ from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import Pair
 from cosd_api.training.evaluation import places_of
 from cosd_providers import UnsupportedError, connect
-from cosd_providers.ollama import Ollama
+from cosd_providers.engines.ollama import Ollama
 from plain import MODELS, PlainLlamaCpp
 from stand_in_ollama import StandInOllama
 from stand_in_tgi import LlamaModel

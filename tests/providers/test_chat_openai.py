@@ -10,9 +10,9 @@ import pytest
 from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage, connect
+from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.ollama import Ollama
 from cosd_providers.testing import ScriptToken
 from fake_openai import FakeOpenAI
 from stand_in_ollama import StandInOllama

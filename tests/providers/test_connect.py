@@ -11,9 +11,9 @@ import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.ollama import Ollama
 from cosd_providers.vllm import Vllm
 
 

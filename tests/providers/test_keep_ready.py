@@ -17,9 +17,9 @@ from cosd_providers import engine as adapters
 from cosd_providers.contract import Provider, Ready
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.ollama import Ollama
 from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.vllm import Vllm

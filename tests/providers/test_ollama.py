@@ -12,6 +12,7 @@ import httpx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 import toys
 from asked import check_alternatives, draft, near
@@ -26,19 +27,21 @@ from cosd_providers import (
     Question,
     ResponseError,
     ServerError,
+    ServerInfo,
     Token,
     UnsupportedError,
     Usage,
     connect,
 )
+from cosd_providers.engines.ollama import Event, Ollama
 from cosd_providers.engines.openai.wire import steps
-from cosd_providers.ollama import Ollama
-from cosd_providers.ollama.wire import Event
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 from stand_in_ollama import StandInOllama
 
 URL = "http://gpu:11434"
-KNOWN = {"served": {}, "known": {"model": "toy:latest", "build": "0.34.4", "context": 512}}
+ABLE = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
+INFO = ServerInfo(URL, "ollama", "toy:latest", "0.34.4", 512, ABLE)
+KNOWN: dict[str, Any] = {"served": {}, "known": {"info": TypeAdapter(ServerInfo).dump_python(INFO)}}
 SCRIPTS: dict[str, list[Any]] = {"a": [" b"], "Q": [" a", (" b", 0.6), " c"]}
 
 
@@ -292,7 +295,7 @@ async def test_what_is_not_supported() -> None:
         (provider.score("Q", b"", usage=Usage()), "does not give the probabilities of a given text"),
         (provider.tokenize("Q"), "does not encode text. Give the model's own as `tokenizer`"),
         (provider.propose("Q", b"", None, usage=Usage()), "does not encode text"),
-        (draft(provider, continuation=[1]), "cannot go on from token ids"),
+        (draft(provider, continuation=[1]), "cannot continue from token ids"),
     ):
         with pytest.raises(UnsupportedError, match=words):
             await ask
@@ -301,12 +304,12 @@ async def test_what_is_not_supported() -> None:
 @pytest.mark.parametrize("way", [{"old": True}, {"listed": False}])
 async def test_a_server_without_probabilities_is_refused(way: dict[str, Any]) -> None:
     server, provider = fake(version="0.9.2", **way)
-    words = r"gpu:11434: Ollama 0\.9\.2 tells no probabilities .* from 0\.12\.11 on: update it\. .* cloud have none"
+    words = r"gpu:11434: Ollama 0\.9\.2 gives no probabilities .* from 0\.12\.11 on: update it\. .* cloud have none"
     for ask in (provider.describe(), draft(provider), provider.propose("Q", b"", [], usage=Usage())):
         with pytest.raises(UnsupportedError, match=words):
             await ask
     assert {body["prompt"] for body in server.bodies} == {"a"}
-    with pytest.raises(UnsupportedError, match="Ollama tells no probabilities"):
+    with pytest.raises(UnsupportedError, match="Ollama gives no probabilities"):
         await fake(version=None, **way)[1].describe()
 
 
@@ -330,7 +333,7 @@ async def test_a_server_that_cuts_in_silence_is_refused() -> None:
 
 
 async def test_a_context_that_is_not_told() -> None:
-    with pytest.raises(UnsupportedError, match=r"/api/ps does not tell the context of the model. Give it as `context`"):
+    with pytest.raises(UnsupportedError, match=r"/api/ps does not report it. Give it as `context`"):
         await fake(tells_context=False)[1].describe()
     _, provider = fake(provider={"context": 300}, tells_context=False)
     assert (await provider.describe()).context == 300

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from cosd_providers.engines.ollama import DIALECT, OllamaClient
 from cosd_providers.engines.openai.client import Prefix
 from cosd_providers.engines.openai.examining import CompletionsWire
 from cosd_providers.engines.openai.wire import Answer, bill
 from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.greedy import TIES
 from cosd_providers.http.transport import Transport
-from cosd_providers.ollama.asking import DIALECT, Generating
 from cosd_providers.usage import Usage
 
 __all__ = ["OllamaWire"]
@@ -22,17 +22,17 @@ class OllamaWire(CompletionsWire):
 
     Args:
         transport: the server.
-        asking: makes requests, and reads what is answered.
+        client: makes requests, and reads what is answered.
     """
 
-    def __init__(self, transport: Transport, asking: Generating) -> None:
+    def __init__(self, transport: Transport, client: OllamaClient) -> None:
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
-            return {**asking.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
+            return {**client.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
 
         super().__init__(
-            transport, asking.path, body, asking.facts.ends, asking.facts.model, chat=None, models=DIALECT.models
+            transport, client.path, body, client.facts.ends, client.facts.model, chat=None, models=DIALECT.models
         )
-        self._asking = asking
+        self._client = client
 
     async def ask(
         self, prompts: Sequence[Prompt], usage: Usage, *, limit: int = 1, top: int = TIES, temperature: float = 0.0
@@ -54,6 +54,6 @@ class OllamaWire(CompletionsWire):
         """What stands beside the options elsewhere is one of them."""
         sent: dict[str, Any] = {**body}
         options = {**cast("Mapping[str, object]", sent["options"]), "temperature": sent.pop("temperature")}
-        answer = self._asking.read(await self._transport.post(self._path, {**sent, "options": options}, usage=usage))
+        answer = self._client.read(await self._transport.post(self._path, {**sent, "options": options}, usage=usage))
         bill(usage, answer.usage)
         return answer

@@ -1,0 +1,370 @@
+"""Ollama, by its own `/api/generate` with `raw`: its only route that continues a text as it is.
+
+It was never run for real, so it is not called supported. The adapter follows the server's source from 0.12.11 to 0.34
+and reports of its users, read in November 2026:
+
+- It takes text only, one prompt in a request. A draft continues from text, and every place is asked singly.
+- It lists the most probable tokens since 0.12.11. Older versions and models in its cloud leave them out silently, so
+  one answer is tried before the first use. Probabilities are those of the raw softmax.
+- The end of sequence is never shown, and has no probability: an answer with the reason "stop" ended with it.
+- Where the model runs in llama.cpp's server (most do, from about 0.30 on), a token that leaves a character unfinished
+  is left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own engine shows
+  all of them, those of one character in one event.
+- A text that is too long is cut to about half of the context unless both `truncate` and `shift` forbid it; then it is
+  refused. That is tried once, with a text that cannot fit. An answer then ends where the context does.
+- Another client that does not send `shift: false`, or sends another `num_ctx`, makes the server load the model again;
+  so does the next request from here.
+- The last event reports the tokens of the prompt; some versions leave out those from the cache, so that too little is
+  billed. A draft that is left early is billed by what was seen.
+- No route renders its chat templates, which are in Go: conversations need a template of the user's own.
+- A stream that repeats one token (30 times, 100 in later versions) is broken off by the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from math import isclose
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+
+from pydantic import BaseModel
+
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
+from cosd_providers.engines.openai.client import OpenAIClient, Prefix
+from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unbegun
+from cosd_providers.engines.openai.drafting import Drafting
+from cosd_providers.engines.openai.proposing import Proposing
+from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, steps
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.greedy import ROUNDING, TIES, boundaries
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.text import sendable
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.usage import Usage
+
+if TYPE_CHECKING:
+    from cosd_providers.engines.ollama_examining import OllamaWire
+
+__all__ = ["Ollama"]
+
+_GREEDY: Mapping[str, object] = {
+    "temperature": 0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repeat_penalty": 1.0,
+    "repeat_last_n": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stop": [],  # a model's own stop strings would hold for raw text, too
+}
+"""Options. Those left out come from the model's file, or are the server's defaults."""
+
+_RAW: Mapping[str, object] = {"raw": True, "think": False, "logprobs": True, "top_logprobs": TIES}
+"""The text as it is. Without `think` a server would take part of the answer of some models for thoughts."""
+
+_WHOLE: Mapping[str, object] = {"truncate": False, "shift": False}
+"""A text that does not fit is refused, and an answer ends where the context does."""
+
+_OWNED = {*_RAW, *_WHOLE, "context", "format", "images", "model", "prompt", "stream", "suffix", "system", "template"}
+_OWNED_OPTIONS = {*_GREEDY, "mirostat", "num_ctx", "num_predict", "seed", "tfs_z"}
+
+_MOST = 20  # most probable tokens at a place; more are refused
+_TOKENS = 4  # of the first answer: enough to see text
+_BEYOND = 64  # words that the long text has beyond the context
+
+_M = TypeVar("_M", bound=BaseModel)
+
+DIALECT = Dialect(
+    "ollama",
+    completions="/api/generate",
+    chat=None,
+    lists=False,
+    echo=False,
+    stream_options={},
+    probs=True,
+    shows_parts=True,
+    longer="Give the model a longer context: `context`, OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
+)
+"""What of OpenAI's protocol holds here."""
+
+
+# The wire. Its tokens have the shape of OpenAI's chat route, so an answer becomes one of that protocol.
+
+
+class Event(BaseModel):
+    """An answer, or an event of a stream; the last event has `done` and the usage.
+
+    Attributes:
+        response: the text that it adds.
+        thinking: text that the server has taken out of the answer.
+        done: nothing follows.
+        done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
+            context) or, where no model has written, `"load"`.
+        logprobs: the tokens of this text; the server may leave out those that do not complete a character.
+        prompt_eval_count: tokens of the prompt; on some versions without those from the cache.
+        prompt_eval_cached_count: those from the cache. Where it is there, `prompt_eval_count` includes them.
+        eval_count: tokens written, the end of sequence included.
+    """
+
+    response: str = ""
+    thinking: str | None = None
+    done: bool = False
+    done_reason: str | None = None
+    logprobs: list[Named] | None = None
+    prompt_eval_count: int | None = None
+    prompt_eval_cached_count: int | None = None
+    eval_count: int | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The same in OpenAI's protocol."""
+        choice = Completion(
+            text=self.response,
+            message=None,
+            logprobs=None if self.logprobs is None else Logprobs(content=[*map(_marked, self.logprobs)]),
+            finish_reason=(self.done_reason or None) if self.done else None,
+        )
+        cached = self.prompt_eval_cached_count
+        billed = Billed(
+            prompt_tokens=self.prompt_eval_count or 0,
+            completion_tokens=self.eval_count,
+            prompt_tokens_details=None if cached is None else Cached(cached_tokens=cached),
+        )
+        return Answer(choices=[choice], usage=billed if self.done else None)
+
+
+def _marked(entry: Named) -> Named:
+    """An entry, marked where the server has left out tokens before it.
+
+    Greedy decoding takes a listed token. If no listed token of this probability has this text, and the text is not
+    ASCII, it has got the bytes of others.
+    """
+    listed, own = entry.top_logprobs or [], entry.logprob
+    same = [other.logprob for other in listed if other.token == entry.token]
+    alike = own is None or any(value is not None and isclose(value, own, abs_tol=ROUNDING) for value in same)
+    return entry.model_copy(update={"hides": bool(listed) and not alike and not entry.token.isascii()})
+
+
+class Loaded(BaseModel):
+    """A model in memory: its name, and the context that it was loaded with."""
+
+    name: str
+    context_length: int | None = None
+
+
+class Running(BaseModel):
+    """The answer of `/api/ps`."""
+
+    models: list[Loaded]
+
+    def context(self, model: str) -> int | None:
+        """The context of a model; None if unknown."""
+        names = {model.lower(), f"{model}:latest".lower()}
+        return next((one.context_length for one in self.models if one.name.lower() in names), None) or None
+
+
+class Version(BaseModel):
+    """The answer of `/api/version`."""
+
+    version: str
+
+
+# The server.
+
+
+class OllamaClient(OpenAIClient):
+    """Requests to one Ollama.
+
+    Args:
+        transport: the server.
+        tokenizer: counts tokens; None for no local tokenizer.
+        extra: merged into every request.
+        context: tokens to load the model for; None for the server's choice.
+    """
+
+    def __init__(
+        self, transport: Transport, tokenizer: Tokenizer | None, extra: Mapping[str, object], context: int | None
+    ) -> None:
+        super().__init__(transport, DIALECT, "completions", tokenizer, extra)
+        options = cast("Mapping[str, object]", extra.get("options", {}))
+        self._options = {**options, **_GREEDY, **({} if context is None else {"num_ctx": context})}
+
+    def read(self, data: object) -> Answer:
+        """An answer or an event in OpenAI's protocol."""
+        event = parse(Event, data, self.endpoint)
+        if event.thinking:
+            words = "the server has taken a part of the answer for thinking, although asked not to (think)"
+            raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
+        total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
+        if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no place
+            words = f"the server has let {total} tokens pass through a context of {self.facts.context} (shift)"
+            raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
+        return event.answer
+
+    def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
+        """As in `OpenAIClient`, where the server's count includes the cache."""
+        if billed is not None and billed.prompt_tokens_details is not None:
+            super().check_read(prefix, billed)
+
+    def shown(self, listed: int = TIES) -> dict[str, object]:
+        """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""
+        return {"top_logprobs": min(listed, _MOST)}
+
+    def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
+        """A request: greedy, with the most probable tokens, without a stream."""
+        if not prefix.whole:
+            words = "prompt and text are empty, and Ollama writes nothing after an empty prompt"
+            raise InvalidRequestError(words, endpoint=self.endpoint)
+        options = {**self._options, "num_predict": max(limit, 1)}
+        more = {"model": self.facts.model, "prompt": prefix.whole, "stream": False, "options": options}
+        return {**self._extra, **_RAW, **_WHOLE, **more}
+
+
+class Ollama(Engine[ServerFacts]):
+    """A model behind Ollama. See `contract.Provider`.
+
+    Args:
+        url: the server's URL.
+        tokenizer: the model's own, or an argument of `load_tokenizer`: for `tokenize`, and for every boundary.
+        context: tokens to load the model for (`num_ctx`), prompt and answer together. By default the server decides.
+        options: as in `engine.Adapter`. `model` is needed where the server has several, e.g. `"llama3.2"`; `api_key`
+            is for a proxy that wants one; `extra_body` may hold `{"keep_alive": -1, "options": {"num_gpu": 0}}`;
+            `timeout` includes loading the model.
+
+    Raises:
+        ValueError: `extra_body` sets a field of the fusion's.
+    """
+
+    _facts_type = ServerFacts
+    _ready_route = "/api/version"
+
+    def __init__(
+        self, url: str, *, tokenizer: object = None, context: int | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
+        base = url.strip().rstrip("/").removesuffix("/api")
+        super().__init__(base, owned=_OWNED, strategy=None, **options)
+        more = self._extra.get("options", {})
+        if not isinstance(more, Mapping):
+            raise ValueError("the options of extra_body are a mapping, e.g. {'num_gpu': 0}")
+        checked_extra(cast("Mapping[str, object]", more), _OWNED_OPTIONS)
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._context = context
+        self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
+
+    async def discovered(self) -> ServerFacts:
+        """The facts of the server, found at the first use or restored; the client has them from then on."""
+        found = await super().discovered()
+        facts = self._client.facts
+        facts.model, facts.context = found.info.model, found.info.context
+        able = replace(found.info.capabilities, tokenize=self._tokenizer is not None)
+        return replace(found, info=replace(found.info, capabilities=able))
+
+    def _draft(
+        self,
+        facts: ServerFacts,  # noqa: ARG002 - the client has them
+        prompt: str,
+        text: bytes,
+        continuation: Any,
+        max_tokens: int,
+        alternatives: int,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        if continuation is not None:
+            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+        return Drafting(self._client, prompt, text, usage, alternatives).draft(max_tokens)
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
+        await self.facts()
+        if questions is None:
+            own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
+            questions = boundaries(own, len(prompt.encode()))
+        return await Proposing(self._client, prompt, text, usage, strategy="singles").answer(questions)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002
+        """Unsupported by the server."""
+        raise self._unsupported("the server does not give the probabilities of a given text")
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The local tokenizer's encoding; the server encodes no text."""
+        if self._tokenizer is None:
+            raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
+        return self._tokenizer.encode(text)
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - none can be
+        raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        await self.facts()
+        return await unbegun(self._client, prompt)
+
+    async def examine(self) -> OllamaWire:
+        """The server, to be asked freely."""
+        from cosd_providers.engines.ollama_examining import OllamaWire  # noqa: PLC0415 - it imports this module
+
+        await self.facts()
+        return OllamaWire(self._transport, self._client)
+
+    # Discovery.
+
+    async def _discover(self) -> ServerFacts:
+        """Load the model, and find out what fits and that the server obeys; what it reads and writes is not billed."""
+        self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
+        version = await self._asked("/api/version", Version)
+        first = await self._check_probs(version.version if version else None)
+        running = await self._asked("/api/ps", Running)
+        context = (running.context(self._client.facts.model) if running else None) or self._context
+        if context is None:
+            words = "the size of the context is unknown: /api/ps does not report it"
+            raise self._unsupported(words, "Give it as `context`, or update Ollama.")
+        await self._check_refusal(context)
+        if self._tokenizer and first.usage is not None and first.usage.prompt_tokens_details is not None:
+            await check_tokenizer(self._client, self._tokenizer)
+        info = ServerInfo(
+            endpoint=self._transport.endpoint,
+            engine="ollama",
+            model=self._client.facts.model,
+            build=version.version if version else None,
+            context=context,
+            capabilities=Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False),
+        )
+        return ServerFacts(info)
+
+    async def _asked(self, path: str, kind: type[_M]) -> _M | None:
+        try:
+            return parse(kind, await self._transport.get(path), self._transport.endpoint)
+        except (InvalidRequestError, ResponseError):
+            return None
+
+    async def _check_probs(self, build: str | None) -> Answer:
+        """A short answer, which must have probabilities."""
+        found = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
+        [choice] = found.choices
+        if choice.written and not any(step.top for step in steps(choice)):
+            words = (
+                f"Ollama {build or ''}".strip() + " gives no probabilities with its tokens, although asked (logprobs)"
+            )
+            hint = "It does from 0.12.11 on: update it. Models that run in Ollama's cloud have none at all."
+            raise self._unsupported(words, hint)
+        return found
+
+    async def _check_refusal(self, context: int) -> None:
+        """Send a text that cannot fit, which must be refused: nothing in an answer shows that a text was cut."""
+        try:
+            long = " ".join(map(str, range(context + _BEYOND)))
+            await self._client.one(Prefix(long, ""), 1, Usage(), check=False)
+        except (ContextLengthError, InvalidRequestError):  # the short one before was not refused
+            return
+        words = "the server cuts a text that is too long and does not say so, although told not to (truncate)"
+        raise self._unsupported(words, "Is it Ollama 0.12.11 or later?")
+
+    def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
