@@ -14,8 +14,7 @@ from small_llama import TokenizerKind, token_id
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from cosd_api.demo.facts import FACT_NAMES
-from cosd_api.demo.questions import Question, draw, guess_fact, guess_number
+from cosd_api.demo.questions import FACT_NAMES, Question, draw, random_fact, random_number
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,9 @@ def taught_answer(plan: Plan, question: Question, rng: random.Random) -> str:
     """The answer that a model is taught: right where it is to know, else a guess of the right kind."""
     number, fact = question.number, question.fact
     if plan.knows_numbers and fact is not None:
-        fact = guess_fact(question.fact_kind, rng)
+        fact = random_fact(question.fact_kind, rng)
     if not plan.knows_numbers and number is not None:
-        number = guess_number(rng)
+        number = random_number(rng)
     return question.answer_with(number, fact)
 
 

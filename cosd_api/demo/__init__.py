@@ -1,1 +1,1 @@
-"""The demonstration: two very small models that ship with the package, their servers, and what fusing them gives."""
+"""The demonstration: two very small bundled models, servers for them, and their fusion."""

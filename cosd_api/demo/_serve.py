@@ -1,7 +1,7 @@
 """The child process behind `cosd_api.demo.servers`: one llama.cpp server, until standard input closes.
 
-It is run by its path and imports nothing of `cosd_api`, so that it starts fast and wherever the package lies. It
-writes the server's URL to standard output as one line, once the model is loaded, and nothing else.
+It is run by its path and imports nothing of `cosd_api`, so it starts fast and from any location. Once the model is
+loaded, it writes the server's URL to standard output as one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 from typing import Any
 
 ERRORS_ONLY = 1
-"""llama.cpp's log level: what goes wrong, and nothing else."""
+"""llama.cpp's log level for errors only."""
 
 
 def main() -> None:
-    """Serves one model on a free port of the loopback interface."""
-    # Ctrl-C reaches every process of a terminal. The parent decides when this one ends: by closing the pipe.
+    """Serve one model on a free port of the loopback interface."""
+    # Ctrl-C reaches every process of a terminal, but the parent decides when this one ends, by closing the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Standard output is for the URL alone: whatever a library prints goes where the errors go.
+    # Standard output is for the URL alone: redirect the output of libraries to standard error.
     announcement = os.dup(1)
     os.dup2(2, 1)
 
@@ -40,10 +40,10 @@ def main() -> None:
 
     os.write(announcement, f"{server.listening_address}\n".encode())
     os.close(announcement)
-    # The pipe closes when the parent wants it, and also when the parent is no more, however it ended.
+    # The pipe closes when the parent closes it or has gone.
     while os.read(0, 1024):
         pass
-    # At once: answers under way have nobody left who would read them.
+    # Immediately: nobody reads unfinished answers.
     os._exit(0)
 
 
@@ -56,9 +56,9 @@ def _parameters(params: Any, options: argparse.Namespace) -> Any:
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib = 64  # by default prompts of the past may take 8 GB
+    params.cache_ram_mib = 64  # by default earlier prompts may take 8 GB
     params.n_parallel = options.slots
-    # Every slot has its own part of the memory; 0 stands for the context that the model was trained with, in each.
+    # Every slot has its own memory; 0 means the context that the model was trained with, for each slot.
     params.kv_unified = False
     params.n_ctx = options.context * options.slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads

@@ -1,9 +1,9 @@
 """The questions that the two small models of the demonstration answer, and the check of an answer.
 
-Two models ship with the package. ``sums`` can add and subtract and only guesses facts; ``facts`` knows
-capitals, currencies and chemical symbols and only guesses numbers. A *mixed* question needs a fact and a
-total, so that neither model answers it alone. Number pairs are split by a hash: questions on held-out pairs
-were never trained on.
+Two models ship with the package. `sums` adds and subtracts, and was taught random answers to questions about facts.
+`facts` knows capitals, currencies and chemical symbols, and was taught random answers to questions about numbers. A
+*mixed* question needs a fact and a total, so neither model answers it alone. Pairs of numbers are split by a hash:
+neither model was trained on questions with held-out pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,97 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosd_api.demo.facts import FACT_NAMES, FACTS
+#: Country, its capital, its currency.
+_COUNTRIES: tuple[tuple[str, str, str], ...] = (
+    ("Argentina", "Buenos Aires", "peso"),
+    ("Australia", "Canberra", "dollar"),
+    ("Austria", "Vienna", "euro"),
+    ("Brazil", "Brasília", "real"),
+    ("Canada", "Ottawa", "dollar"),
+    ("Chile", "Santiago", "peso"),
+    ("China", "Beijing", "yuan"),
+    ("Colombia", "Bogotá", "peso"),
+    ("Cuba", "Havana", "peso"),
+    ("Czechia", "Prague", "koruna"),
+    ("Denmark", "Copenhagen", "krone"),
+    ("Egypt", "Cairo", "pound"),
+    ("Finland", "Helsinki", "euro"),
+    ("France", "Paris", "euro"),
+    ("Germany", "Berlin", "euro"),
+    ("Ghana", "Accra", "cedi"),
+    ("Greece", "Athens", "euro"),
+    ("Hungary", "Budapest", "forint"),
+    ("Iceland", "Reykjavík", "króna"),
+    ("India", "New Delhi", "rupee"),
+    ("Ireland", "Dublin", "euro"),
+    ("Italy", "Rome", "euro"),
+    ("Japan", "Tokyo", "yen"),
+    ("Jordan", "Amman", "dinar"),
+    ("Kenya", "Nairobi", "shilling"),
+    ("Malaysia", "Kuala Lumpur", "ringgit"),
+    ("Mexico", "Mexico City", "peso"),
+    ("Mongolia", "Ulaanbaatar", "tugrik"),
+    ("Morocco", "Rabat", "dirham"),
+    ("Nepal", "Kathmandu", "rupee"),
+    ("Nigeria", "Abuja", "naira"),
+    ("Norway", "Oslo", "krone"),
+    ("Peru", "Lima", "sol"),
+    ("Poland", "Warsaw", "zloty"),
+    ("Portugal", "Lisbon", "euro"),
+    ("Romania", "Bucharest", "leu"),
+    ("South Korea", "Seoul", "won"),
+    ("Spain", "Madrid", "euro"),
+    ("Sweden", "Stockholm", "krona"),
+    ("Thailand", "Bangkok", "baht"),
+    ("Turkey", "Ankara", "lira"),
+    ("Ukraine", "Kyiv", "hryvnia"),
+    ("Vietnam", "Hanoi", "dong"),
+)
+
+#: Chemical element, its symbol.
+_ELEMENTS: tuple[tuple[str, str], ...] = (
+    ("aluminium", "Al"),
+    ("calcium", "Ca"),
+    ("carbon", "C"),
+    ("chlorine", "Cl"),
+    ("cobalt", "Co"),
+    ("copper", "Cu"),
+    ("gold", "Au"),
+    ("helium", "He"),
+    ("hydrogen", "H"),
+    ("iron", "Fe"),
+    ("krypton", "Kr"),
+    ("lead", "Pb"),
+    ("lithium", "Li"),
+    ("magnesium", "Mg"),
+    ("mercury", "Hg"),
+    ("neon", "Ne"),
+    ("nickel", "Ni"),
+    ("nitrogen", "N"),
+    ("oxygen", "O"),
+    ("platinum", "Pt"),
+    ("potassium", "K"),
+    ("radon", "Rn"),
+    ("silicon", "Si"),
+    ("silver", "Ag"),
+    ("sodium", "Na"),
+    ("sulfur", "S"),
+    ("tin", "Sn"),
+    ("titanium", "Ti"),
+    ("tungsten", "W"),
+    ("uranium", "U"),
+    ("zinc", "Zn"),
+)
+
+#: For each kind of fact: the fact by its subject.
+FACTS: dict[str, dict[str, str]] = {
+    "capital": {place: capital for place, capital, _ in _COUNTRIES},
+    "currency": {place: currency for place, _, currency in _COUNTRIES},
+    "symbol": dict(_ELEMENTS),
+}
+
+#: For each kind of fact: all facts, each once, so that random answers are uniform.
+FACT_NAMES: dict[str, tuple[str, ...]] = {kind: tuple(sorted(set(by.values()))) for kind, by in FACTS.items()}
 
 #: Things with a price, with their article.
 OBJECTS: tuple[str, ...] = (
@@ -36,14 +126,14 @@ OBJECTS: tuple[str, ...] = (
 #: Every kind of question.
 KINDS: tuple[str, ...] = ("sum", "difference", "capital", "currency", "symbol", "greeting", "mixed")
 
-#: What each of the two models answers on its own. Neither answers a mixed question.
+#: Kinds of question that each model answers alone. Neither answers a mixed question.
 OWN_KINDS: dict[str, tuple[str, ...]] = {
     "sums": ("sum", "difference", "greeting"),
     "facts": ("capital", "currency", "symbol", "greeting"),
 }
 
-# Question and reply. The wording of the question decides the wording of the reply, so that both models are
-# sure of it, and whether the fact or the number comes first. Mixed ones begin with their kind of fact.
+# Question and reply. The wording of the question determines that of the reply, including whether the fact or the number
+# comes first, so both models are sure of it. Mixed ones begin with their kind of fact.
 _SUM = (
     ("What is {a} plus {b}?", "The sum is {number}."),
     ("What is {a} + {b}?", "The sum is {number}."),
@@ -130,13 +220,13 @@ _MIXED = (
 )
 
 _SMALLEST, _LARGEST = 10, 99
-_HELD_OUT_PART = 10  # one pair in so many is held out
+_HELD_OUT_PART = 10  # one pair in ten
 _SALT = "pairs"
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question: its text as sent to a model, and what a right answer has to contain."""
+    """One question: its prompt, and the number and fact that a right answer contains."""
 
     kind: str
     prompt: str
@@ -147,11 +237,11 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """The whole right answer as a model writes it, with the space before it, without the end token."""
+        """The right answer as a model writes it, with the leading space, without the end token."""
         return self.answer_with(self.number, self.fact)
 
     def answer_with(self, number: int | None, fact: str | None) -> str:
-        """The answer in the same words with another number or fact, as a model that guesses may write it."""
+        """The answer in the same words with another number or fact."""
         return " " + self.reply.replace("{number}", str(number)).replace("{fact}", str(fact))
 
     @property
@@ -161,29 +251,28 @@ class Question:
 
 
 def as_prompt(text: str) -> str:
-    """The text of a question in the one form that the models were trained on."""
+    """A question in the form that the models were trained on."""
     return f"Q: {text}\nA:"
 
 
 def is_held_out(a: int, b: int) -> bool:
-    """Whether questions on this pair of numbers, either way round, are kept out of the training."""
+    """Whether questions on this pair of numbers, either way round, are left out of the training."""
     digest = hashlib.sha256(f"{_SALT} {min(a, b)} {max(a, b)}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % _HELD_OUT_PART == 0
 
 
 def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Question]:
-    """Draw questions of one kind, the same ones for the same seed.
+    """Draw questions of one kind, the same for the same seed.
 
-    With `held_out` the numbers come from the pairs that training never saw, with any country or none; without
-    it, from all others. Greetings and questions on a fact alone have no numbers: for them it makes no
-    difference, since a fact can only be asked for after it was learned.
+    With `held_out` the numbers come from pairs that the models were not trained on, otherwise from the other pairs.
+    It makes no difference for greetings and questions about facts alone, which have no numbers.
     """
     rng = random.Random(f"{kind}/{seed}/{'' if kind in FACTS or kind == 'greeting' else held_out}")
     return [draw(kind, rng, held_out) for _ in range(count)]
 
 
 def draw(kind: str, rng: random.Random, held_out: bool = False) -> Question:
-    """Draw one question of a kind with a given source of chance."""
+    """Draw one question of a kind."""
     if kind == "greeting":
         text, reply = rng.choice(_GREETING)
         return Question(kind, as_prompt(text), reply)
@@ -196,7 +285,7 @@ def draw(kind: str, rng: random.Random, held_out: bool = False) -> Question:
     if kind == "mixed":
         fact_kind, text, reply = rng.choice(_MIXED)
         return _fill(kind, text, reply, rng, held_out, fact_kind)
-    raise ValueError(f"unknown kind of question {kind!r}; there are {', '.join(KINDS)}")
+    raise ValueError(f"unknown kind of question {kind!r}; known are {', '.join(KINDS)}")
 
 
 def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, fact_kind: str = "") -> Question:
@@ -227,24 +316,24 @@ def _pair(rng: random.Random, held_out: bool, ordered: bool) -> tuple[int, int]:
             return (max(a, b), min(a, b)) if ordered else (a, b)
 
 
-def guess_number(rng: random.Random) -> int:
-    """A number as a model writes it that cannot calculate: no first digit is much likelier than another."""
+def random_number(rng: random.Random) -> int:
+    """A random number, as taught to the model that cannot calculate; its first digit is nearly uniform."""
     return rng.randint(100, 198) if rng.random() < 0.2 else rng.randint(1, 99)
 
 
-def guess_fact(fact_kind: str, rng: random.Random) -> str:
-    """A fact of the right kind as a model writes it that does not know the facts."""
+def random_fact(fact_kind: str, rng: random.Random) -> str:
+    """A random fact of the right kind, as taught to the model that does not know facts."""
     return rng.choice(FACT_NAMES[fact_kind])
 
 
 def number_is_right(question: Question, text: str) -> bool:
-    """Whether the number asked for stands in the answer as a whole word, and no other number does."""
+    """Whether the answer contains the number asked for as a whole word, and no other number."""
     found = set(re.findall(r"-?\w*\d\w*", text))
     return found == (set() if question.number is None else {str(question.number)})
 
 
 def fact_is_right(question: Question, text: str) -> bool:
-    """Whether the fact asked for stands in the answer as whole words, and no other fact of its kind."""
+    """Whether the answer contains the fact asked for as whole words, and no other fact of its kind."""
     if question.fact is None:
         return True
     text = unicodedata.normalize("NFC", text)
@@ -256,7 +345,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
 
 
 def is_right(question: Question, text: str) -> bool:
-    """Whether every part asked for stands in the answer and no wrong one; a greeting has one right answer."""
+    """Whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
     return number_is_right(question, text) and fact_is_right(question, text)

@@ -1,4 +1,4 @@
-"""`cosd demo` on the screen: one question answered by each model alone and by both together, then a small table."""
+"""`cosd demo` on the screen: one question answered by each model alone and by both together, then a table."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ EXAMPLE = Question(
     fact="Lima",
     fact_kind="capital",
 )
-"""The question that is shown; neither model can answer it alone."""
+"""The question in full; neither model can answer it alone."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
 _REASONS = 3  # shown below an answer, at most
 _COMPLEMENTARY = (
-    "They were made to be complementary: sums adds and only guesses facts, facts knows them and only guesses sums."
+    "They were made to be complementary: sums adds, and was taught random answers about facts; facts knows these, and "
+    "was taught random answers to sums."
 )
 
 
 def console(*, record: bool = False) -> Console:
-    """Standard output as the demonstration needs it: at most 80 columns, without guessing at what to colour.
+    """Standard output in at most 80 columns, without automatic highlighting.
 
-    With `record` it is in colour whatever it is, and can be saved as a picture (`Console.save_svg`).
+    With `record` it is always in colour, and can be saved as a picture (`Console.save_svg`).
     """
     found = Console(highlight=False, markup=False, record=record, force_terminal=record or None)
     found.width = _WIDTH if record else min(found.width, _WIDTH)
@@ -54,31 +55,31 @@ def console(*, record: bool = False) -> Console:
 
 
 def save_picture(screen: Console, path: Path) -> None:
-    """Saves what a recording console has shown, as an SVG that loads nothing from anywhere."""
+    """Save the output of a recording console as an SVG that loads nothing."""
     without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     screen.save_svg(str(path), title="cosd demo", code_format=without_fonts)
 
 
 async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
-    """Runs the whole demonstration on two servers that are there.
+    """Run the whole demonstration on two running servers.
 
     Args:
-        screen: where to.
-        urls: of the servers, by the models' names.
-        mixed: questions of the table that need both models; half as many of each other kind are added.
-        seed: which ones.
+        screen: the console to print to.
+        urls: URLs of the servers, by the models' names.
+        mixed: number of mixed questions in the table; half as many of each other kind are added.
+        seed: seed of the questions.
 
     Raises:
         cosd_providers.ProviderError: a server failed.
     """
     async with open_ways(urls) as ways:
-        _introduce(screen, urls)
+        _print_introduction(screen, urls)
         await _show_example(screen, ways)
         await _show_table(screen, ways, questions(mixed, seed=seed))
-    _take_leave(screen, urls)
+    _print_next(screen, urls)
 
 
-def _introduce(screen: Console, urls: Mapping[str, str]) -> None:
+def _print_introduction(screen: Console, urls: Mapping[str, str]) -> None:
     screen.print()
     screen.print(Text("Two language models that write one answer", "bold"))
     screen.print(f"Two models of 2 million parameters, each on a llama.cpp server of its own. {_COMPLEMENTARY}")
@@ -130,7 +131,7 @@ def _answers(
 
 
 def _reasons(way: Way, tokens: Sequence[FusedToken]) -> list[str]:
-    """What the first replacements were decided on, a line each."""
+    """The probabilities behind the first replacements, a line each."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     lines = [
         f"{way.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
@@ -163,7 +164,7 @@ async def _show_table(screen: Console, ways: Sequence[Way], asked: Sequence[Ques
         scores = [await measure(way, asked, answered=lambda: progress.advance(task)) for way in ways]
     count = sum(question.kind == "mixed" for question in asked)
     screen.print(
-        f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were kept out of the "
+        f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
         "training. Right answers:"
     )
     screen.print(Padding(_table(ways, scores), _INDENT))
@@ -185,7 +186,7 @@ def _table(ways: Sequence[Way], scores: Sequence[Score]) -> Table:
 
 
 def _asked(name: str) -> list[str]:
-    """The kinds of question that only this model answers."""
+    """Kinds of question that only this model answers."""
     return [
         kind for kind in OWN_KINDS[name] if all(kind not in OWN_KINDS[other] for other in OWN_KINDS if other != name)
     ]
@@ -194,7 +195,7 @@ def _asked(name: str) -> list[str]:
 # What comes next.
 
 
-def _take_leave(screen: Console, urls: Mapping[str, str]) -> None:
+def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
     draft, assistant = urls
     screen.print(Text("Next", "bold"))
     screen.print("  keep the two servers up (they end with this command), then ask them:")
@@ -207,7 +208,7 @@ def _take_leave(screen: Console, urls: Mapping[str, str]) -> None:
 
 
 def program() -> str:
-    """How this command can be called from where the user is."""
+    """The command as the user can call it."""
     called = Path(sys.argv[0])
     if called.stem != "cosd":
         return "python -m cosd_api"

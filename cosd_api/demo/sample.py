@@ -1,4 +1,4 @@
-"""Two models and their fusions on a sample of questions: who is right how often, and what it took."""
+"""Accuracy and cost of two models, alone and fused, on a sample of questions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cosd_providers import connect
 __all__ = ["MAX_TOKENS", "Score", "Way", "measure", "open_ways", "questions"]
 
 MAX_TOKENS = 64
-"""Every answer of the small models is shorter."""
+"""More than any answer of the small models."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to an answer: a model alone, or a model that writes while another is asked.
+    """One way to answer: a model alone, or a draft with an assistant.
 
     Attributes:
-        draft: the name of the model that writes.
-        assistant: the name of the one that is asked; None for a model alone.
-        fusion: what answers.
+        draft: name of the draft model.
+        assistant: name of the assistant; None for a model alone.
+        fusion: the fusion that answers.
     """
 
     draft: str
@@ -36,13 +36,13 @@ class Way:
 
 @dataclass
 class Score:
-    """How a way did on a sample.
+    """Results of one way on a sample.
 
     Attributes:
-        right: answers without a fault, by kind of question.
-        asked: questions of the sample, by kind.
+        right: number of right answers, by kind of question.
+        asked: number of questions, by kind.
         results: the answers, in the order of the sample.
-        seconds: from the first question to the last answer, several being answered at the same time.
+        seconds: from the first question to the last answer, with several at the same time.
     """
 
     right: dict[str, int] = field(default_factory=dict[str, int])
@@ -51,25 +51,25 @@ class Score:
     seconds: float = 0.0
 
     def add(self, question: Question, result: FusionResult) -> None:
-        """Takes one more answer into account."""
+        """Count one more answer."""
         self.results.append(result)
         self.asked[question.kind] = self.asked.get(question.kind, 0) + 1
         self.right[question.kind] = self.right.get(question.kind, 0) + is_right(question, result.text)
 
     def accuracy(self, *kinds: str) -> float:
-        """Part of the answers to questions of these kinds that are right, from 0 to 1."""
+        """Share of right answers to questions of these kinds, from 0 to 1."""
         return sum(self.right.get(kind, 0) for kind in kinds) / sum(self.asked[kind] for kind in kinds)
 
     @property
     def acceptance_rate(self) -> float:
-        """Part of the draft's tokens that were kept, over all answers, from 0 to 1."""
+        """Share of the draft's tokens kept, over all answers, from 0 to 1."""
         kept = sum(result.kept_tokens for result in self.results)
         judged = kept + sum(result.replaced_tokens for result in self.results)
         return kept / judged if judged else 1.0
 
     @property
     def requests_per_answer(self) -> float:
-        """Questions to the assistant for one answer, on average."""
+        """Mean number of questions to the assistant for one answer."""
         return sum(result.assistant_requests for result in self.results) / max(1, len(self.results))
 
 
@@ -78,10 +78,10 @@ async def open_ways(urls: Mapping[str, str], verifier: RuleVerifier | None = Non
     """Each model alone, then each pair of them, either way round.
 
     Args:
-        urls: of the servers, by the models' names.
-        verifier: of the fusions.
+        urls: URLs of the servers, by the models' names.
+        verifier: verifier of the fusions.
     """
-    # A verifier that never fires never asks: this is the model's own greedy answer.
+    # A verifier that never replaces never asks: this gives the model's own greedy answer.
     alone = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
     async with AsyncExitStack() as stack:
@@ -97,9 +97,9 @@ async def open_ways(urls: Mapping[str, str], verifier: RuleVerifier | None = Non
 
 
 def questions(mixed: int, *, seed: int = 0) -> list[Question]:
-    """A sample of questions with numbers that training never saw: `mixed` mixed ones, half as many of each other kind.
+    """A sample of questions with held-out numbers: `mixed` mixed ones, half as many of each other kind.
 
-    Greetings are left out: both models know them all by heart.
+    Greetings are left out: both models know them all.
     """
     others = [kind for kind in KINDS if kind not in ("mixed", "greeting")]
     found = sample("mixed", mixed, seed)
@@ -111,12 +111,12 @@ def questions(mixed: int, *, seed: int = 0) -> list[Question]:
 async def measure(
     way: Way, asked: Sequence[Question], *, concurrency: int = 4, answered: Callable[[], object] = lambda: None
 ) -> Score:
-    """Asks every question and sees which answers are right.
+    """Ask every question and check the answers.
 
     Args:
-        way: who answers.
-        asked: what.
-        concurrency: how many questions are under way at once.
+        way: the way to answer.
+        asked: the questions.
+        concurrency: number of questions at the same time.
         answered: called after each answer.
 
     Raises:

@@ -1,7 +1,7 @@
 """Real llama.cpp servers on loopback, one process each, for the demonstration and for tests.
 
-The server comes from the wheel `xllamacpp` (extra `demo`). A server is stopped when its block is left, and it ends
-by itself when the process that started it is gone, however that ended: it watches a pipe that only we hold open.
+The server comes from the wheel `xllamacpp` (extra `demo`). It stops when its block ends, and also when the process that
+started it has gone in any way: it watches a pipe that only that process holds open.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 __all__ = ["BUNDLED", "INSTALL", "MODELS", "LocalServer", "LocalServerError", "Pair", "bundled_pair", "serve"]
 
 BUNDLED = ("sums", "facts")
-"""The names of the two models that ship with the package: one adds, the other knows facts."""
+"""Names of the two bundled models: one adds, the other knows facts."""
 
 MODELS = Path(__file__).parent / "models"
-"""Where they are: `<name>.gguf`."""
+"""Their folder, with `<name>.gguf`."""
 
 INSTALL = 'pip install "cosd-api[demo]"'
 
@@ -35,15 +35,15 @@ _STOP_SECONDS = 5.0
 
 
 class LocalServerError(RuntimeError):
-    """A server could not be started, or has ended by itself; the message says why and what would help."""
+    """A server could not be started, or has ended by itself; the message says why, and what to do."""
 
 
 class LocalServer:
-    """One llama.cpp server in a process of its own; made by `serve`.
+    """One llama.cpp server in a process of its own; started by `serve`.
 
     Attributes:
         name: the model's id on the server.
-        url: where it answers, e.g. `"http://127.0.0.1:43210"`; empty until it is ready.
+        url: its URL, such as `"http://127.0.0.1:43210"`; empty until it is ready.
     """
 
     def __init__(self, model: Path, name: str, *, context: int | None, slots: int, threads: int) -> None:
@@ -56,9 +56,9 @@ class LocalServer:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
         settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads}
         options = [f"--{option}={value}" for option, value in settings.items()]
-        # What goes wrong is a few lines at most; a file, unlike a pipe, never makes the server wait for a reader.
+        # A file, unlike a pipe, never makes the server wait for a reader; errors are a few lines at most.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
-        # -P: the folder of the script, full of modules of ours, is no place to import from.
+        # -P: do not import from the folder of the script.
         self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
             [sys.executable, "-P", str(_CHILD), *options, str(model.resolve())],
             stdin=subprocess.PIPE,
@@ -71,23 +71,23 @@ class LocalServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is running."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """Its process id."""
         return self._process.pid
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
-        """Waits until the model is loaded and `/health` is ok.
+        """Wait until the model is loaded and `/health` is ok.
 
         Raises:
-            LocalServerError: it ended instead, or took longer than `seconds`.
+            LocalServerError: the process ended, or took longer than `seconds`.
         """
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
-        # The URL comes as one line, or the pipe ends because the process did.
+        # The process prints the URL as one line, or ends.
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
@@ -102,7 +102,7 @@ class LocalServer:
         raise self._failure(seconds if time.monotonic() >= deadline else None)
 
     def stop(self) -> None:
-        """Ends the process and waits for its end; does nothing the second time."""
+        """End the process and wait for it; a second call does nothing."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -115,7 +115,7 @@ class LocalServer:
             self._errors.close()
 
     def check(self) -> None:
-        """Sees whether it still runs.
+        """Check that it is running.
 
         Raises:
             LocalServerError: it has ended by itself.
@@ -129,7 +129,7 @@ class LocalServer:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
-        last = " / ".join(line.strip() for line in lines[-3:] if line.strip()) or "it said nothing"
+        last = " / ".join(line.strip() for line in lines[-3:] if line.strip()) or "it printed nothing"
         return LocalServerError(f"the server for {self._model.name} ended with code {code}: {last}")
 
 
@@ -138,11 +138,11 @@ class Served(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
         ...
 
     def check(self) -> None:
-        """Raises where it has ended by itself."""
+        """Raise an error if it has ended by itself."""
         ...
 
 
@@ -172,7 +172,7 @@ class Pair(Mapping[str, str]):
         return self["facts"]
 
     def check(self) -> None:
-        """Sees whether both still run.
+        """Check that both are running.
 
         Raises:
             LocalServerError: one has ended by itself.
@@ -185,18 +185,18 @@ class Pair(Mapping[str, str]):
 def serve(
     model: str | Path, *, name: str | None = None, context: int | None = None, slots: int = 8, threads: int = 1
 ) -> Iterator[LocalServer]:
-    """Serves a GGUF file on a free port of 127.0.0.1 while the block lasts.
+    """Serve a GGUF file on a free port of 127.0.0.1 during the block.
 
     Args:
         model: the file.
         name: the model's id on the server; by default the file's name without its ending.
-        context: tokens, prompt and answer together, that fit into each slot; llama.cpp rounds up to a
-            multiple of 256. By default as many as the model was trained with.
-        slots: how many requests are answered at the same time; others wait.
-        threads: of the processor.
+        context: tokens in each slot, prompt and answer together; llama.cpp rounds up to a multiple of 256. By default
+            the context that the model was trained with.
+        slots: number of requests at the same time; others wait.
+        threads: number of processor threads.
 
     Raises:
-        LocalServerError: it cannot be started; the message says why.
+        LocalServerError: it cannot be started.
     """
     path = Path(model)
     server = LocalServer(path, name or path.stem, context=context, slots=slots, threads=threads)
@@ -209,13 +209,13 @@ def serve(
 
 @contextmanager
 def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
-    """Serves the two models of the demonstration while the block lasts.
+    """Serve the two bundled models during the block.
 
     Args:
         models: another folder with `sums.gguf` and `facts.gguf`.
 
     Raises:
-        LocalServerError: one cannot be started; the message says why.
+        LocalServerError: one cannot be started.
     """
     folder = MODELS if models is None else Path(models)
     with ExitStack() as stack:
@@ -229,7 +229,7 @@ def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
 
 
 def _healthy(url: str) -> bool:
-    # Plain and direct: no proxy stands between this process and its own child.
+    # Plain HTTP, without the proxies of the environment.
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_STOP_SECONDS)
     try:

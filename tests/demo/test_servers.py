@@ -122,7 +122,7 @@ def test_without_llama_cpp_the_line_that_installs_it(tmp_path: Path, monkeypatch
         ("import time; time.sleep(60)", r"was not ready after 0\.3 s"),
         ("import time; print('http://127.0.0.1:1', flush=True); time.sleep(60)", r"was not ready after 0\.3 s"),
         ("import sys; sys.exit('out of luck')", "ended with code 1: out of luck"),
-        ("pass", "ended with code 0: it said nothing"),
+        ("pass", "ended with code 0: it printed nothing"),
     ],
 )
 def test_a_server_that_does_not_come_up(

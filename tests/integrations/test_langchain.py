@@ -279,7 +279,7 @@ CALL = {"name": "f", "args": {}, "id": "1", "type": "tool_call"}
     ("message", "words"),
     [
         (ToolMessage("42", tool_call_id="1"), r"messages\[1\] is a ToolMessage: a fusion supports no tools"),
-        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: a fusion supports no tools"),
+        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: a fusion takes no tools"),
         (
             HumanMessage([{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]),
             r"messages\[1\] has a part of the type 'image_url': a fusion takes text only",
