@@ -6,7 +6,7 @@ An engine derives from `Engine` (or from `Adapter`, where a server shows less) a
 - `_draft(...)`: a draft, mostly by a loop of `drafting`;
 - `propose`, `score`, `tokenize`: see `contract.Provider`; the rounds of `propose` come from `proposing`;
 - where the server renders conversations: `_render`, `begun`, `literal` and `_for_chat`;
-- `examine()`: a client for the probe.
+- `probe_client()`: the server without checks, for the probe.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ async def test_what_is_kept_and_recalled() -> None:
 
 async def test_it_can_be_asked_freely() -> None:
     server, provider = fake()
-    wire, usage = await provider.examine(), Usage()
+    wire, usage = await provider.probe_client(), Usage()
     [said] = await wire.ask(["Q"], usage, limit=2)
     assert (said.read, said.written, len(said.positions), usage.completion_tokens) == (1, 2, 2, 2)
     await wire.ask(["Q"], usage, top=3, temperature=0.5)
@@ -282,7 +282,7 @@ async def test_it_can_be_asked_freely() -> None:
     for ask in (wire.ask(["Q", "a"], usage), wire.ask([[1]], usage), wire.score("Q", usage)):
         with pytest.raises(UnsupportedError, match="/api/generate"):
             await ask
-    with pytest.raises(UnsupportedError, match="cannot be made to write"):
+    with pytest.raises(UnsupportedError, match="no field makes the server write"):
         await wire.recite("b", "Q", usage)
 
 

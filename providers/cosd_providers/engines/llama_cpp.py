@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack, cast
+from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
@@ -42,6 +42,7 @@ from cosd_providers.engine import (
     own_stop,
     silent,
 )
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -65,14 +66,12 @@ from cosd_providers.greedy import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import parse, unless_none
+from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores, grammar
 from cosd_providers.strategies import Strategy, counted
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
 
-if TYPE_CHECKING:
-    from cosd_providers.engines.llama_cpp_examining import LlamaCppWire
-
-__all__ = ["FIELDS", "Answer", "LlamaCpp", "LlamaCppClient", "LlamaCppFacts", "Models", "bill"]
+__all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
 _LIST = 64  # prompts in one request
@@ -170,6 +169,7 @@ class Answer(BaseModel):
     truncated: bool = False
     cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
     completion_probabilities: Annotated[tuple[_Entry, ...], unless_none(())] = ()
+    content: str = ""  # only the probe asks for it
 
 
 class _RawPiece(BaseModel):
@@ -219,6 +219,7 @@ class _Props(BaseModel):
     default_generation_settings: _Settings
     bos_token: str = ""
     eos_token: str = ""
+    total_slots: int | None = None
     build_info: str | None = None
 
 
@@ -233,6 +234,7 @@ class _Listed(BaseModel):
 
     id: str
     aliases: list[str] = []
+    trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
 
 
 class Models(BaseModel):
@@ -556,6 +558,64 @@ def _sent(prefix: _Prefix) -> object:
 # The provider.
 
 
+class LlamaCppProbeClient(ProbeClient):
+    """The probe's client of a llama.cpp server."""
+
+    forcing = (lambda text: {"grammar": grammar(text)},)
+
+    def __init__(self, client: LlamaCppClient) -> None:
+        super().__init__(client.transport, client.facts.info.model)
+        self._client = client
+
+    async def settings(self) -> dict[str, int]:
+        """The number of slots, and the context that the model was trained for."""
+        endpoint = self._transport.endpoint
+        slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
+        listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
+        return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
+
+    async def ask(
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """One request; an empty text before ids stands for the beginning of sequence, where the model has one."""
+        sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in prompts]
+        more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": temperature, **fields}
+        body = self._client.body(sent[0] if len(sent) == 1 else sent, n_predict=limit, n_probs=top, **more)
+        data = await self._transport.post("/completion", body, usage=usage)
+        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
+        answers = [parse(Answer, one, self._transport.endpoint) for one in listed]
+        for one in answers:
+            bill(usage, one)
+        return [self._reply(one) for one in sorted(answers, key=lambda one: one.index)]
+
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """By the other route, if at all: `/completion` has no field for it."""
+
+        def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
+            return {"model": self._model, "prompt": prompt, "max_tokens": limit, "logprobs": top, "temperature": 0}
+
+        other = CompletionsProbeClient(self._transport, "/v1/completions", body, set(), self._model)
+        return await other.score(text, usage)
+
+    def _reply(self, one: Answer) -> RawReply:
+        # Hidden tokens show with the one that completes their character: here the bytes count, not the tokens.
+        positions = self._client.positions(one)
+        if len(positions) < len(one.tokens):
+            positions = [
+                Position(self._client.choice(entry), [self._client.choice(top) for top in entry.top_logprobs])
+                for entry in one.completion_probabilities
+            ]
+        ended = one.stop_type == "eos"
+        return RawReply(one.content, positions, one.tokens_evaluated, one.cached, one.tokens_predicted, ended)
+
+
 class LlamaCpp(Engine[LlamaCppFacts]):
     """A model behind llama.cpp's server. See `contract.Provider`.
 
@@ -748,8 +808,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         view._head = ("".join(pieces[:-1]), (*ids, *(one.id for found in more[:-1] for one in found)))
         return view
 
-    async def examine(self) -> LlamaCppWire:
-        """A client for the probe, without the checks of this adapter."""
-        from cosd_providers.engines.llama_cpp_examining import LlamaCppWire  # noqa: PLC0415 - it imports this module
-
-        return LlamaCppWire(self._client(await self.facts()))
+    async def probe_client(self) -> LlamaCppProbeClient:
+        """The server without checks, for a probe."""
+        return LlamaCppProbeClient(self._client(await self.facts()))

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from math import isclose
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -35,18 +35,17 @@ from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.proposing import Proposing
-from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, bill, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES, boundaries
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
+from cosd_providers.probe_client import Prompt, RawReply, RawScores
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
-
-if TYPE_CHECKING:
-    from cosd_providers.engines.ollama_examining import OllamaWire
 
 __all__ = ["Ollama"]
 
@@ -225,6 +224,46 @@ class OllamaClient(OpenAIClient):
         return {**self._extra, **_RAW, **_WHOLE, **more}
 
 
+class OllamaProbeClient(CompletionsProbeClient):
+    """The probe's client of an Ollama."""
+
+    forcing = ()
+
+    def __init__(self, transport: Transport, client: OllamaClient) -> None:
+        def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
+            return {**client.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
+
+        ends, model = client.facts.ends, client.facts.model
+        super().__init__(transport, client.path, body, ends, model, chat=None, models=DIALECT.models)
+        self._client = client
+
+    async def ask(
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """One text."""
+        if len(prompts) != 1 or not isinstance(prompts[0], str):
+            raise self.unable("/api/generate takes one text at a time")
+        return await super().ask(prompts, usage, limit=limit, top=top, temperature=temperature, **fields)
+
+    async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
+        """No field asks for that."""
+        raise self.unable("/api/generate shows nothing of the tokens of a prompt")
+
+    async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
+        sent = {**body}
+        options = {**cast("Mapping[str, object]", sent["options"]), "temperature": sent.pop("temperature")}
+        answer = self._client.read(await self._transport.post(self._path, {**sent, "options": options}, usage=usage))
+        bill(usage, answer.usage)
+        return answer
+
+
 class Ollama(Engine[ServerFacts]):
     """A model behind Ollama. See `contract.Provider`.
 
@@ -306,12 +345,10 @@ class Ollama(Engine[ServerFacts]):
         await self.facts()
         return await unbegun(self._client, prompt)
 
-    async def examine(self) -> OllamaWire:
-        """The server, to be asked freely."""
-        from cosd_providers.engines.ollama_examining import OllamaWire  # noqa: PLC0415 - it imports this module
-
+    async def probe_client(self) -> OllamaProbeClient:
+        """The server without checks, for a probe."""
         await self.facts()
-        return OllamaWire(self._transport, self._client)
+        return OllamaProbeClient(self._transport, self._client)
 
     # Discovery.
 

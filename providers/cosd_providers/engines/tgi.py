@@ -31,7 +31,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Unpack
+from typing import Annotated, Any, Literal, Self, TypeVar, Unpack
 
 from pydantic import AliasChoices, BaseModel, Field, RootModel
 
@@ -78,14 +78,12 @@ from cosd_providers.greedy import (
 from cosd_providers.http.retries import resumed, until_answered
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
+from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
 from cosd_providers.usage import Usage
-
-if TYPE_CHECKING:
-    from cosd_providers.engines.tgi_examining import TgiWire
 
 __all__ = ["Tgi"]
 
@@ -870,6 +868,75 @@ class _TgiQuestions:
         return self._prompt + sendable(self._text[:place] + more)
 
 
+class _Last(Event):
+    """An event; the last one has the whole text."""
+
+    generated_text: str | None = None
+
+
+class TgiProbeClient(ProbeClient):
+    """The probe's client of TGI; fields of its requests are parameters."""
+
+    forcing = (lambda text: {"grammar": {"type": "regex", "value": re.escape(text)}},)
+
+    def __init__(self, transport: Transport, client: TgiClient) -> None:
+        super().__init__(transport, client.facts.info.model)
+        self._client = client
+
+    async def models(self) -> list[str]:
+        """The one of `/info`."""
+        return [(await self._client.info()).model_id]
+
+    async def ask(
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """One text."""
+        if len(prompts) != 1 or not isinstance(prompts[0], str):
+            raise self.unable("/generate takes one text at a time")
+        sampling: dict[str, object] = {"do_sample": True, "temperature": temperature} if temperature else {}
+        body = {"inputs": prompts[0], "parameters": {**parameters(limit, top), **sampling, **fields}}
+        async with self._transport.stream("/generate_stream", body, usage=usage) as stream:
+            events = [parse(_Last, event, self._transport.endpoint) async for event in stream]
+        last = events[-1] if events else None
+        details = last.details if last else None
+        read = details.input_length if details else None
+        usage.bill(read or 0, len(events))
+        return [
+            RawReply(
+                (last.generated_text or "") if last else "",
+                [self._client.position(event) for event in events],
+                read,
+                written=len(events),
+                ended=details is not None and details.finish_reason == "eos_token",
+            )
+        ]
+
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """By `decoder_input_details`, which shows each token's own probability and no other."""
+        own = await self._client.encode(text)
+        body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
+        try:
+            answer = await self._transport.post("/generate", body, usage=usage)
+        except InvalidRequestError as error:
+            raise self.unable(f"decoder_input_details is refused: {error.args[0]}") from error
+        details = parse(Generated, answer, self._transport.endpoint).details
+        usage.bill(len(own.all), details.generated_tokens)
+        if not details.prefill:
+            raise self.unable("decoder_input_details is ignored: nothing of the prompt is told")
+        if [word.id for word in details.prefill] != own.all:
+            raise self.unable("the tokens of the prompt are not those of /tokenize")
+        shown = zip(details.prefill[own.before :], own.data, strict=False)
+        positions = [Position(Choice(word.id, Token(data, word.prob))) for word, data in shown]
+        return RawScores("prefill", positions, own.before)
+
+
 class Tgi(Engine[TgiFacts]):
     """A model behind TGI. See `contract.Provider`.
 
@@ -940,12 +1007,10 @@ class Tgi(Engine[TgiFacts]):
         await self.facts()
         return await self._client.without_beginning(prompt)
 
-    async def examine(self) -> TgiWire:
-        """The server, to be asked freely."""
-        from cosd_providers.engines.tgi_examining import TgiWire  # noqa: PLC0415 - it imports this module
-
+    async def probe_client(self) -> TgiProbeClient:
+        """The server without checks, for a probe."""
         await self.facts()
-        return TgiWire(self._transport, self._client)
+        return TgiProbeClient(self._transport, self._client)
 
     async def facts(self) -> TgiFacts:
         """The facts, which the client of this view has from then on."""

@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Any
 
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError
-from cosd_providers.findings import near
 from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Answer, Inquiry, check, reason
 from cosd_providers.probe.report import EXAMPLE, Way
 from cosd_providers.tokenizers import TEST_TEXT
@@ -152,7 +152,7 @@ async def propose(inquiry: Inquiry) -> Answer:
     if not inquiry.info.capabilities.probs:
         return await _agreement(inquiry)
     if not _has_probs(inquiry.own):
-        if inquiry.wire is None and not inquiry.short:
+        if inquiry.client is None and not inquiry.short:
             return await _consistent(inquiry)
         if inquiry.short or not await _write(inquiry):
             return None, TOO_SHORT if inquiry.short else "neither a stream nor a whole answer shows its probabilities"
@@ -233,7 +233,7 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
 
 async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
     """The token that the model writes after the prompt and a text."""
-    if inquiry.draft or inquiry.wire is None:
+    if inquiry.draft or inquiry.client is None:
         return (await _drafted(inquiry, inquiry.prompt, text, 1))[0]
     said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
     return [position.pick.token for position in said.positions]
@@ -241,7 +241,7 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
 
 async def _agreement(inquiry: Inquiry) -> Answer:
     """Whether a model that reports no probabilities agrees with its own words."""
-    if inquiry.wire is None:
+    if inquiry.client is None:
         return None, "it tells no probabilities, and its words cannot be asked for"
     words: list[str] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):

@@ -19,9 +19,9 @@ from cosd_providers.errors import (
     RateLimitError,
     UnsupportedError,
 )
-from cosd_providers.findings import Prompt, Said, Wire
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.report import Line, Value
+from cosd_providers.probe_client import ProbeClient, Prompt, RawReply
 from cosd_providers.usage import Usage
 
 __all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Answer", "Check", "Inquiry", "check", "reason"]
@@ -51,7 +51,7 @@ class Inquiry:
     Attributes:
         provider: asked by the contract.
         info: its description of itself.
-        wire: an unchecked client of its server; None for a provider that has none.
+        client: an unchecked client of its server; None for a provider that has none.
         prompt: the prompt of the short draft.
         usage: the cost of everything so far.
         lines: what was found, by name.
@@ -66,11 +66,11 @@ class Inquiry:
 
     provider: Provider
     info: ServerInfo
-    wire: Wire | None
+    client: ProbeClient | None
     prompt: str
     usage: Usage = field(default_factory=Usage)
     lines: dict[str, Line] = field(default_factory=dict[str, Line])
-    first: Said = field(default_factory=lambda: Said(""))
+    first: RawReply = field(default_factory=lambda: RawReply(""))
     draft: list[Token] = field(default_factory=list[Token])
     own: list[Token] = field(default_factory=list[Token])
     fastest: float | None = None
@@ -87,16 +87,16 @@ class Inquiry:
 
     async def ask(
         self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
-    ) -> list[Said]:
-        """Send one timed request over the wire."""
-        assert self.wire is not None
+    ) -> list[RawReply]:
+        """Send one timed request without checks."""
+        assert self.client is not None
         began = time.monotonic()
-        said = await self.wire.ask(prompts, self.usage, limit=limit, top=top, temperature=temperature)
+        said = await self.client.ask(prompts, self.usage, limit=limit, top=top, temperature=temperature)
         if limit == 1 and len(prompts) == 1:
             self.fastest = min(time.monotonic() - began, self.fastest or math.inf)
         return said
 
-    async def after(self, text: str) -> Said:
+    async def after(self, text: str) -> RawReply:
         """The answer to one text, one token long."""
         return (await self.ask([text]))[0]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cosd_providers.findings import Said, Scoring, agree, listed, powered
+from cosd_providers.distributions import agree, listed, power_of
 from cosd_providers.greedy import Position
+from cosd_providers.probe_client import RawReply, RawScores
 from cosd_providers.text import whole
 
 __all__ = ["Overlap", "overlap"]
@@ -36,7 +37,7 @@ class Overlap:
     words: str
 
 
-async def overlap(scoring: Scoring, generated: Callable[[str], Awaitable[Said]]) -> Overlap:
+async def overlap(scoring: RawScores, generated: Callable[[str], Awaitable[RawReply]]) -> Overlap:
     """Compares at several places.
 
     Args:
@@ -74,7 +75,7 @@ def _concluded(agreeing: dict[int, list[tuple[Position, Position]]], compared: i
         return Overlap(None, compared, words)
     for shift, pairs in agreeing.items():
         if len(pairs) == compared:
-            if power := powered(pairs):
+            if power := power_of(pairs):
                 words = f"ratios of its probabilities are those of what is generated to the power of {power:.2g}"
                 return Overlap(None, compared, words)
             moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
@@ -83,7 +84,7 @@ def _concluded(agreeing: dict[int, list[tuple[Position, Position]]], compared: i
     return Overlap(None, compared, f"equal to what is generated at no more than {best} of {compared} places")
 
 
-def _cuts(scoring: Scoring) -> list[tuple[int, str]]:
+def _cuts(scoring: RawScores) -> list[tuple[int, str]]:
     """Places between whole characters with the text before them, spread over the text, its first two left out."""
     cuts: list[tuple[int, str]] = []
     before = b""
@@ -95,7 +96,7 @@ def _cuts(scoring: Scoring) -> list[tuple[int, str]]:
     return cuts[::step]
 
 
-def _entry(scoring: Scoring, at: int) -> Position | None:
+def _entry(scoring: RawScores, at: int) -> Position | None:
     """What is said at a place; the last is what follows the text."""
     if 0 <= at < len(scoring.own):
         return scoring.own[at]

@@ -14,12 +14,12 @@ from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Adapter
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.findings import Wire
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
 from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
+from cosd_providers.probe_client import ProbeClient
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
@@ -89,16 +89,16 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
         info = await provider.describe()
     except UnsupportedError as error:
         return _refused(provider, error, began)
-    look: Any = getattr(provider, "examine", None)
-    wire: Wire | None = await look() if look is not None else None
-    inquiry = Inquiry(provider, info, wire, prompt)
+    look: Any = getattr(provider, "probe_client", None)
+    client: ProbeClient | None = await look() if look is not None else None
+    inquiry = Inquiry(provider, info, client, prompt)
     inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "its description of itself", "told, not tested")
     seen = "told, not tested" if info.context is not None else "the server does not tell"
     inquiry.note("context", info.context, "its description of itself", seen)
-    if wire is not None:
-        inquiry.settings = await _settings(wire)
+    if client is not None:
+        inquiry.settings = await _settings(client)
     for check in _CHECKS:
-        if wire is None and check in WIRE:
+        if client is None and check in WIRE:
             inquiry.note(check.name, None, check.asked, _NO_WIRE)
         else:
             await inquiry.examine(check)
@@ -106,10 +106,10 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     return await _reported(inquiry, began)
 
 
-async def _settings(wire: Wire) -> dict[str, int]:
+async def _settings(client: ProbeClient) -> dict[str, int]:
     """How the server was started; empty where it does not say."""
     try:
-        return await wire.settings()
+        return await client.settings()
     except STOPPING:
         raise
     except ProviderError:

@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Mapping
 
+from cosd_providers.distributions import agree, listed
 from cosd_providers.errors import ServerError, UnsupportedError
-from cosd_providers.findings import REPLY_WAYS, Prompt, Said, agree, listed
 from cosd_providers.probe.inquiry import Answer, Inquiry, check, reason
 from cosd_providers.probe.overlap import overlap
+from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply
 
 __all__ = ["WIRE"]
 
@@ -37,8 +38,8 @@ _LEAST = 3  # characters that have to agree
 @check("models", "the server's list of models")
 async def models(inquiry: Inquiry) -> Answer:
     """Which models the server lists."""
-    assert inquiry.wire is not None
-    names = tuple(await inquiry.wire.models())
+    assert inquiry.client is not None
+    names = tuple(await inquiry.client.models())
     there = "among them" if inquiry.info.model in names else "not there"
     return names, f"the one that is asked is {there}"
 
@@ -133,8 +134,8 @@ async def ids(inquiry: Inquiry) -> Answer:
 @check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Answer:
     """Whether the tokens of a given text come with probabilities, and with the right ones."""
-    assert inquiry.wire is not None
-    found = await inquiry.wire.score(_SENTENCE, inquiry.usage)
+    assert inquiry.client is not None
+    found = await inquiry.client.score(_SENTENCE, inquiry.usage)
     seen = await overlap(found, inquiry.after)
     if seen.shift is None:
         return False, f"{found.way} is answered, and not believed: {seen.words}"
@@ -145,8 +146,8 @@ async def scoring(inquiry: Inquiry) -> Answer:
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Answer:
     """Whether a known text with characters of several bytes comes back, and whether its end is shown."""
-    assert inquiry.wire is not None
-    said = await inquiry.wire.recite(_KNOWN, inquiry.prompt, inquiry.usage)
+    assert inquiry.client is not None
+    said = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if said.text != _KNOWN:
         return None, "the server cannot be made to write it"
     if said.ended:
@@ -161,14 +162,14 @@ async def exact_bytes(inquiry: Inquiry) -> Answer:
     return exact, f"the tokens' bytes are {'' if exact else 'not '}those of the text; {parts}"
 
 
-async def _forced_end(inquiry: Inquiry, said: Said) -> None:
+async def _forced_end(inquiry: Inquiry, said: RawReply) -> None:
     """Record whether the end of a forced answer is shown."""
-    assert inquiry.wire is not None
+    assert inquiry.client is not None
     named = _end_shown(said)
     if named == "" and not inquiry.info.capabilities.end_prob:
         # Such an entry may be that of a part of the last character: plain letters have none.
         try:
-            said = await inquiry.wire.recite(_PLAIN, inquiry.prompt, inquiry.usage)
+            said = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
         except exact_bytes.refusals:
             return
         named = _end_shown(said) if said.text == _PLAIN and said.ended else None
@@ -176,7 +177,7 @@ async def _forced_end(inquiry: Inquiry, said: Said) -> None:
     inquiry.note("end", named is not None, "the end of an answer that was forced", words)
 
 
-def _end_shown(said: Said) -> str | None:
+def _end_shown(said: RawReply) -> str | None:
     """The name of the end in its entry, or ""; None where it has no entry or no probability."""
     last = said.positions[-1].pick.token if said.positions else None
     return last.name or "" if last is not None and last.end and last.prob is not None else None
@@ -186,7 +187,7 @@ def _end_shown(said: Said) -> str | None:
 async def reading(inquiry: Inquiry) -> Answer:
     """Whether all of a prompt is read; and whether one that was read already comes from a cache."""
     took: list[float] = []
-    said: list[Said] = []
+    said: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
     half = (_READ * max(1, min(_TIMES, fitting))).rstrip(" .")
     for text in (half, half * 2, half * 2, half + _BREAKS):
@@ -228,8 +229,8 @@ async def template(inquiry: Inquiry) -> Answer:
 @check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
 async def prefill(inquiry: Inquiry) -> Answer:
     """Whether a reply that starts with its own beginning continues as it did."""
-    assert inquiry.wire is not None
-    first = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage)
+    assert inquiry.client is not None
+    first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
     whole = first.text
     cut = whole.find(" ", len(whole) // 2)
     if cut < 1:
@@ -241,7 +242,7 @@ async def prefill(inquiry: Inquiry) -> Answer:
     for way in REPLY_WAYS:
         name = way or "the last message alone"
         try:
-            said = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
+            said = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
         except UnsupportedError as error:
             seen.append(f"{name}: {reason(error)}")
             continue
@@ -253,20 +254,20 @@ async def prefill(inquiry: Inquiry) -> Answer:
     return False, "; ".join(seen)
 
 
-def _new(said: Said, started: str, first: Said) -> str:
+def _new(said: RawReply, started: str, first: RawReply) -> str:
     """The new text of a reply that may repeat its beginning; all of it where the reply began again."""
     fewer = said.written is not None and first.written is not None and said.written < first.written
     repeats = said.text.startswith(started) and (len(said.text) > len(first.text) or fewer)
     return said.text.removeprefix(started) if repeats else said.text
 
 
-def _alike(one: Said, other: Said) -> bool:
+def _alike(one: RawReply, other: RawReply) -> bool:
     if one.positions and other.positions:
         return agree(one.positions[0], other.positions[0])
     return one.text == other.text
 
 
-def _count(said: Said) -> int:
+def _count(said: RawReply) -> int:
     return len({choice.id for position in said.positions[:1] for choice in (position.pick, *position.top)})
 
 

@@ -41,7 +41,7 @@ from cosd_providers.lazy import Lazy
 from cosd_providers.sglang.asking import Asking
 from cosd_providers.sglang.drafting import Drafting
 from cosd_providers.sglang.echo import Echo
-from cosd_providers.sglang.examining import SglangWire
+from cosd_providers.sglang.examining import SglangProbeClient
 from cosd_providers.sglang.learning import learn
 from cosd_providers.sglang.proposing import Proposing
 from cosd_providers.sglang.strings import Strings
@@ -220,9 +220,9 @@ class Sglang(Adapter):
         view._is_chat, view._add_special_tokens, view._asking = True, False, self._asking.of_chat(head)
         return view
 
-    async def examine(self) -> SglangWire:
-        """The server, to be asked freely."""
-        return SglangWire(self._transport, self._asking, await self._known())
+    async def probe_client(self) -> SglangProbeClient:
+        """The server without checks, for a probe."""
+        return SglangProbeClient(self._transport, self._asking, await self._known())
 
     async def snapshot(self) -> dict[str, Any]:
         """What is known of the server, for `restore`."""

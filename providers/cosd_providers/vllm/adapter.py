@@ -45,7 +45,7 @@ from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.drafting import Drafting
-from cosd_providers.vllm.examining import VllmWire
+from cosd_providers.vllm.examining import VllmProbeClient
 from cosd_providers.vllm.learning import learn
 from cosd_providers.vllm.proposing import Proposing
 from cosd_providers.vllm.reading import Scored, scored_positions
@@ -251,9 +251,9 @@ class Vllm(Adapter):
         view._is_chat, view._asking = True, self._asking.of_chat(head)
         return view
 
-    async def examine(self) -> VllmWire:
-        """The server, to be asked freely."""
-        return VllmWire(self._transport, self._asking, await self._known(), self.tokenize)
+    async def probe_client(self) -> VllmProbeClient:
+        """The server without checks, for a probe."""
+        return VllmProbeClient(self._transport, self._asking, await self._known(), self.tokenize)
 
     async def snapshot(self) -> dict[str, Any]:
         """What is known of the server, for `restore`."""

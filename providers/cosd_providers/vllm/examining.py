@@ -1,27 +1,25 @@
-"""What vLLM is asked by the probe: freely, and without the adapter's own checks."""
+"""The probe's client of vLLM."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from cosd_providers.contract import Piece, Token
-from cosd_providers.engines.openai.examining import CompletionsWire
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Ranked
 from cosd_providers.errors import InvalidRequestError
-from cosd_providers.findings import Prompt, Said, Scoring, unseen
 from cosd_providers.greedy import TIES, Choice, Position, prob
 from cosd_providers.http.transport import Transport
+from cosd_providers.probe_client import Prompt, RawReply, RawScores
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Server
 
-__all__ = ["VllmWire"]
-
-_PATH = "/v1/completions"
+__all__ = ["VllmProbeClient"]
 
 
-class VllmWire(CompletionsWire):
-    """A vLLM server, asked freely: see `findings.Wire`.
+class VllmProbeClient(CompletionsProbeClient):
+    """A vLLM server.
 
     Args:
         transport: the server.
@@ -36,37 +34,42 @@ class VllmWire(CompletionsWire):
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return asking.body(server.info.model, prompt, limit, logprobs=top)
 
-        super().__init__(transport, _PATH, body, server.ends, server.info.model)
+        super().__init__(transport, "/v1/completions", body, server.ends, server.info.model)
         self._server = server
         self._encode = encode
 
     async def ask(
-        self, prompts: Sequence[Prompt], usage: Usage, *, limit: int = 1, top: int = TIES, temperature: float = 0.0
-    ) -> list[Said]:
-        """Before ids stands what the server puts before a text."""
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """One request."""
         sent = [one if isinstance(one, str) else [*self._server.beginning, *one] for one in prompts]
-        return await super().ask(sent, usage, limit=limit, top=top, temperature=temperature)
+        return await super().ask(sent, usage, limit=limit, top=top, temperature=temperature, **fields)
 
-    async def score(self, text: str, usage: Usage) -> Scoring:
+    async def score(self, text: str, usage: Usage) -> RawScores:
         """By `prompt_logprobs`, whose entries are keyed by id."""
         pieces = await self._encode(text)
         sent = [*self._server.beginning, *(piece.id for piece in pieces)]
         try:
             answer = await self._post({**self._body(sent, 1, TIES), "prompt_logprobs": TIES}, usage)
         except InvalidRequestError as error:
-            words = f"prompt_logprobs is refused: {error.args[0]}"
-            raise unseen(self._transport.endpoint, words) from error
+            raise self.unable(f"prompt_logprobs is refused: {error.args[0]}") from error
         ranked = answer.choices[0].prompt_logprobs if answer.choices else None
         if ranked is None or len(ranked) != len(sent):
-            raise unseen(self._transport.endpoint, "prompt_logprobs is ignored: the answer does not hold it")
+            raise self.unable("prompt_logprobs is ignored: the answer does not hold it")
         before = len(self._server.beginning)
         own = [_position(piece, entry or {}) for piece, entry in zip(pieces, ranked[before:], strict=True)]
-        after = next(iter(self._said(answer.choices[0], None).positions), None)
-        return Scoring("prompt_logprobs", own, before, after)
+        after = next(iter(self._reply(answer.choices[0], None).positions), None)
+        return RawScores("prompt_logprobs", own, before, after)
 
 
 def _position(piece: Piece, entry: Mapping[int, Ranked]) -> Position:
-    """A token of the text, with what is said at its place."""
     own = entry.get(piece.id)
     others = [
         Choice(token_id, Token((one.decoded_token or "").encode(), prob(one.logprob)))

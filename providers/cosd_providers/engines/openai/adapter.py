@@ -34,8 +34,8 @@ from cosd_providers.engines.openai.dialects import Dialect, dialect_of
 from cosd_providers.engines.openai.discovery import check_tokenizer, discover, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.echo import Echo, cannot_score
-from cosd_providers.engines.openai.examining import CompletionsWire, wire_of
 from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, probe_client
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
@@ -246,10 +246,10 @@ class OpenAICompatible(Adapter):
         """Options with which `connect` makes such an adapter again, beside its engine."""
         return {**super().connect_options(), "dialect": self._dialect.engine, "api": self._api}
 
-    async def examine(self) -> CompletionsWire:
-        """The server without the adapter's checks, for a probe."""
+    async def probe_client(self) -> CompletionsProbeClient:
+        """The server without checks, for a probe."""
         await self._know()
-        return wire_of(self._client, self._dialect, self._transport, self._api)
+        return probe_client(self._client, self._dialect, self._transport, self._api)
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts about the server, for `restore`; `echo` is tested for that."""

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Token
+from cosd_providers.distributions import agree, power_of
 from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
 from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
-from cosd_providers.findings import agree, powered
 from cosd_providers.greedy import Choice, Position
 from cosd_providers.lazy import Lazy
 from cosd_providers.text import join, whole
@@ -169,7 +169,7 @@ class Echo:
     async def _agrees(self, scored: Scored, asked: dict[bytes, Answer], usage: Usage) -> bool:
         """The server gives the same distributions at some places when asked there; `asked` keeps its answers."""
         agreeing = await self._agreeing(scored, asked, usage)
-        return agreeing is not None and len(agreeing) >= _AGREEING and powered(agreeing) is None
+        return agreeing is not None and len(agreeing) >= _AGREEING and power_of(agreeing) is None
 
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0

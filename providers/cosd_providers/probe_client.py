@@ -1,0 +1,221 @@
+"""The probe's client of a server: requests without an adapter's checks, so that known answers can be compared.
+
+Each engine derives from `ProbeClient` with the requests and answers that it has anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from cosd_providers.engine import Models
+from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, UnsupportedError
+from cosd_providers.greedy import TIES, Position
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.usage import Usage
+
+__all__ = ["REPLY_WAYS", "Forcing", "ProbeClient", "Prompt", "RawReply", "RawScores", "grammar"]
+
+REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
+    "": ({}, {}),
+    "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),
+    "prefix": ({}, {"prefix": True}),
+}
+"""Ways to ask for the continuation of a partial reply: fields of the request, and of the message."""
+
+Prompt = str | list[int]
+"""A text, or the ids of one: before ids a client puts what the server puts before a text."""
+
+Forcing = Sequence[Callable[[str], Mapping[str, object]]]
+"""Fields that may make a server write one text, by that text; each is tried."""
+
+_FORCED = 48  # tokens, at most, of a text that a server is made to write
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """An unchecked answer.
+
+    Attributes:
+        text: the text.
+        positions: the tokens with the most probable ones at each place, as far as they were shown.
+        read: tokens of the prompt; None if not reported.
+        cached: of them, those from the server's cache; None if not reported.
+        written: tokens of the answer; None if not reported.
+        ended: whether the server says that the model ended.
+    """
+
+    text: str
+    positions: Sequence[Position] = ()
+    read: int | None = None
+    cached: int | None = None
+    written: int | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawScores:
+    """Unchecked distributions at the tokens of a given text.
+
+    Attributes:
+        way: how the server was asked, e.g. `"echo"`.
+        own: a position for each token of the text; `prob` None where it is unknown.
+        specials: tokens before the text that were shown, too.
+        after: the position behind the text, where that came with it.
+    """
+
+    way: str
+    own: Sequence[Position]
+    specials: int = 0
+    after: Position | None = None
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Billed(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Chat(BaseModel):
+    choices: list[_Choice] = []
+    usage: _Billed | None = None
+
+
+class ProbeClient(ABC):
+    """One server, asked without checks. A request that it does not take raises `UnsupportedError`.
+
+    Args:
+        transport: the server.
+        model: the model's id.
+        chat: the route for messages; None for none.
+        models: the list of models; None for none.
+
+    Attributes:
+        forcing: fields that may make the server write one text and end, by that text.
+    """
+
+    forcing: Forcing = ()
+
+    def __init__(
+        self,
+        transport: Transport,
+        model: str,
+        *,
+        chat: str | None = "/v1/chat/completions",
+        models: str | None = "/v1/models",
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._chat = chat
+        self._models = models
+
+    @abstractmethod
+    async def ask(
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """Send several prompts in one request; returns as many answers as came.
+
+        Args:
+            prompts: what is continued.
+            usage: billed for it.
+            limit: tokens of each answer.
+            top: alternatives at each place.
+            temperature: of the sampling.
+            fields: further fields, beside the temperature.
+        """
+
+    @abstractmethod
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """The distributions at the tokens of a text."""
+
+    async def settings(self) -> dict[str, int]:
+        """How the server was started, as far as it reports that, e.g. its `"slots"`."""
+        return {}
+
+    async def models(self) -> list[str]:
+        """The names of the models that the server lists."""
+        try:
+            found = await self._transport.get(self._models) if self._models is not None else None
+            return [one.id for one in parse(Models, found, self._transport.endpoint).data]
+        except (InvalidRequestError, ResponseError):
+            raise self.unable("the server does not list its models") from None
+
+    async def recite(self, text: str, prompt: str, usage: Usage) -> RawReply:
+        """An answer that can only be this text."""
+        words = "no field makes the server write a given text"
+        for force in self.forcing:
+            fields: dict[str, Any] = {**force(text)}
+            try:
+                [reply] = await self.ask([prompt], usage, limit=_FORCED, **fields)
+            except (InvalidRequestError, ServerError, ResponseError, ValueError) as error:
+                if len(self.forcing) == 1:
+                    words = f"{', '.join(fields)} is refused: {_message(error)}"
+                continue
+            if reply.text == text:
+                return reply
+        raise self.unable(words)
+
+    async def reply(
+        self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = ""
+    ) -> RawReply:
+        """The reply to a user's message over the chat route; some servers repeat the part that it `started` with.
+
+        Args:
+            message: the user's message.
+            limit: tokens of the reply.
+            usage: billed for it.
+            started: the partial reply to continue; None for none.
+            way: one of `REPLY_WAYS`.
+        """
+        if self._chat is None:
+            raise self.unable("there is no chat route")
+        fields, marks = REPLY_WAYS[way if started is not None else ""]
+        messages: list[dict[str, object]] = [{"role": "user", "content": message}]
+        if started is not None:
+            messages.append({"role": "assistant", "content": started, **marks})
+        body = {"model": self._model, "messages": messages, "max_tokens": limit, "temperature": 0, **fields}
+        try:
+            data = await self._transport.post(self._chat, body, usage=usage)
+            answer = parse(_Chat, data, self._transport.endpoint)
+        except (InvalidRequestError, ServerError, ResponseError) as error:
+            raise self.unable(f"the chat route refuses it: {_message(error)}") from error
+        if not answer.choices:
+            raise self.unable("the chat route answers without a choice")
+        choice, billed = answer.choices[0], answer.usage or _Billed()
+        usage.bill(billed.prompt_tokens or 0, billed.completion_tokens or 0)
+        text, ended = choice.message.content or "", choice.finish_reason == "stop"
+        return RawReply(text, written=billed.completion_tokens, ended=ended)
+
+    def unable(self, words: str) -> UnsupportedError:
+        """The error for a request that the server does not take."""
+        return UnsupportedError(words, endpoint=self._transport.endpoint)
+
+
+def grammar(text: str) -> str:
+    """A grammar (GBNF) that allows one text."""
+    return f"root ::= {json.dumps(text, ensure_ascii=False)}"
+
+
+def _message(error: Exception) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__
