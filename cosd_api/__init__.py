@@ -8,6 +8,7 @@ word stands.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
@@ -16,16 +17,20 @@ from cosd_api.records import DraftToken, Endpoint, EndpointUsage, FusedToken, Re
 from cosd_api.result import FusionResult, Trace
 from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
-from cosd_api.training.answers import AnswerTuning, tune_answers
-from cosd_api.training.collect import collect
-from cosd_api.training.dataset import Example, Sample, Samples
-from cosd_api.training.fit import train_tree
-from cosd_api.training.report import Training
-from cosd_api.training.tuning import RuleTuning, tune
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_api.version import __version__
-from cosd_providers import ProbeReport, connect, probe
+from cosd_providers import connect, probe
+from cosd_providers.deferred import deferred
 from cosd_providers.messages import Message
+
+if TYPE_CHECKING:
+    from cosd_api.training.answers import AnswerTuning, tune_answers
+    from cosd_api.training.collect import collect
+    from cosd_api.training.dataset import Example, Sample, Samples
+    from cosd_api.training.fit import train_tree
+    from cosd_api.training.report import Training
+    from cosd_api.training.tuning import RuleTuning, tune
+    from cosd_providers import ProbeReport
 
 __all__ = [
     "AgreementVerifier",
@@ -71,5 +76,23 @@ __all__ = [
     "tune",
     "tune_answers",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred(
+        __name__,
+        {
+            "AnswerTuning": "cosd_api.training.answers",
+            "tune_answers": "cosd_api.training.answers",
+            "collect": "cosd_api.training.collect",
+            "Example": "cosd_api.training.dataset",
+            "Sample": "cosd_api.training.dataset",
+            "Samples": "cosd_api.training.dataset",
+            "train_tree": "cosd_api.training.fit",
+            "Training": "cosd_api.training.report",
+            "RuleTuning": "cosd_api.training.tuning",
+            "tune": "cosd_api.training.tuning",
+            "ProbeReport": "cosd_providers",
+        },
+    )
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -29,7 +29,7 @@ _AHEAD = 8  # tokens that a hedged draft writes before its verdict
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Range(_Model):

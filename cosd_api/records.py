@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Record(BaseModel):
     """What goes through JSON and back unchanged."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=(), defer_build=True)
 
 
 class TokenDecision(Record):

@@ -22,7 +22,7 @@ class AgreementVerifier(BaseModel):
         pydantic.ValidationError: `alpha` is negative or not a number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     needs_q: ClassVar[bool] = False
 

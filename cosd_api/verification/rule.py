@@ -22,7 +22,7 @@ class RuleVerifier(BaseModel):
         pydantic.ValidationError: `alpha` or `beta` is negative or not a number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["rule"] = "rule"
     alpha: float = Field(default=0.5, ge=0)

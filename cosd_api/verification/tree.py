@@ -43,7 +43,7 @@ _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 class Node(BaseModel):
     """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     feature: Literal["p", "q"] | None = None
     threshold: float | None = None
@@ -64,7 +64,7 @@ class TreeVerifier(BaseModel):
         pydantic.ValidationError: the nodes are not a tree, or a threshold is not a number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["tree"] = "tree"
     schema_version: Literal[1] = 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cosd_providers.connect import ADAPTERS, connect
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.deferred import deferred
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.errors import (
     AuthenticationError,
@@ -27,7 +27,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.http.limits import Limits
 from cosd_providers.messages import ChatProvider, Message, RenderedPrompt
-from cosd_providers.probe import ProbeReport, probe
+from cosd_providers.probe import probe
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cosd_providers.engines.ollama import Ollama
     from cosd_providers.engines.openai import OpenAICompatible
     from cosd_providers.engines.tgi import Tgi
+    from cosd_providers.probe import ProbeReport
     from cosd_providers.sglang import Sglang
     from cosd_providers.vllm import Vllm
 
@@ -81,13 +82,14 @@ __all__ = [
     "probe",
 ]
 
+if not TYPE_CHECKING:
+    __getattr__ = deferred(
+        __name__,
+        {
+            **{name: module for module, name in ADAPTERS.values()},
+            "OpenAICompatible": "cosd_providers.engines.openai.adapter",
+            "ProbeReport": "cosd_providers.probe.report",
+        },
+    )
+
 logging.getLogger(__name__).addHandler(logging.NullHandler())
-
-_LAZY = {"OpenAICompatible": "cosd_providers.engines.openai", **{name: module for module, name in ADAPTERS.values()}}
-
-
-def __getattr__(name: str) -> object:
-    """Import an adapter at its first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cosd_providers.deferred import deferred
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
 
 if TYPE_CHECKING:
@@ -11,11 +12,5 @@ if TYPE_CHECKING:
 
 __all__ = ["DIALECTS", "Dialect", "OpenAICompatible"]
 
-
-def __getattr__(name: str) -> object:
-    """Import the adapter at its first use: `connect` needs the dialects alone."""
-    if name == "OpenAICompatible":
-        from cosd_providers.engines.openai.adapter import OpenAICompatible  # noqa: PLC0415
-
-        return OpenAICompatible
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = deferred(__name__, {"OpenAICompatible": "cosd_providers.engines.openai.adapter"})

@@ -1,0 +1,67 @@
+"""What is imported at first, and what only when it is used. How long it takes: `make bench ARGS=imports`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import cosd_api
+import cosd_providers
+
+LATER = (
+    "cosd_api.demo",
+    "cosd_api.integrations",
+    "cosd_api.report",
+    "cosd_api.training",
+    "cosd_providers.probe.run",
+    "cosd_providers.testing",
+)
+ADAPTERS = ("cosd_providers.engine", "cosd_providers.engines.openai.adapter", "cosd_providers.engines.tgi")
+TOOLS = ("jinja2", "langchain_core", "matplotlib", "numpy", "sklearn", "tiktoken", "tokenizers", "typer")
+
+VERSION = """
+import contextlib, io, sys
+sys.argv = ["cosd", {!r}]
+from cosd_api.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+"""
+
+
+def imported(code: str) -> set[str]:
+    """The modules that a fresh interpreter has imported after some code."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "later"),
+    [
+        ("import cosd_api", (*LATER, *ADAPTERS, *TOOLS)),
+        (VERSION.format("--version"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
+        (VERSION.format("--help"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
+    ],
+    ids=["import", "--version", "--help"],
+)
+def test_what_is_used_later_is_imported_later(code: str, later: tuple[str, ...]) -> None:
+    found = imported(code)
+    assert "cosd_api.fusion" in found
+    assert sorted(found.intersection(later)) == []
+
+
+@pytest.mark.parametrize("face", [cosd_api, cosd_providers])
+def test_every_public_name_is_there(face: object) -> None:
+    names: list[str] = face.__all__  # type: ignore[attr-defined]
+    assert names == sorted(names, key=lambda name: (not name.isupper(), name.lower())) or len(names) == len(set(names))
+    assert all(getattr(face, name) is not None for name in names)
+    with pytest.raises(AttributeError, match="has no attribute 'fuze'"):
+        face.fuze  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_probe_is_a_function_whatever_was_imported_before() -> None:
+    code = "import cosd_providers.probe.report, cosd_providers; print(callable(cosd_providers.probe))"
+    assert "True" in imported(code)
