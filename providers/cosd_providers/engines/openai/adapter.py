@@ -255,7 +255,7 @@ class OpenAICompatible(Adapter):
         """The facts about the server, for `restore`; `echo` is tested for that."""
         facts = await self._know()
         if self._api == "completions" and facts.probs:
-            facts.echo = await self._echo.prove(Usage())
+            await self._echo.shift(Usage())
         return await self._kept(facts, facts.model)
 
     async def _know(self) -> OpenAIFacts:
@@ -268,7 +268,6 @@ class OpenAICompatible(Adapter):
         if facts is None:
             return await discover(client, self._transport, self._model, tokenizer, self._context)
         client.facts = facts
-        self._echo.restore(facts.echo)
         if self._context is not None:
             facts.context = self._context
         if tokenizer is not None and tokenizer.name != facts.tokenizer:

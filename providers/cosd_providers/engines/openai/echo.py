@@ -87,24 +87,24 @@ class Echo:
         self._proof: Lazy[EchoProof] = Lazy()
         self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo was proved
 
-    async def prove(self, usage: Usage) -> EchoProof:
-        """Test the server's echo, once."""
+    async def shift(self, usage: Usage) -> int | None:
+        """The shift of the echo in tokens, tested once; None where it cannot be used."""
         if self._client.dialect.echo is False:
-            return EchoProof(None)
-        return await self._proof.get(lambda: self._prove(usage))
+            return None
+        facts = self._client.facts
+        if facts.echo is None:
+            facts.echo = await self._proof.get(lambda: self._prove(usage))
+        return facts.echo.shift
 
     async def can_score(self, usage: Usage) -> bool:
         """The echo has the probabilities of the text's own tokens: it is proved, and not shifted."""
-        return (await self.prove(usage)).shift == 0
+        return await self.shift(usage) == 0
 
     @property
     def proved(self) -> bool:
         """The echo was tested before, and can be used."""
-        return self._proof.found is not None and self._proof.found.shift is not None
-
-    def restore(self, proof: EchoProof | None) -> None:
-        """Take over the outcome of an earlier test."""
-        self._proof.found = proof
+        echo = self._client.facts.echo
+        return echo is not None and echo.shift is not None
 
     async def score(self, prefix: Prefix, usage: Usage) -> Scored:
         """The text's own tokens with the model's distribution at each.
@@ -115,7 +115,7 @@ class Echo:
         Raises:
             ResponseError: the echo does not hold what that of the known text did.
         """
-        shift = (await self.prove(usage)).shift or 0
+        shift = await self.shift(usage) or 0
         text = prefix.whole.encode()
         scored = self._read(await self._client.one(prefix, 1, usage, echo=True), text, shift)
         if scored is None:
@@ -137,8 +137,8 @@ class Echo:
         shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends)
         hidden = hidden_tokens(answer, len(shown))
         # An open token may share its string with all the listed ones, which are then lost.
-        told = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
-        if not shown or not told or hidden is None:
+        known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
+        if not shown or not known or hidden is None:
             return None
         specials = 1 if raw[0].pick.text and not shown[0].pick.token.data else 0
         after = rest[0] if rest else None
@@ -157,7 +157,8 @@ class Echo:
             asked: dict[bytes, Answer] = {}
             for shift in _SHIFTS:
                 scored = self._read(answer, text.encode(), shift)
-                if scored is not None and await self._agrees(scored, asked, usage):
+                agreeing = None if scored is None else await self._agreeing(scored, asked, usage)
+                if agreeing is not None and len(agreeing) >= _AGREEING and power_of(agreeing) is None:
                     return EchoProof(shift)
         except (InvalidRequestError, ContextLengthError, ResponseError, UnsupportedError):
             return EchoProof(None)
@@ -165,11 +166,6 @@ class Echo:
             if error.status != 500:
                 raise
         return EchoProof(None)
-
-    async def _agrees(self, scored: Scored, asked: dict[bytes, Answer], usage: Usage) -> bool:
-        """The server gives the same distributions at some places when asked there; `asked` keeps its answers."""
-        agreeing = await self._agreeing(scored, asked, usage)
-        return agreeing is not None and len(agreeing) >= _AGREEING and power_of(agreeing) is None
 
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
@@ -264,10 +260,10 @@ def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
 def _placed(own: Choice, entry: Position | None) -> Position:
     """A token at the position of an entry; it has a probability if it is listed there."""
     listed = [] if entry is None else [entry.pick, *entry.top]
-    told = [choice for choice in listed if choice.token.prob is not None]
-    same = [c for c in told if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
+    known = [choice for choice in listed if choice.token.prob is not None]
+    same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
     pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    others = [replace(choice, id=-n) for n, choice in enumerate(told, 1) if choice not in same]
+    others = [replace(choice, id=-n) for n, choice in enumerate(known, 1) if choice not in same]
     return Position(pick, others)
 
 

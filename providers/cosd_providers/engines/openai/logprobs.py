@@ -51,7 +51,7 @@ class TokenAligner:
     Attributes:
         count: number of tokens received.
         listed: the last position came with its most probable tokens.
-        told: the probability of the server's own token at the last position, as received.
+        own_prob: the probability of the server's own token at the last position, as received.
         trimmed: the text lacks the space that its first token begins with.
         spaced: the listed tokens keep the space before a word.
     """
@@ -59,7 +59,7 @@ class TokenAligner:
     def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
         self.count = 0
         self.listed = False
-        self.told: float | None = None
+        self.own_prob: float | None = None
         self.trimmed = False
         self.spaced = bare is False
         self._endpoint = endpoint
@@ -276,7 +276,7 @@ class TokenAligner:
         known = None if fewer or step.hides else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
         first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
-        self.listed, self.told = bool(step.top), pick.prob
+        self.listed, self.own_prob = bool(step.top), pick.prob
         others = [other for other in step.top if not _same(other, pick)]
         return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
 
@@ -368,7 +368,7 @@ def check_position(position: Position, at: int, aligner: TokenAligner, endpoint:
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if position.pick.token.end and own is None:
         return
-    check_own(aligner.told, endpoint)
+    check_own(aligner.own_prob, endpoint)
     if not aligner.listed and (own is None or own == 1.0) and at:
         words = "the server sends the probabilities of its first tokens only"
         hint = "If it decodes speculatively, start it without a draft model."

@@ -88,7 +88,7 @@ class Proposing:
         Raises:
             UnsupportedError: the server is not proved to score.
         """
-        if self._echo is None or (await self._echo.prove(self._usage)).shift is None:
+        if self._echo is None or await self._echo.shift(self._usage) is None:
             raise cannot_score(self._client.endpoint)
         if not self._whole.whole:
             return None
