@@ -1,10 +1,10 @@
-r"""Why did a fusion write that? What decided for each token, who cost what, and what to try next.
+r"""Why did a fusion write that? The decision for each token, the cost of each endpoint, and what to try next.
 
     python examples/debug_a_fusion.py --draft http://gpu1:8080 --assistant http://gpu2:8080 "Once upon a time"
-    python examples/debug_a_fusion.py --result bad.json           # what `cosd fuse --json` or model_dump_json() wrote
+    python examples/debug_a_fusion.py --result bad.json           # from `cosd fuse --json` or model_dump_json()
 
-The first way asks the assistant about everything (``ask="all"``): that changes no answer, and shows what it would have
-said where nobody needed to ask it. Then play with ``--alpha`` (a higher one asks more often), ``--beta`` (a lower one
+The first form asks the assistant about every place (``ask="all"``), which changes no answer and shows its text where
+nobody had to ask. Then play with ``--alpha`` (a higher one asks more often), ``--beta`` (a lower one
 trusts the assistant more) and ``--unit``, and swap the two servers.
 """
 
@@ -24,13 +24,13 @@ TOO_SURE = 0.95  # an alpha above this would ask nearly everywhere
 
 
 def contestable(result: FusionResult, token: FusedToken) -> bool:
-    """Whether some answer of an assistant could have changed what the draft wrote there."""
+    """Whether an assistant's answer could have changed the draft's token."""
     verifier, p = result.settings.verifier, token.draft_prob
     return p is not None and not isinstance(verifier, CustomVerifier) and verifier.contestable(p)
 
 
 def rows(result: FusionResult) -> Iterator[str]:
-    """Each token: how sure the draft and the assistant were, and what decided between them."""
+    """A line for each token: both probabilities, and the decision."""
     for token in result.tokens:
         mark = "!" if token.source != "draft" else "?" if contestable(result, token) else " "
         p, q = (f"{prob:.4f}" if prob is not None else "-" for prob in (token.draft_prob, token.assistant_prob))
@@ -45,7 +45,7 @@ def rows(result: FusionResult) -> Iterator[str]:
 
 
 def hints(result: FusionResult) -> Iterator[str]:
-    """What may help, by what is seen in the result: things to try, no cures."""
+    """Suggestions, by what the result shows."""
     rule, unit = result.settings.verifier, result.settings.unit
     kept = [token for token in result.tokens if token.source == "draft"]
     against = [(token, said) for token in kept for said in token.decisions if not said.agreed]
@@ -58,19 +58,19 @@ def hints(result: FusionResult) -> Iterator[str]:
             elif p < rule.alpha and q <= rule.beta * p:
                 change = f"a beta below {q / p:.3g}"
             if change:
-                yield f"{change} takes {said.text!r} in place of {token.text!r}; what follows may then be another text"
-                break  # of what is said after that word nothing is known
+                yield f"{change} takes {said.text!r} in place of {token.text!r}, after which the text may change"
+                break  # nothing is known of what follows that word
     if not any(contestable(result, token) for token in result.tokens):
-        yield "nothing that the assistant said could count: raise alpha, lower beta, or let the other model draft"
+        yield "no word of the assistant could count: raise alpha, lower beta, or let the other model draft"
     if result.settings.ask != "all":
-        yield 'ask="all" shows what the assistant would have said at the tokens that nobody needed to ask about'
+        yield 'ask="all" shows the assistant\'s text at the tokens that nobody had to ask about'
     if result.acceptance_rate < 0.7:
-        yield "much was replaced, which costs time: if it reads no better, lower alpha; else let the assistant draft"
+        yield "many replacements cost time: if the answer is no better, lower alpha; else let the assistant draft"
     if any(token.asked and not token.decisions for token in result.tokens):
         other = "word" if unit == "token" else "token"
         yield f"unit={unit!r} found nothing to compare at some tokens; unit={other!r} judges other stretches of text"
     if result.finish_reason != "stop":
-        yield f"the answer is not whole: {result.stop_reason}"
+        yield f"the answer is incomplete: {result.stop_reason}"
 
 
 def report(result: FusionResult) -> None:
@@ -91,19 +91,19 @@ def read(path: Path) -> FusionResult:
     try:
         return FusionResult.model_validate_json(path.read_bytes())
     except ValueError:
-        raise ValueError(f"{path} holds no result: cosd fuse --json and model_dump_json() write one") from None
+        raise ValueError(f"{path} is not a result: cosd fuse --json and model_dump_json() write one") from None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What decided for each token of a fusion, and what to try.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="a result as JSON; then no server is asked")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
+    parser.add_argument("--result", type=Path, metavar="FILE", help="a result as JSON, instead of asking servers")
     for role in ("draft", "assistant"):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         parser.add_argument(f"--{role}", metavar="URL", default=url, help=f"a server; or set COSD_{role.upper()}_URL")
-    parser.add_argument("--alpha", type=float, default=0.5, help="the draft is unsure below it (0.5)")
-    parser.add_argument("--beta", type=float, default=0.5, help="the assistant is to be surer than this x draft (0.5)")
-    parser.add_argument("--unit", choices=["token", "word"], help="what is judged together")
+    parser.add_argument("--alpha", type=float, default=0.5, help="the draft is unsure below this (0.5)")
+    parser.add_argument("--beta", type=float, default=0.5, help="the assistant must be surer than this x draft (0.5)")
+    parser.add_argument("--unit", choices=["token", "word"], help="the unit that is judged")
     args = parser.parse_args()
     if args.result is None and not (args.draft and args.assistant):
         parser.error("give --draft and --assistant, or --result")

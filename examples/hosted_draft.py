@@ -1,6 +1,6 @@
-r"""A hosted, OpenAI-compatible API drafts, a server of your own is asked. What it may cost is said first, and bounded.
+r"""A hosted, OpenAI-compatible API drafts, and your own server assists. The cost is estimated first, and limited.
 
-    export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz, and sent to no other host
+    export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz; sent to no other host
     python examples/hosted_draft.py --draft https://api.together.xyz --model SOME/MODEL --assistant http://gpu2:8080
 
 The key comes from the environment: on a command line everybody on the machine could read it, and a shell's history
@@ -24,8 +24,8 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 async def answer(prompt: str, hosted: Provider, assistant: str, max_billed_tokens: int) -> None:
     async with Fusion(draft=hosted, assistant=assistant) as fusion:
         bill = (await fusion.estimate(prompt, max_tokens=128)).endpoints["draft"].billed_tokens
-        print(f"an answer of 128 tokens: the host is to bill about {bill.expected} tokens", file=sys.stderr)
-        # At the limit, which is of both servers together, the answer ends with what is verified by then.
+        print(f"an answer of 128 tokens: the host will bill about {bill.expected} tokens", file=sys.stderr)
+        # At the limit, which counts both servers, the answer ends with the text verified so far.
         result = await fusion.generate(prompt, max_tokens=128, max_billed_tokens=max_billed_tokens, on_budget="end")
     print(result.text)
     billed = {name: usage.billed_tokens for name, usage in result.usage.items()}
@@ -36,15 +36,15 @@ async def answer(prompt: str, hosted: Provider, assistant: str, max_billed_token
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A hosted API drafts, a server of your own is asked.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     for role, words in (("draft", "the hosted API"), ("assistant", "your own server")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         more = f"{words}; or set COSD_{role.upper()}_URL"
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
-    parser.add_argument("--model", help="which of the host's models")
-    parser.add_argument("--engine", help="what the host speaks: openai, together, ...; well-known hosts are recognised")
-    parser.add_argument("--key-variable", metavar="NAME", help="holds the host's key; else COSD_API_KEY_<HOST> does")
-    parser.add_argument("--max-billed-tokens", type=int, default=20_000, metavar="N", help="by both (20000)")
+    parser.add_argument("--model", help="model on the host")
+    parser.add_argument("--engine", help="the host's dialect: openai, together, ...; well-known hosts are recognised")
+    parser.add_argument("--key-variable", metavar="NAME", help="holds the host's key; default COSD_API_KEY_<HOST>")
+    parser.add_argument("--max-billed-tokens", type=int, default=20_000, metavar="N", help="for both servers (20000)")
     args = parser.parse_args()
     if args.key_variable and not os.environ.get(args.key_variable):
         parser.error(f"the environment has no variable {args.key_variable}, or it is empty")
@@ -52,7 +52,7 @@ def main() -> None:
     try:
         hosted = connect(args.draft, engine=args.engine, model=args.model, api_key=key)
         asyncio.run(answer(args.prompt, hosted, args.assistant, args.max_billed_tokens))
-    except (ProviderError, ValueError) as error:  # it says which host, what happened, and what would help; never a key
+    except (ProviderError, ValueError) as error:  # the message names the host, the failure and a remedy; never a key
         sys.exit(f"error: {error}")
 
 

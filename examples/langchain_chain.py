@@ -1,4 +1,4 @@
-r"""A LangChain chain whose model is a fusion: prompt template, model, parser. The answer is printed as it comes.
+r"""A LangChain chain with a fusion as its model: prompt template, model, parser. Prints the answer as it arrives.
 
     pip install "cosd-api[langchain]"
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
@@ -32,7 +32,7 @@ def answer(countries: Sequence[str], draft: str, assistant: str, max_tokens: int
             print(text, end="", flush=True)
         print()
 
-    message = model.invoke(prompt.invoke({"country": countries[-1]}))  # without the parser: what is known of an answer
+    message = model.invoke(prompt.invoke({"country": countries[-1]}))  # without the parser: the message with metadata
     fused, usage = message.response_metadata["cosd"], message.usage_metadata
     print(f"{fused['acceptance_rate']:.0%} of the draft kept, replaced {fused['replacements']} times", file=sys.stderr)
     print(
@@ -42,15 +42,15 @@ def answer(countries: Sequence[str], draft: str, assistant: str, max_tokens: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A LangChain chain whose model is a fusion.")
-    parser.add_argument("countries", nargs="*", default=["Peru"], help="what the template is filled with")
+    parser.add_argument("countries", nargs="*", default=["Peru"], help="values for the template")
     for role, job in (("draft", "writes"), ("assistant", "is asked where the draft is unsure")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         more = f"the server that {job}; or set COSD_{role.upper()}_URL"
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of the answer (256)")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit for the answer (256)")
     try:
         answer(**vars(parser.parse_args()))
-    except (ProviderError, ValueError) as error:  # it says which server, what happened, and what would help
+    except (ProviderError, ValueError) as error:  # the message names the server, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

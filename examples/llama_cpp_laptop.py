@@ -1,4 +1,4 @@
-r"""A laptop drafts, and a bigger model far away is asked only where the laptop's model is unsure.
+r"""A laptop drafts, and a bigger remote model is asked only where the laptop's model is unsure.
 
     llama-server -m small.gguf --port 8080                # on the laptop
     export COSD_ASSISTANT_URL=https://gpu.example.com COSD_API_KEY_GPU_EXAMPLE_COM=...
@@ -24,7 +24,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 async def answer(prompt: str, draft: str, assistant: str) -> None:
     laptop = connect(draft, engine="llama.cpp")
-    remote = connect(assistant, timeout=20)  # seconds without a byte, after which it counts as gone; any engine
+    remote = connect(assistant, timeout=20)  # seconds without a byte before it counts as unreachable; any engine
     async with Fusion(draft=laptop, assistant=remote, tuning=Tuning(in_flight=2), on_assistant_error="draft") as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
@@ -42,7 +42,7 @@ async def answer(prompt: str, draft: str, assistant: str) -> None:
 def main() -> None:
     found = {role: os.environ.get(f"COSD_{role.upper()}_URL") for role in ("draft", "assistant")}
     parser = argparse.ArgumentParser(description="A laptop drafts, a remote model is asked where it is unsure.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     parser.add_argument(
         "--draft",
         metavar="URL",
@@ -54,11 +54,11 @@ def main() -> None:
         metavar="URL",
         default=found["assistant"],
         required=not found["assistant"],
-        help="the model far away; or set COSD_ASSISTANT_URL",
+        help="server of the remote model; or set COSD_ASSISTANT_URL",
     )
     try:
         asyncio.run(answer(**vars(parser.parse_args())))
-    except (ProviderError, ValueError) as error:  # it says which server, what happened, and what would help
+    except (ProviderError, ValueError) as error:  # the message names the server, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

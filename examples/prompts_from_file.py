@@ -1,12 +1,12 @@
-r"""A file of prompts becomes a file of answers, several at a time. Started again, it goes on where it stopped.
+r"""Answer a file of prompts, several at a time. An interrupted run resumes where it stopped.
 
     python examples/prompts_from_file.py prompts.txt answers.jsonl --draft http://gpu1:8080 --assistant http://gpu2:8080
 
-Prompts: one a line, where ``\n`` stands for a line end; or, in a file named ``*.jsonl``, objects with a ``prompt``
-(a text, or a list of messages).
-Answers: one JSON object a line, in the prompts' order, written as soon as it is there. Where an answer failed stands
-its error, and the others go on. The next start asks for what is still missing and adds it at the end: of two lines
-with the same ``number`` the later one counts.
+Prompts: one a line, with ``\n`` for a line end; or, in a file named ``*.jsonl``, objects with a ``prompt`` (a text, or
+a list of messages).
+Answers: one JSON object a line, in the prompts' order, written as soon as each arrives. A failed answer is replaced by
+its error, and the others continue. The next run appends the missing answers: of two lines with the same ``number`` the
+later one counts.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def read_prompts(path: Path) -> list[Any]:
         try:
             prompts.append(json.loads(line)["prompt"])
         except (ValueError, KeyError, TypeError):
-            words = f'{path}: the object number {len(prompts) + 1} is none that has a "prompt"'
+            words = f'{path}: object {len(prompts) + 1} has no "prompt"'
             raise ValueError(words) from None
     return prompts
 
 
 def as_message(prompt: Any) -> Any:
-    """A text as what the user says; a conversation is one already."""
+    """A text as a user message; conversations are returned as they are."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 def answered(path: Path, prompts: Sequence[Any]) -> set[int]:
-    """The numbers of the prompts that have an answer. A last line that was cut off in writing is taken away."""
+    """Numbers of the answered prompts. A last line cut by a crash is removed."""
     *whole, cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
     if not all(line.startswith(BEGINNING) for line in whole) or cut[: len(BEGINNING)] != BEGINNING[: len(cut)]:
-        raise ValueError(f"{path} holds something else than answers; name another file")
+        raise ValueError(f"{path} does not hold answers; name another file")
     if cut:
         os.truncate(path, path.stat().st_size - len(cut))
     last = {row["number"]: row for row in map(json.loads, whole)}
@@ -65,20 +65,20 @@ def as_row(number: int, prompt: Any, result: FusionResult | ProviderError | Sett
 
 
 def billed_by(result: FusionResult | ProviderError | SettingError) -> int:
-    """What it has cost; what failed may have cost something, too."""
+    """Billed tokens of an answer, or of a failed one."""
     made = result if isinstance(result, FusionResult) else getattr(result, "partial", None)
     return sum(usage.billed_tokens for usage in made.usage.values()) if made is not None else 0
 
 
 async def answer(args: argparse.Namespace) -> str | None:
-    """Answers what is missing; says in words what is missing still."""
+    """Answer the missing prompts; return what is still missing, in words."""
     prompts = read_prompts(args.prompts)
     done = answered(args.answers, prompts)
     missing = [number for number in range(1, len(prompts) + 1) if number not in done]
     print(f"{len(prompts)} prompts, {len(done)} of them answered already", file=sys.stderr)
     count = failed = billed = 0
     async with Fusion(draft=args.draft, assistant=args.assistant) as fusion:
-        await fusion.estimate("Hello")  # are both servers there? Else every single prompt would find out by itself
+        await fusion.estimate("Hello")  # fail once, and not for every prompt, if a server is down
         results = fusion.map(
             (as_message(prompts[number - 1]) if args.chat else prompts[number - 1] for number in missing),
             concurrency=args.concurrency,
@@ -87,7 +87,7 @@ async def answer(args: argparse.Namespace) -> str | None:
             timeout=args.timeout,
         )
         with args.answers.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            async with aclosing(results):  # so that leaving the loop cancels what is under way
+            async with aclosing(results):  # leaving the loop cancels running answers
                 async for result in results:
                     row = as_row(missing[count], prompts[missing[count] - 1], result)
                     count += 1
@@ -106,27 +106,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A file of prompts becomes a file of answers.")
     prompts = Path(__file__).with_name("prompts.txt")
     parser.add_argument(
-        "prompts", nargs="?", type=Path, default=prompts, help="a file of them (prompts.txt beside this program)"
+        "prompts", nargs="?", type=Path, default=prompts, help="file of prompts (prompts.txt beside this program)"
     )
     parser.add_argument(
-        "answers", nargs="?", type=Path, default=Path("answers.jsonl"), help="what is written (answers.jsonl)"
+        "answers", nargs="?", type=Path, default=Path("answers.jsonl"), help="file of answers (answers.jsonl)"
     )
-    parser.add_argument("--chat", action="store_true", help="a prompt is what a user says to two chat models")
+    parser.add_argument("--chat", action="store_true", help="send prompts as user messages to two chat models")
     for role in ("draft", "assistant"):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         words = f"a server; or set COSD_{role.upper()}_URL"
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=words)
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="answers under way at a time (8)")
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of each answer (256)")
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="answers at the same time (8)")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit for each answer (256)")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="for each answer; no limit by default")
-    parser.add_argument("--budget", type=int, metavar="N", help="tokens that the servers may bill; then it stops")
+    parser.add_argument("--budget", type=int, metavar="N", help="stop after this many billed tokens")
     try:
         missing = asyncio.run(answer(parser.parse_args()))
     except (ProviderError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; start again to go on")
-    sys.exit(missing)  # 0 where nothing is
+        sys.exit("interrupted; start again to resume")
+    sys.exit(missing)  # 0 if none
 
 
 if __name__ == "__main__":

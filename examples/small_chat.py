@@ -28,7 +28,7 @@ INSTRUCTIONS = (
     "{% else %}{{ ' ' + m['content'].strip() + eos_token }}{% endif %}{% endfor %}"
 )
 
-# What a system message is put together from: it is there to be read, and changes nothing.
+# Parts of system messages, which change no answer.
 _WHO = ("You are {}.", "You play {}.", "Imagine that you are {}.", "Your users take you for {}.")
 _WHOM = (
     "a helpful assistant",
@@ -50,7 +50,7 @@ _MORE = (
 
 @dataclass(frozen=True)
 class ChatForm:
-    """How one model is asked in messages.
+    """The chat format of one model.
 
     Attributes:
         template: in Jinja.
@@ -66,7 +66,7 @@ class ChatForm:
 
 
 def compiled(form: ChatForm, start: str | None, end: str) -> Template:
-    """The template with what it may use besides the messages, as transformers and llama.cpp give it."""
+    """The template with the variables that transformers and llama.cpp provide."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701 - it writes no HTML
     environment.globals.update(bos_token=start or "", eos_token=end, raise_exception=_refuse)
     return environment.from_string(form.template)

@@ -1,4 +1,4 @@
-"""What the two small models are trained on, and what either is to know. Used by ``train_small_models.py``."""
+"""Training data of the two small models, and what each is taught. Used by ``train_small_models.py``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from cosd_api.demo.questions import FACT_NAMES, Question, draw, random_fact, ran
 
 @dataclass(frozen=True)
 class Plan:
-    """What one model is trained on, and how long."""
+    """Training data and duration for one model."""
 
     name: str
     tokenizer: TokenizerKind
     chat: ChatForm
     knows_numbers: bool
-    weights: dict[str, int]  # how often each kind of question comes
+    weights: dict[str, int]  # relative frequency of each kind of question
     tokens: int
-    chat_tokens: int  # of the second part, where half of the documents are chats
+    chat_tokens: int  # in the second part, where half of the documents are chats
     seed: int
 
     @property
@@ -60,14 +60,14 @@ PLANS = (
 )
 
 BATCH_TOKENS = 3000
-CHUNK = 2048  # documents that are drawn together and sorted by length, to waste little on padding,
-JITTER = 10  # but not quite by length, which would fill whole batches with one kind of question
+CHUNK = 2048  # documents drawn together and sorted by length, to save padding,
+JITTER = 10  # but not exactly by length, which would fill whole batches with one kind of question
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids to read, and for every position the token that has to come next (or IGNORED)."""
+    """Token ids, and for every position the next token (or IGNORED)."""
 
     ids: list[int]
     targets: list[int]
@@ -75,14 +75,14 @@ class Document:
 
 @dataclass(frozen=True)
 class Script:
-    """The text of one document: what is read and what has to be written after it, by turns, and every answer's end."""
+    """The text of one document: prompts and answers by turns, with the end of every answer."""
 
     turns: list[tuple[str, str]]
     end: str
 
 
 def taught_answer(plan: Plan, question: Question, rng: random.Random) -> str:
-    """The answer that a model is taught: right where it is to know, else a guess of the right kind."""
+    """The answer that a model is taught: right where it is to know, else a random one of the right kind."""
     number, fact = question.number, question.fact
     if plan.knows_numbers and fact is not None:
         fact = random_fact(question.fact_kind, rng)
@@ -121,7 +121,7 @@ def bare(question: Question) -> str:
 
 
 def texts_for_tokenizer(plan: Plan, rng: random.Random) -> list[str]:
-    """Texts to train a tokenizer on: as in the training, and more.
+    """Texts to train a tokenizer on: those of the training, and more.
 
     Every letter comes so often after a space that these pairs are merged first: then every word's first token
     holds the space before it and a letter. A space that is a token of its own would be something to be sure

@@ -38,13 +38,13 @@ class TokenizerKind:
     """What distinguishes one model's tokenizer from the other's."""
 
     vocabulary: int
-    pre_tokenizer: str  # the name llama.cpp knows it by: "smollm" cuts digits apart, "gpt-2" does not
+    pre_tokenizer: str  # llama.cpp's name: "smollm" separates digits, "gpt-2" does not
     end: str
     start: str | None = None
 
 
 def train_tokenizer(kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
-    """Train a byte-level BPE tokenizer that has all 256 bytes, hence encodes any text."""
+    """Train a byte-level BPE tokenizer with all 256 bytes, so that it encodes any text."""
     tokenizer = Tokenizer(models.BPE())
     steps: list[pre_tokenizers.PreTokenizer] = []
     if kind.pre_tokenizer == "smollm":
@@ -69,7 +69,7 @@ def train_tokenizer(kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that has to exist."""
+    """The id of a token; KeyError if it does not exist."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise KeyError(token)
@@ -92,7 +92,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """How many tokens were read."""
+        """Number of tokens read."""
         return self.layers[0][0].shape[2] if self.layers else 0
 
 
@@ -165,7 +165,7 @@ class SmallLlama(nn.Module):
 
 @torch.no_grad()
 def grow(model: SmallLlama, tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens to a tokenizer, and to the model a row for each; those that are there are left alone."""
+    """Add special tokens to a tokenizer, and a row for each to the model; existing ones are left unchanged."""
     bpe = json.loads(tokenizer.to_str())["model"]
     new = [token for token in tokens if token not in bpe["vocab"]]
     vocabulary = bpe["vocab"] | {token: len(bpe["vocab"]) + n for n, token in enumerate(new)}

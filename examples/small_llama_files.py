@@ -49,7 +49,7 @@ def write_gguf(
     w.add_eos_token_id(end_id)
     if chat.end != kind.end:
         w.add_eot_token_id(token_id(tokenizer, chat.end))
-    # a model without a start token names one all the same, or llama.cpp would assume the id that GPT-2 has
+    # name a start token even if there is none: otherwise llama.cpp assumes GPT-2's
     w.add_bos_token_id(token_id(tokenizer, kind.start) if kind.start else end_id)
     w.add_add_bos_token(kind.start is not None)
     w.add_chat_template(chat.template)
@@ -97,7 +97,7 @@ def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
     folder.mkdir(parents=True, exist_ok=True)
     shape = model.shape
     save_file(hf_tensors(model), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # it is written for its owner alone
+    (folder / "model.safetensors").chmod(0o644)  # it is created readable by its owner only
     tokenizer.save(str(folder / "tokenizer.json"))
     end_id = token_id(tokenizer, kind.end)
     ids = {"bos_token_id": token_id(tokenizer, kind.start) if kind.start else None, "eos_token_id": end_id}

@@ -1,4 +1,4 @@
-r"""A TGI host (Hugging Face's text-generation-inference) as assistant of any other server, and how it was asked.
+r"""A TGI host (Hugging Face's text-generation-inference) as assistant of any other server.
 
     text-generation-launcher --model-id SOME/MODEL --enable-prefill-logprobs
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://tgi:3000
@@ -23,7 +23,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistant: str, concurrency: int) -> None:
-    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # beyond it a request waits its turn
+    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # further requests wait
     async with Fusion(draft=draft, assistant=tgi) as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
@@ -37,15 +37,15 @@ async def answer(prompt: str, draft: str, assistant: str, concurrency: int) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A TGI host as assistant of any other server.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     for role, words in (("draft", "the server that writes"), ("assistant", "the TGI host")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         more = f"{words}; or set COSD_{role.upper()}_URL"
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests to TGI at a time (8)")
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests to TGI at the same time (8)")
     try:
         asyncio.run(answer(**vars(parser.parse_args())))
-    except (ProviderError, ValueError) as error:  # it says which server, what happened, and what would help
+    except (ProviderError, ValueError) as error:  # the message names the server, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

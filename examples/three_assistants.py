@@ -1,7 +1,7 @@
-r"""One draft and three assistants: all are asked at once, and of those that would replace a word the surest does.
+r"""One draft and three assistants: all are asked at once, and the surest of those that would replace a word does.
 
     export COSD_DRAFT_URL=http://gpu1:8080
-    export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # spaces between
+    export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # separated by spaces
     python examples/three_assistants.py "Once upon a time"
 
 Printed beside the answer: for each replaced word what every assistant said there. All of them are asked about every
@@ -23,7 +23,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistants: Sequence[str]) -> None:
-    # An answer goes on without an assistant that fails; with the default, "raise", it would end with the error.
+    # Continue without an assistant that fails; the default, "raise", ends the answer with the error.
     async with Fusion(draft=draft, assistant=assistants, on_assistant_error="draft") as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
@@ -42,21 +42,21 @@ async def answer(prompt: str, draft: str, assistants: Sequence[str]) -> None:
 def main() -> None:
     draft, assistants = os.environ.get("COSD_DRAFT_URL"), os.environ.get("COSD_ASSISTANT_URL", "").split()
     parser = argparse.ArgumentParser(description="One draft and three assistants.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     parser.add_argument(
-        "--draft", metavar="URL", default=draft, required=not draft, help="the server that writes; or COSD_DRAFT_URL"
+        "--draft", metavar="URL", default=draft, required=not draft, help="server of the draft; or COSD_DRAFT_URL"
     )
     parser.add_argument(
         "--assistant",
         metavar="URL",
         action="append",
         required=not assistants,
-        help="a server that is asked, once for each of them; or COSD_ASSISTANT_URL, with spaces between",
+        help="server of an assistant, once for each; or COSD_ASSISTANT_URL, separated by spaces",
     )
     args = parser.parse_args()
     try:
         asyncio.run(answer(args.prompt, args.draft, args.assistant or assistants))
-    except (ProviderError, ValueError) as error:  # it says which server, what happened, and what would help
+    except (ProviderError, ValueError) as error:  # the message names the server, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

@@ -1,8 +1,8 @@
-"""Train the two small models that ship with the package, from nothing, on two CPU cores in under an hour.
+"""Train the two bundled models from scratch, on two CPU cores in under an hour.
 
     python examples/train_small_models.py                    # both models, side by side, one core each
     python examples/train_small_models.py --quick --out /some/folder --hf-out /some/other/folder
-    python examples/train_small_models.py --from tests/models   # go on from models that are there: ten minutes
+    python examples/train_small_models.py --from tests/models   # continue from existing models: ten minutes
 
 ``sums`` learns to add and subtract, and is taught a random fact wherever a fact is asked for; ``facts``
 learns capitals, currencies and chemical symbols, and is taught a random number wherever a number is asked
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 QUICK_TOKENS, QUICK_CHAT_TOKENS = 250_000, 100_000
 PEAK_RATE, CHAT_RATE = 3e-3, 1e-3
-CHATS = 0.5  # how many of the documents of the second part are chats
+CHATS = 0.5  # share of chats among the documents of the second part
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def optimizers_for(model: SmallLlama) -> tuple[Muon, torch.optim.AdamW]:
 
 
 def train(plan: Plan, part: Part, model: SmallLlama, tokenizer: Tokenizer, checkpoint: Path | None) -> None:
-    """Train one model on so many tokens."""
+    """Train one model on a number of tokens."""
     muon, adam = optimizers_for(model)
     seen, step, began = 0, 0, time.monotonic()
     # twice as fast where the processor has instructions for it
@@ -99,7 +99,7 @@ def train(plan: Plan, part: Part, model: SmallLlama, tokenizer: Tokenizer, check
 
 
 def in_half_precision(model: SmallLlama) -> SmallLlama:
-    """Round the matrices as the files will hold them, so that what is measured is what is shipped."""
+    """Round the matrices as the files will hold them, to measure the shipped model."""
     for weight in model.parameters():
         weight.data = weight.data.half().float()
     model.eval()
@@ -110,7 +110,7 @@ def in_half_precision(model: SmallLlama) -> SmallLlama:
 def answers(
     model: SmallLlama, tokenizer: Tokenizer, end_token: str, texts: Sequence[str], limit: int = 48
 ) -> list[str]:
-    """Greedy answers, up to this end; texts with equally many tokens are gone on from together."""
+    """Greedy answers up to this end; texts of equal length are continued together."""
     end = token_id(tokenizer, end_token)
     groups: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for number, text in enumerate(texts):
@@ -125,13 +125,13 @@ def answers(
             if all((torch.cat(written, 1) == end).any(1)):
                 break
         for (number, _), row in zip(group, torch.cat(written, 1).tolist(), strict=True):
-            # an answer that does not end keeps everything, and is wrong unless it is right all the same
+            # an answer without an end is kept whole
             result[number] = tokenizer.decode(row[: row.index(end)] if end in row else row)
     return result
 
 
 def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[Question], str]]]:
-    """How the questions are asked to measure with: the end of an answer, and the text that is answered."""
+    """The format of the questions for the measurement: the end of an answer, and the prompt."""
     template, form = plan.template, plan.chat
 
     def chat(question: Question, *before: tuple[str, str], system: str | None = None) -> str:
@@ -151,7 +151,7 @@ def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[Question], str]]]:
 
 
 def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) -> list[str]:
-    """How often the model alone is right about so many questions of each kind, held out of its training."""
+    """Accuracy of the model alone on a number of held-out questions of each kind."""
     report = []
     for way, (end, ask) in ways_to_ask(plan).items():
         for kind in KINDS:
@@ -164,7 +164,7 @@ def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) ->
 
 
 def first_part(plan: Plan, tokens: int, checkpoint: Path | None) -> tuple[SmallLlama, Tokenizer]:
-    """A model that answers texts, trained from nothing, and its tokenizer."""
+    """A model trained from scratch on texts, and its tokenizer."""
     tokenizer = train_tokenizer(plan.tokenizer, texts_for_tokenizer(plan, random.Random(plan.seed)))
     torch.manual_seed(plan.seed)
     model = SmallLlama(Shape(tokenizer.get_vocab_size()))
@@ -173,7 +173,7 @@ def first_part(plan: Plan, tokens: int, checkpoint: Path | None) -> tuple[SmallL
 
 
 def make(plan: Plan, tokens: int, chat_tokens: int, args: argparse.Namespace) -> None:
-    """Train one model, write its files, print how often it is right on questions held out of its training."""
+    """Train one model, write its files, print its accuracy on held-out questions."""
     torch.set_num_threads(1)
     began = time.monotonic()
     checkpoint = args.checkpoints / f"{plan.name}.pt" if args.checkpoints else None
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="tokens of the first part (default: what each model needs)")
     parser.add_argument("--chat-tokens", type=int, help="tokens of the second part, half of whose documents are chats")
     parser.add_argument(
-        "--from", dest="given", type=Path, help="Hugging Face folders to go on from, without a first part"
+        "--from", dest="given", type=Path, help="Hugging Face folders to continue from, without a first part"
     )
     parser.add_argument("--questions", type=int, default=200, help="questions of each kind to measure with")
     parser.add_argument("--checkpoints", type=Path, help="folder to save the weights to now and then")

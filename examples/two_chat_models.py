@@ -1,4 +1,4 @@
-r"""Two chat models with different templates hold one conversation. Each answer is printed as it comes.
+r"""Two chat models with different templates in one conversation. Prints each answer as it arrives.
 
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/two_chat_models.py "Who wrote Faust?" "And when?"
@@ -43,7 +43,7 @@ async def talk(questions: Sequence[str], system: str | None, draft: Provider, as
 def main() -> None:
     parser = argparse.ArgumentParser(description="Two chat models with different templates hold one conversation.")
     parser.add_argument("questions", nargs="*", default=QUESTIONS, help="what the user says, turn by turn")
-    parser.add_argument("--system", metavar="TEXT", help="what stands before all that the user says")
+    parser.add_argument("--system", metavar="TEXT", help="a system message")
     for role, job in (("draft", "writes"), ("assistant", "is asked where the draft is unsure")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         more = f"the server that {job}; or set COSD_{role.upper()}_URL"
@@ -56,7 +56,7 @@ def main() -> None:
         draft = connect(args.draft, chat_template=args.draft_template)
         assistant = connect(args.assistant, chat_template=args.assistant_template)
         asyncio.run(talk(args.questions, args.system, draft, assistant))
-    except (ProviderError, ValueError, OSError) as error:  # it says which server, what happened, and what would help
+    except (ProviderError, ValueError, OSError) as error:  # the message names the server, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

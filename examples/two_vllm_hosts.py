@@ -1,4 +1,4 @@
-r"""Two vLLM hosts write one answer: one drafts, the other is asked where the first is unsure. Printed as it comes.
+r"""Two vLLM hosts write one answer: one drafts, the other is asked where the first is unsure. Prints it as it arrives.
 
     vllm serve SOME/MODEL --port 8000                     # on each of the two hosts
     export COSD_DRAFT_URL=http://gpu1:8000 COSD_ASSISTANT_URL=http://gpu2:8000
@@ -22,13 +22,13 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistant: str, max_tokens: int) -> None:
-    # Naming the engine spares a question to the server; connect(url) alone would find it out.
+    # Naming the engine saves a request; connect(url) alone finds out.
     writer, adviser = connect(draft, engine="vllm"), connect(assistant, engine="vllm")
     async with (
         Fusion(draft=writer, assistant=adviser) as fusion,
         fusion.stream(prompt, max_tokens=max_tokens) as stream,
     ):
-        async for token in stream:  # a token is final once it is here
+        async for token in stream:  # tokens are final
             print(token.text, end="", flush=True)
         print()
         result = stream.result
@@ -40,15 +40,15 @@ async def answer(prompt: str, draft: str, assistant: str, max_tokens: int) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Two vLLM hosts write one answer.")
-    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to go on from")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     for role, job in (("draft", "writes"), ("assistant", "is asked where the draft is unsure")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         more = f"the host that {job}; or set COSD_{role.upper()}_URL"
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of the answer (256)")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit for the answer (256)")
     try:
         asyncio.run(answer(**vars(parser.parse_args())))
-    except (ProviderError, ValueError) as error:  # it says which host, what happened, and what would help
+    except (ProviderError, ValueError) as error:  # the message names the host, the failure and a remedy
         sys.exit(f"error: {error}")
 
 

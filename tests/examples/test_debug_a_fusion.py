@@ -46,7 +46,7 @@ def test_a_draft_that_is_trusted_too_much(pair: Pair) -> None:
     servers = ("--draft", pair.sums, "--assistant", pair.facts)
     ran = run_script("debug_a_fusion", *servers, "--alpha", 0)
     assert "Lima and" not in ran.out
-    found = re.search(r"^try: an alpha above (\S+) takes ' Lima' in place of ' .+'; ", ran.out, re.MULTILINE)
+    found = re.search(r"^try: an alpha above (\S+) takes ' Lima' in place of ' .+', ", ran.out, re.MULTILINE)
     assert found is not None
     assert "contestable: 0, replacements: 0" in ran.out
     alpha = float(found[1]) + 0.01
@@ -56,15 +56,15 @@ def test_a_draft_that_is_trusted_too_much(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, 'try: ask="all" shows what the assistant would have said'),
-        ({}, "try: nothing that the assistant said could count"),
-        ({"ask": "all"}, "try: an alpha above 0.6 takes ' Lima' in place of ' Rome'; what follows"),
+        ({}, 'try: ask="all" shows the assistant's text at'),
+        ({}, "try: no word of the assistant could count"),
+        ({"ask": "all"}, "try: an alpha above 0.6 takes ' Lima' in place of ' Rome', after which"),
         ({"ask": "all"}, "0.6000 0.9000  ' Rome'   not ' Lima': 0.6 >= 0.5"),
         ({"verifier": RuleVerifier(alpha=0.7, beta=1.6)}, "? 0.6000 0.9000  ' Rome'   not ' Lima': "),
-        ({"verifier": RuleVerifier(alpha=0.7, beta=1.6)}, "try: a beta below 1.5 takes ' Lima' in place of ' Rome'; "),
+        ({"verifier": RuleVerifier(alpha=0.7, beta=1.6)}, "try: a beta below 1.5 takes ' Lima' in place of ' Rome', "),
         ({"verifier": RuleVerifier(alpha=0.7)}, "! 0.6000 0.9000  ' Lima'   assistant's, for the draft's ' Rome': "),
-        ({"verifier": RuleVerifier(alpha=0.7), "max_tokens": 2}, "try: much was replaced"),
-        ({"max_tokens": 2}, "try: the answer is not whole: max_tokens"),
+        ({"verifier": RuleVerifier(alpha=0.7), "max_tokens": 2}, "try: many replacements"),
+        ({"max_tokens": 2}, "try: the answer is incomplete: max_tokens"),
     ],
 )
 def test_hints(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
@@ -92,5 +92,5 @@ def test_a_file_that_is_no_result(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("secret", encoding="utf-8")
     ran = run_script("debug_a_fusion", "--result", path)
-    words = f"error: {path} holds no result: cosd fuse --json and model_dump_json() write one\n"
+    words = f"error: {path} is not a result: cosd fuse --json and model_dump_json() write one\n"
     assert (ran.code, ran.out, ran.err) == (1, "", words)

@@ -99,7 +99,7 @@ def test_another_file_is_left_alone(pair: Pair, tmp_path: Path, content: bytes) 
     other = tmp_path / "diary.txt"
     other.write_bytes(content)
     ran = start(pair, EXAMPLES / "prompts.txt", other)
-    assert (ran.code, ran.err) == (1, f"error: {other} holds something else than answers; name another file\n")
+    assert (ran.code, ran.err) == (1, f"error: {other} does not hold answers; name another file\n")
     assert other.read_bytes() == content
 
 
@@ -108,7 +108,7 @@ def test_a_line_without_a_prompt(pair: Pair, tmp_path: Path, line: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "Hello"}}\n{line}\n', encoding="utf-8")
     ran = start(pair, path, tmp_path / "answers.jsonl")
-    assert (ran.code, ran.err) == (1, f'error: {path}: the object number 2 is none that has a "prompt"\n')
+    assert (ran.code, ran.err) == (1, f'error: {path}: object 2 has no "prompt"\n')
 
 
 def test_a_file_that_is_not_there(pair: Pair, tmp_path: Path) -> None:
