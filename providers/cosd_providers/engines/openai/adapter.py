@@ -97,11 +97,17 @@ class OpenAICompatible(Adapter):
         context: int | None = None,
         strategy: Literal["echo", "list", "singles"] | None = None,
     ) -> None:
-        self._dialect = dialect_of(dialect)
-        api_key, headers = with_key(self._dialect.key_header, api_key, headers)
+        known = dialect_of(dialect)
+        api = known.api if api is None else api
+        if api not in ("completions", "chat"):
+            words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
+            raise ValueError(f"there is no api={api!r}; it is {words}")
+        if api == "chat" and strategy in ("echo", "list"):
+            raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
+        api_key, headers = with_key(known.key_header, api_key, headers)
         super().__init__(
             url.strip().rstrip("/").removesuffix("/v1"),
-            owned=OWNED | {*self._dialect.greedy, *self._dialect.whole, *(self._dialect.continues or ())},
+            owned=OWNED | {*known.greedy, *known.whole, *(known.continues or ())},
             model=model,
             api_key=api_key,
             headers=headers,
@@ -110,27 +116,19 @@ class OpenAICompatible(Adapter):
             http_client=http_client,
             limits=limits,
         )
-        api = self._dialect.api if api is None else api
-        if api not in ("completions", "chat"):
-            words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
-            raise ValueError(f"there is no api={api!r}; it is {words}")
         self._strategy = checked_strategy(strategy, self.strategies)
-        if api == "chat" and strategy in ("echo", "list"):
-            raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
-        self._api: Literal["completions", "chat"] = api
         self._context = context
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = OpenAIClient(self._transport, self._dialect, api, self._tokenizer, self._extra)
+        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = OpenAIClient(self._transport, known, api, local, self._extra)
         self._echo = Echo(self._client)
-        self._listing = self._dialect.models
+        self._listing = known.models
         self._facts: Lazy[OpenAIFacts] = Lazy()
         self._info: Lazy[ServerInfo] = Lazy()
-        self._renderer = ChatRouteRenderer(self._transport.endpoint, self._client)
+        self._renderer = ChatRouteRenderer(self._client)
 
     def __repr__(self) -> str:
-        return (
-            f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={self._dialect.engine!r})"
-        )
+        engine = self._client.dialect.engine
+        return f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={engine!r})"
 
     async def describe(self) -> ServerInfo:
         """Find out model and context, that prompts reach the model as they are, and whether the server can score.
@@ -140,17 +138,18 @@ class OpenAICompatible(Adapter):
         return await self._info.get(self._describe)
 
     async def _describe(self) -> ServerInfo:
-        facts = await self._know()
+        facts, client = await self._know(), self._client
+        dialect = client.dialect
         return ServerInfo(
-            endpoint=self._transport.endpoint,
-            engine=self._dialect.engine,
+            endpoint=client.endpoint,
+            engine=dialect.engine,
             model=facts.model,
             build=None,
             context=facts.context,
             capabilities=Capabilities(
                 token_ids=False,
-                end_prob=self._dialect.end_prob if self._api == "completions" else self._dialect.chat_end_prob,
-                tokenize=self._tokenizer is not None,
+                end_prob=dialect.end_prob if client.api == "completions" else dialect.chat_end_prob,
+                tokenize=client.tokenizer is not None,
                 score=await self._scores(Usage()),
                 probs=facts.probs,
             ),
@@ -207,16 +206,16 @@ class OpenAICompatible(Adapter):
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The local tokenizer's encoding: no server of this kind encodes text."""
-        if self._tokenizer is None:
+        if self._client.tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
-        return self._tokenizer.encode(text)
+        return self._client.tokenizer.encode(text)
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
         """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
         await self._know()
-        if self._api == "completions":
+        if self._client.api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
         around, prompt, lead, warnings = await self._renderer.begin(self, messages, on_special_tokens)
         view = await self._for_chat(around)
@@ -234,7 +233,7 @@ class OpenAICompatible(Adapter):
         Raises:
             ValueError: the server renders them itself.
         """
-        if self._api == "chat":
+        if self._client.api == "chat":
             raise ValueError("chat_template needs api='completions': over the chat route the server renders messages")
         super().use_template(template)
 
@@ -244,17 +243,17 @@ class OpenAICompatible(Adapter):
 
     def connect_options(self) -> dict[str, str]:
         """Options with which `connect` makes such an adapter again, beside its engine."""
-        return {**super().connect_options(), "dialect": self._dialect.engine, "api": self._api}
+        return {**super().connect_options(), "dialect": self._client.dialect.engine, "api": self._client.api}
 
     async def probe_client(self) -> CompletionsProbeClient:
         """The server without checks, for a probe."""
         await self._know()
-        return probe_client(self._client, self._dialect, self._transport, self._api)
+        return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts about the server, for `restore`; `echo` is tested for that."""
         facts = await self._know()
-        if self._api == "completions" and facts.probs:
+        if self._client.api == "completions" and facts.probs:
             await self._echo.shift(Usage())
         return await self._kept(facts, facts.model)
 
@@ -263,10 +262,10 @@ class OpenAICompatible(Adapter):
         return await self._facts.get(self._discover)
 
     async def _discover(self) -> OpenAIFacts:
-        client, tokenizer = self._client, self._tokenizer
+        client, tokenizer = self._client, self._client.tokenizer
         facts = await self._taken_up(OpenAIFacts)
         if facts is None:
-            return await discover(client, self._transport, self._model, tokenizer, self._context)
+            return await discover(client, self._transport, self._model, self._context)
         client.facts = facts
         if self._context is not None:
             facts.context = self._context
@@ -277,7 +276,7 @@ class OpenAICompatible(Adapter):
 
     async def _scores(self, usage: Usage) -> bool:
         """The server is proved to give the probabilities of a text's own tokens."""
-        return self._api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
+        return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
 
     def _unsupported(self, words: str, hint: str) -> UnsupportedError:
         return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

@@ -49,12 +49,11 @@ class ChatRouteRenderer(ChatRenderer):
     """Prepares conversations for the route for messages, and remembers what its template accepts.
 
     Args:
-        endpoint: the server's URL, for errors.
         client: requests to the server.
     """
 
-    def __init__(self, endpoint: str, client: OpenAIClient) -> None:
-        super().__init__(endpoint)
+    def __init__(self, client: OpenAIClient) -> None:
+        super().__init__(client.endpoint)
         self._client = client
         self._accepted: dict[_Kind, bool] = {}
         self._writes = False  # the server writes the leading space

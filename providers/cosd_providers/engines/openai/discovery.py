@@ -30,22 +30,19 @@ _BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<ï½œbeginâ
 """Usual strings of the beginning of a sequence."""
 
 
-async def discover(
-    client: OpenAIClient, transport: Transport, model: str | None, tokenizer: Tokenizer | None, context: int | None
-) -> OpenAIFacts:
+async def discover(client: OpenAIClient, transport: Transport, model: str | None, context: int | None) -> OpenAIFacts:
     """Find out which model is served, and that the route in use does what is asked.
 
     Args:
         client: requests to the server; its facts are filled in.
         transport: the server.
         model: the model's id; None for the only one.
-        tokenizer: the model's own; None for none.
         context: tokens that fit; None for what the server reports.
 
     Raises:
         UnsupportedError: the server cannot be used.
     """
-    dialect, facts = client.dialect, client.facts
+    dialect, facts, tokenizer = client.dialect, client.facts, client.tokenizer
     facts.model, facts.context = await choose(transport, dialect, model)
     if context is not None:
         facts.context = context

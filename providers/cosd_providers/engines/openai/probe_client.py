@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
-from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, bill
@@ -108,17 +107,18 @@ class CompletionsProbeClient(ProbeClient):
         )
 
 
-def probe_client(client: OpenAIClient, dialect: Dialect, transport: Transport, api: str) -> CompletionsProbeClient:
+def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbeClient:
     """The probe's client for an adapter's server."""
 
     def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
-        if api != "completions" and not isinstance(prompt, str):
+        if client.api != "completions" and not isinstance(prompt, str):
             raise UnsupportedError("a message is one text", endpoint=transport.endpoint)
         plain = client.body(Prefix(prompt if isinstance(prompt, str) else "", ""), limit)
-        if api == "completions":
+        if client.api == "completions":
             return {**plain, "prompt": prompt, "logprobs": top}
         return {**plain, "logprobs": True, "top_logprobs": top}
 
+    dialect, facts = client.dialect, client.facts
     return CompletionsProbeClient(
-        transport, client.path, body, client.facts.ends, client.facts.model, chat=dialect.chat, models=dialect.models
+        transport, client.path, body, facts.ends, facts.model, chat=dialect.chat, models=dialect.models
     )
