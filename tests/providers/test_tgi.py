@@ -35,7 +35,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.engines.tgi import Around, Encoded, Encoding, Event, Tgi, TgiClient, TgiFacts
+from cosd_providers.engines.tgi import Encoded, Encoding, Event, Tgi, TgiClient, TgiFacts
 from cosd_providers.http.transport import Transport
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from stand_in_tgi import StandInTgi
@@ -151,16 +151,16 @@ async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
     "spans",
     [
         # Every part of a character stands where all of it stands: tokens that are bytes.
-        [(0, 0), (0, 1), (1, 5), (2, 5), (2, 5), (5, 7), (5, 8), (0, 0)],
+        [(0, 0), (0, 1), (1, 5), (2, 5), (2, 5), (5, 7), (5, 8)],
         # All parts but the last one have no width: single bytes for what is not in the vocabulary.
-        [(0, 0), (0, 1), (1, 2), (2, 2), (2, 5), (5, 5), (5, 8), (0, 0)],
+        [(0, 0), (0, 1), (1, 2), (2, 2), (2, 5), (5, 5), (5, 8)],
     ],
 )
 def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
     raw = Encoding.model_validate([{"id": n, "start": a, "stop": b} for n, (a, b) in enumerate(spans)])
-    own = Encoded.of(raw, "a 一éb", Around((0,), (7,)))
+    own = Encoded.of(raw, "a 一éb", (0,))
     assert own.ids == [1, 2, 3, 4, 5, 6]
-    assert own.all == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert own.all == [0, 1, 2, 3, 4, 5, 6]
     widths = [b"a", b"", b"", " 一".encode(), b"", "éb".encode()]
     if spans[2] == (1, 2):
         widths = [b"a", b" ", b"", "一".encode(), b"", "éb".encode()]
@@ -169,7 +169,7 @@ def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
 
 def test_text_that_no_token_covers_is_kept() -> None:
     raw = Encoding.model_validate([{"id": 1, "start": 0, "stop": 1}, {"id": 2, "start": 3, "stop": 4}])
-    assert Encoded.of(raw, "a  b ", Around((), ())).data == [b"a", b"  b "]
+    assert Encoded.of(raw, "a  b ", ()).data == [b"a", b"  b "]
 
 
 async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_by_itself() -> None:

@@ -178,10 +178,9 @@ class Event(BaseModel):
     details: End | None = None
 
 
-class Details(BaseModel):
+class Details(End):
     """The details of `/generate`."""
 
-    finish_reason: Annotated[str, unless_none("")]
     generated_tokens: int
     prefill: list[Word]
     tokens: list[Word]
@@ -198,8 +197,7 @@ class Generated(BaseModel):
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
-        end = End(finish_reason=found.finish_reason)
-        return Event(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=end)
+        return Event(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
@@ -210,19 +208,10 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
 # An encoded text.
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The special tokens that the server puts before and after every text."""
-
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-
-    @classmethod
-    def of(cls, letter: Encoding) -> Around | None:
-        """The tokens without width in a text of one letter; None where nothing has a width: it shows no places."""
-        wide = [at for at, span in enumerate(letter.root) if span.stop > span.start]
-        ids = [span.id for span in letter.root]
-        return cls(tuple(ids[: wide[0]]), tuple(ids[wide[-1] + 1 :])) if wide else None
+def _before(letter: Encoding) -> tuple[int, ...] | None:
+    """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
+    wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
+    return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,25 +221,19 @@ class Encoded:
     Attributes:
         ids: its own tokens.
         data: the bytes of each; of tokens that share a character the last one has the bytes of all.
-        all: the ids that the model reads, special ones around the text included.
-        before: number of special ones before it.
+        all: the ids that the model reads, the special ones before the text included.
     """
 
     ids: list[int]
     data: list[bytes]
     all: list[int]
-    before: int
 
     @classmethod
-    def of(cls, raw: Encoding, text: str, around: Around) -> Self:
+    def of(cls, raw: Encoding, text: str, before: tuple[int, ...]) -> Self:
         """The encoding of `text`, by the server's answer."""
         ids = [span.id for span in raw.root]
-        first, last = len(around.before), len(ids) - len(around.after)
-        if tuple(ids[:first]) != around.before or last < first:
-            first = 0
-        if tuple(ids[last:]) != around.after or last < first:
-            last = len(ids)
-        return cls(ids[first:last], _bytes_of(raw.root[first:last], text.encode()), ids, first)
+        first = len(before) if tuple(ids[: len(before)]) == before else 0
+        return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
 
 
 def _bytes_of(spans: Sequence[Span], text: bytes) -> list[bytes]:
@@ -304,7 +287,7 @@ class TgiFacts(ServerFacts):
 
     Attributes:
         longest: tokens that a prompt may have.
-        around: the special tokens around every text; None where the server does not encode text.
+        before: the special tokens before every text; None where the server does not encode text.
         prefill: the tokens of a prompt get probabilities.
         top: number of most probable tokens that it lists, up to `TIES`.
         ends: ids that ended an answer.
@@ -312,7 +295,7 @@ class TgiFacts(ServerFacts):
     """
 
     longest: int
-    around: Around | None
+    before: tuple[int, ...] | None
     prefill: bool
     top: int
     ends: set[int] = field(default_factory=set[int])
@@ -374,13 +357,13 @@ class TgiClient:
             letter = await self._tokenize("a")
         except InvalidRequestError:
             letter = None
-        around = Around.of(letter) if letter else None
+        before = _before(letter) if letter else None
         answered, top = await self._first_answer()
         read = [word.id for word in answered.details.prefill]
         if letter and read and read != [span.id for span in letter.root]:
             words = "the model does not read the tokens of its prompt: it answers a text and cannot continue it"
             raise self._unsupported(words, "Is it an encoder-decoder? Serve a decoder-only model.")
-        encodes = around is not None or self._tokenizer is not None
+        encodes = before is not None or self._tokenizer is not None
         described = ServerInfo(
             endpoint=self.endpoint,
             engine="tgi",
@@ -391,7 +374,7 @@ class TgiClient:
             longest_prompt=info.max_input_tokens,
             answer_cue=await answer_cue(self._cue),
         )
-        self.facts = TgiFacts(described, info.max_input_tokens, around, bool(read) and around is not None, top)
+        self.facts = TgiFacts(described, info.max_input_tokens, before, bool(read) and before is not None, top)
         if event := answered.last():
             self.position(event)
         return self.facts
@@ -421,11 +404,10 @@ class TgiClient:
         Raises:
             UnsupportedError: it does not encode text.
         """
-        around = self.facts.around
-        if around is None:
+        if self.facts.before is None:
             raise self._encodes_nothing()
         if text not in self._encodings:
-            own = self._encodings[text] = Encoded.of(await self._tokenize(text), text, around)
+            own = self._encodings[text] = Encoded.of(await self._tokenize(text), text, self.facts.before)
             self._counts.add(text, len(own.all))
             if len(self._encodings) > _REMEMBERED:
                 self._encodings.popitem(last=False)
@@ -433,7 +415,7 @@ class TgiClient:
 
     async def pieces(self, text: str) -> list[Piece]:
         """The tokens of `text`, without special ones."""
-        if self.facts.around is None and self._tokenizer is not None:
+        if self.facts.before is None and self._tokenizer is not None:
             return self._tokenizer.encode(text)
         own = await self.encode(text)
         return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
@@ -442,7 +424,7 @@ class TgiClient:
         """The tokens that the model reads of `text`, special ones included."""
         known = self._counts.exact(text)
         if known is None:
-            if self.facts.around is not None:
+            if self.facts.before is not None:
                 known = len((await self._tokenize(text)).root)
             elif self._tokenizer is not None:
                 known = count(self._tokenizer, text)
@@ -475,12 +457,11 @@ class TgiClient:
 
     async def without_beginning(self, text: str) -> str:
         """A text without the special tokens that the server puts before every text, if it starts with them."""
-        if self.facts.around is None or not self.facts.around.before:
+        before = self.facts.before or ()
+        own = await self.encode(text) if before else None
+        if own is None or tuple(own.ids[: len(before)]) != before:
             return text
-        own, size = await self.encode(text), len(self.facts.around.before)
-        if tuple(own.ids[:size]) != self.facts.around.before:
-            return text
-        return text.encode()[sum(map(len, own.data[:size])) :].decode()
+        return text.encode()[sum(map(len, own.data[: len(before)])) :].decode()
 
     async def room(self, text: str, wanted: int) -> int:
         """Tokens to ask for after `text`: `wanted`, or as many as fit; 0 or less for none."""
@@ -492,20 +473,21 @@ class TgiClient:
 
     # Generation.
 
-    def position(self, event: Event) -> Position:
-        """One step of a generation.
+    def position(self, event: Event, *, check: bool = True) -> Position:
+        """One step of a generation, which is to be greedy.
 
         Raises:
             UnsupportedError: the most probable tokens are missing, or the server took another one.
             ResponseError: a probability is not a number.
         """
         word, top = event.token, event.top_tokens or []
-        check_own(word.prob, self.endpoint)
-        if not top:
-            words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
-            hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
-            raise self._unsupported(words, hint)
-        check_greedy(word.prob, (other.prob for other in top), self.endpoint)
+        if check:
+            check_own(word.prob, self.endpoint)
+            if not top:
+                words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
+                hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
+                raise self._unsupported(words, hint)
+            check_greedy(word.prob, (other.prob for other in top), self.endpoint)
         # A listed token is decoded alone. Where that gives another text for the pick, this tokenizer writes some tokens
         # differently at the start of a text, and listed tokens cannot be compared.
         alone = next((other.text for other in top if other.id == word.id), None)
@@ -586,24 +568,25 @@ class TgiClient:
             async for _ in events:  # there is nothing more: the connection can be used again
                 pass
         bill.reported = await self._reported(text, event.details.input_length)
-        yield await self._finished(text, limit, event, bill.usage)
+        await self._check_end(text, limit, event, bill.usage)
+        yield event
 
-    async def _finished(self, text: str, limit: int, event: Event, usage: Usage) -> Event:
-        """The last event of an answer of at most `limit` tokens, with the true reason why it is the last one.
+    async def _check_end(self, text: str, limit: int, event: Event, usage: Usage) -> None:
+        """Correct the reason of the last event of an answer of at most `limit` tokens.
 
         An end of sequence that is the last allowed token has the reason "length". For each special token it is tried
         once whether another token follows it. Where the context has no room for that, it counts as the end.
         """
-        word, end = event.token, event.details
-        if end is None or end.finish_reason != "length" or word.id in self.facts.others:
-            return event
-        if word.id not in self.facts.ends:
+        word, end, facts = event.token, event.details, self.facts
+        if end is None or end.finish_reason != "length" or word.id in facts.others:
+            return
+        if word.id not in facts.ends:
             if not word.may_end:
-                return event
+                return
             if await self.room(text, limit + 1) > limit and await self._continues(text, limit, word, usage):
-                self.facts.others.add(word.id)
-                return event
-        return event.model_copy(update={"details": end.model_copy(update={"finish_reason": "eos_token"})})
+                facts.others.add(word.id)
+                return
+        end.finish_reason = "eos_token"
 
     async def _continues(self, text: str, limit: int, word: Word, usage: Usage) -> bool:
         """Another token follows `word`, the last of `limit` tokens after `text`."""
@@ -628,9 +611,11 @@ class TgiClient:
         if [word.id for word in read] != own.all:
             words = "the tokens of the prompt are not those of /tokenize"
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
-        event = answered.last()
-        after = None if event is None else self.position(await self._finished(text, 1, event, usage))
-        return Scored(own, [word.prob for word in read[own.before :][: len(own.ids)]], after)
+        if event := answered.last():
+            await self._check_end(text, 1, event, usage)
+        return Scored(
+            own, [word.prob for word in read[len(own.all) - len(own.ids) :]], self.position(event) if event else None
+        )
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -639,7 +624,7 @@ class TgiClient:
     async def _counted(self, text: str) -> int | None:
         """The tokens of `text`, estimated if it is long and mostly one that was counted; None where nobody encodes."""
         known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
-        if known is not None or (self.facts.around is None and self._tokenizer is None):
+        if known is not None or (self.facts.before is None and self._tokenizer is None):
             return known
         return await self.count(text)
 
@@ -651,7 +636,7 @@ class TgiClient:
         Raises:
             ContextLengthError: the server has read less than the text.
         """
-        if self.facts.around is None:
+        if self.facts.before is None:
             return read if self._tokenizer is None else await self.count(text)
         if read is None:
             return await self._counted(text)
@@ -851,8 +836,7 @@ class _TgiQuestions:
         """
         whole = self._before(len(self._text))
         cuts = {at: self._before(at) for at in sorted(starts)}
-        around = self._client.facts.around
-        if around is None or around.after or len(cuts) < least or await self._client.room(whole, 1) < 1:
+        if len(cuts) < least or await self._client.room(whole, 1) < 1:
             return
         own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
         sizes = {
@@ -911,7 +895,7 @@ class TgiProbeClient(ProbeClient):
         return [
             RawReply(
                 (last.generated_text or "") if last else "",
-                [self._client.position(event) for event in events],
+                [self._client.position(event, check=False) for event in events],
                 read,
                 written=len(events),
                 ended=details is not None and details.finish_reason == "eos_token",
@@ -932,9 +916,10 @@ class TgiProbeClient(ProbeClient):
             raise self.unable("decoder_input_details is ignored: nothing of the prompt is told")
         if [word.id for word in details.prefill] != own.all:
             raise self.unable("the tokens of the prompt are not those of /tokenize")
-        shown = zip(details.prefill[own.before :], own.data, strict=False)
+        special = len(own.all) - len(own.ids)
+        shown = zip(details.prefill[special:], own.data, strict=False)
         positions = [Position(Choice(word.id, Token(data, word.prob))) for word, data in shown]
-        return RawScores("prefill", positions, own.before)
+        return RawScores("prefill", positions, special)
 
 
 class Tgi(Engine[TgiFacts]):
@@ -977,8 +962,7 @@ class Tgi(Engine[TgiFacts]):
         if questions is None:
             pieces = await self._client.pieces(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        able = facts.prefill and facts.around is not None and not facts.around.after
-        way: Strategy = self._strategy or ("filter" if able and len(questions) > 1 else "singles")
+        way: Strategy = self._strategy or ("filter" if facts.prefill and len(questions) > 1 else "singles")
         asked = _TgiQuestions(self._client, prompt, text, usage)
         if way == "filter":
             if not facts.prefill:
