@@ -207,7 +207,7 @@ async def test_a_server_without_faults() -> None:
     assert found["depth"] > 90
     assert found["context"] is None
     assert found["tokenizer"] is False
-    assert found["cache"] is None and "does not tell; it took" in report["cache"].seen
+    assert found["cache"] is None and "does not report it; it took" in report["cache"].seen
     assert report.can_draft and report.can_assist
     assert report.draft_lacks == report.assistant_lacks == ()
     assert all(line.asked and line.seen for line in report.lines)
@@ -279,7 +279,7 @@ async def test_a_strategy_that_is_answered_wrongly_is_not_used() -> None:
     assert found == {"list": wrong, "echo": wrong, "singles": right}
     assert report.can_assist
     assert report.options["strategy"] == report.strategies[0] != "list"
-    assert "it says something else" in report.advice[0]
+    assert "it answers differently" in report.advice[0]
     async with fake.client() as client:
         again = await probe(connect("http://gpu1:8080", report=report, http_client=client))
     assert again["propose"].value is True
@@ -298,7 +298,7 @@ async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
         ({"lists": "first"}, "lists", False, "answered in part: 1 of 2"),
         ({"listed": None, "lists": "yes"}, "models", None, "does not list its models"),
         ({"reads_ids": False}, "ids", False, "12 tokens were read"),
-        ({"end": False}, "end", False, "its probability is not told"),
+        ({"end": False}, "end", False, "its probability is not shown"),
         ({"changes": {"logprobs": None}}, "logprobs", False, "an answer without probabilities"),
         ({"cut": 40}, "whole", False, "40 tokens, and 40"),
         ({"cut": 250}, "whole", False, "and 250"),
@@ -387,9 +387,9 @@ class Balanced(Server):
     ("kind", "line", "words"),
     [
         (TrimsPrompts, "whole", "and no more with line breaks at its end: white space is taken off it"),
-        (TrimsAnswers, "draft", "gone on from its text it leaves out the white space at the beginning"),
+        (TrimsAnswers, "draft", "continued from its text it leaves out the white space at the beginning"),
         (TrimsAnswers, "propose", "and not at token"),
-        (Balanced, "draft", "asked the same twice it writes something else from token"),
+        (Balanced, "draft", "asked the same twice it writes something different from token"),
     ],
 )
 async def test_what_would_make_a_fusion_silently_wrong(kind: Any, line: str, words: str, seed: int) -> None:
@@ -424,7 +424,7 @@ async def test_a_reply_that_was_started_is_taken_for_a_turn() -> None:
 
     report = await examined(Turns(Talker(1)))
     assert report["prefill"].value is False
-    assert report["prefill"].seen.count("it goes on otherwise") == 3
+    assert report["prefill"].seen.count("it continues differently") == 3
 
 
 # llama.cpp's and vLLM's own routes.
@@ -829,9 +829,9 @@ async def test_an_end_that_the_adapter_does_not_rely_on_is_named() -> None:
     report = await examined(Server(Terse()), prompt="Be terse.")
     assert report["end"].value is True
     shown = " ".join(str(report).split())
-    assert "told, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
+    assert "shown, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
     report = await examined(Server(Terse()), prompt="Be terse.", dialect="vllm")
-    assert "end of sequence    told, with its probability\n" in str(report)
+    assert "end of sequence    shown, with its probability\n" in str(report)
 
 
 async def test_the_end_of_a_draft_counts_and_not_that_of_a_forced_text() -> None:
@@ -843,7 +843,7 @@ async def test_the_end_of_a_draft_counts_and_not_that_of_a_forced_text() -> None
             return super().handle(request)
 
     report = await examined(Streams(Terse()), prompt="Be terse.")
-    assert (report["end"].value, report["end"].seen) == (False, "its probability is not told")
+    assert (report["end"].value, report["end"].seen) == (False, "its probability is not shown")
 
 
 async def test_a_part_of_a_character_is_not_taken_for_the_end() -> None:
@@ -862,7 +862,7 @@ async def test_a_part_of_a_character_is_not_taken_for_the_end() -> None:
 
     line = (await examined(Bytewise(Talker(6), end=False)))["end"]
     assert line.asked == "the end of an answer that was forced"  # that model's draft does not end
-    assert (line.value, line.seen) == (False, "its probability is not told")
+    assert (line.value, line.seen) == (False, "its probability is not shown")
 
 
 async def test_a_dump_in_an_error_is_left_out() -> None:

@@ -913,7 +913,7 @@ class TgiProbeClient(ProbeClient):
         details = parse(Generated, answer, self._transport.endpoint).details
         usage.bill(len(own.all), details.generated_tokens)
         if not details.prefill:
-            raise self.unable("decoder_input_details is ignored: nothing of the prompt is told")
+            raise self.unable("decoder_input_details is ignored: nothing of the prompt is shown")
         if [word.id for word in details.prefill] != own.all:
             raise self.unable("the tokens of the prompt are not those of /tokenize")
         special = len(own.all) - len(own.ids)

@@ -46,7 +46,7 @@ async def tokenizer(inquiry: Inquiry) -> Answer:
     return where, f"{len(pieces)} tokens, whose bytes are the text"
 
 
-@check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then gone on from")
+@check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
 async def draft(inquiry: Inquiry) -> Answer:
     """Whether a draft has probabilities, and continues after a pause as it would have without."""
     given = inquiry.prompt
@@ -65,11 +65,11 @@ async def draft(inquiry: Inquiry) -> Answer:
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
     """Correct the line of probabilities, which was asked for without a stream, by what a stream shows."""
-    told = any(token.prob is not None for token in inquiry.draft)
+    shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
-    if inquiry.value("logprobs") is True and not told and not inquiry.short:
+    if inquiry.value("logprobs") is True and not shown and not inquiry.short:
         inquiry.note("logprobs", False, asked, "whole answers have probabilities, streams do not")
-    elif inquiry.value("logprobs") is False and told:
+    elif inquiry.value("logprobs") is False and shown:
         inquiry.note("logprobs", True, asked, "streams have probabilities, whole answers do not")
 
 
@@ -80,7 +80,7 @@ async def _find_draft(inquiry: Inquiry) -> None:
         tokens, end = await _drafted(inquiry, prompt, b"", DRAFTED)
         if end.reason == "end" and tokens and tokens[-1].end:  # counts more than that of a forced text
             known = tokens[-1].prob is not None
-            seen = "it has a probability" if known else "its probability is not told"
+            seen = "it has a probability" if known else "its probability is not shown"
             inquiry.note("end", known, "the end of a draft", seen)
         own = [token for token in tokens if not token.end]
         if len(own) > len(body):
@@ -112,7 +112,7 @@ async def _resumed(inquiry: Inquiry) -> Answer:
     first, paused = await _drafted(inquiry, inquiry.prompt, b"", half)
     again = _differs(whole[: len(first)], first)
     if again is not None and not _tied(whole[again], first[again]):
-        words = f"asked the same twice it writes something else from token {again} on"
+        words = f"asked the same twice it writes something different from token {again} on"
         return False, f"{words}: are there several models behind it?"
     text = _text(first)
     second, _ = await _drafted(inquiry, inquiry.prompt, text, DRAFTED - half, paused.continuation)
@@ -121,10 +121,10 @@ async def _resumed(inquiry: Inquiry) -> Answer:
     if wrong is None:
         return by, f"the same {len(whole)} tokens"
     if by == "ids":
-        return False, f"gone on from ids it differs from token {wrong} on"
+        return False, f"continued from ids it differs from token {wrong} on"
     if _trimmed(whole[half : half + 1], second[:1]):
-        return False, "gone on from its text it leaves out the white space at the beginning"
-    return by, f"gone on from its text it differs from token {wrong} on: the text is read as other tokens"
+        return False, "continued from its text it leaves out the white space at the beginning"
+    return by, f"continued from its text it differs from token {wrong} on: the text is read as other tokens"
 
 
 @check("score", "the draft's text to be scored, held against the draft", refused=False)
@@ -171,8 +171,8 @@ async def _write(inquiry: Inquiry) -> bool:
     """Have the model write an answer in one piece; False where that shows no probabilities."""
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
-        told = takewhile(lambda position: not position.pick.open, said.positions)
-        tokens = [position.pick.token for position in told]
+        shown = takewhile(lambda position: not position.pick.open, said.positions)
+        tokens = [position.pick.token for position in shown]
         if len(tokens) > len(inquiry.own):
             inquiry.own, inquiry.prompt = tokens, prompt
         if len(tokens) >= _LEAST:
@@ -242,7 +242,7 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
 async def _agreement(inquiry: Inquiry) -> Answer:
     """Whether a model that reports no probabilities agrees with its own words."""
     if inquiry.client is None:
-        return None, "it tells no probabilities, and its words cannot be asked for"
+        return None, "it shows no probabilities, and its words cannot be asked for"
     words: list[str] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
@@ -255,9 +255,9 @@ async def _agreement(inquiry: Inquiry) -> Answer:
     starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
     questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
     found = await inquiry.provider.propose(prompt, "".join(words).encode(), questions, usage=inquiry.usage)
-    told = [_text(one.tokens) if one else b"" for one in found]
-    same = sum(one.startswith(word.encode()) for one, word in zip(told, words, strict=True))
-    return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it tells no probabilities"
+    found_words = [_text(one.tokens) if one else b"" for one in found]
+    same = sum(one.startswith(word.encode()) for one, word in zip(found_words, words, strict=True))
+    return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it shows no probabilities"
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
@@ -318,7 +318,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
         others = round(left * EXAMPLE[1])
         trips, contexts = trips + (others if way == "singles" else 1), contexts + others
         requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
-    told = inquiry.value("cache") is not None and usage.prompt_tokens
+    reported = inquiry.value("cache") is not None and usage.prompt_tokens
     return Way(
         name=name,
         proved=proved,
@@ -326,7 +326,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
         seen=seen,
         requests=requests,
         tokens=tokens,
-        cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if told else None,
+        cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if reported else None,
         example=(EXAMPLE[0] * trips, EXAMPLE[0] * contexts * EXAMPLE[2]),
     )
 

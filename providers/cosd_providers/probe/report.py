@@ -47,7 +47,7 @@ _TITLES = {
     "draft": "a draft, resumed",
     "propose": "its draft proposed",
 }
-_YES = {"end": "told, with its probability", "cache": "seen"}
+_YES = {"end": "shown, with its probability", "cache": "seen"}
 _NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
 _ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
 """Lines that show what was seen, whatever their value."""
@@ -225,7 +225,7 @@ class ProbeReport(Snapshot):
 
     def _asked_by(self) -> str:
         if self.by_agreement:
-            return "by agreement alone: it tells no probabilities (verifier=AgreementVerifier(alpha=0.5))"
+            return "by agreement alone: it shows no probabilities (verifier=AgreementVerifier(alpha=0.5))"
         return f"yes, asked by {', '.join(self.strategies)}" if self.ways else "yes"
 
     def __repr_args__(self) -> Sequence[tuple[str | None, Any]]:
@@ -249,7 +249,7 @@ def _prices(ways: Sequence[Way]) -> list[str]:
     for way in proved:
         least = "from " if "+" in way.requests else ""
         total = f"{least}{way.example[0]:,} requests, {way.example[1]:,} tokens"
-        cached = "untold" if way.cached is None else f"{way.cached:.0%}"
+        cached = "unknown" if way.cached is None else f"{way.cached:.0%}"
         rows.append(f"  {way.name:<13}{way.requests:<10}{way.tokens:<12}{total:<36}{cached}")
     if any("+ o" in way.tokens for way in proved):
         rows.append("  o: places that are left open, and asked by themselves")

@@ -39,10 +39,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "": (("tokenizer", "give the model's tokenizer, connect(url, tokenizer=...): it encodes and counts on this side"),),
     "llama.cpp": (
         ("context", "-c (--ctx-size): the model was trained for a longer context than it is given"),
-        ("slots", "-np (--parallel) above 1: prompts of a list are then read at the same time"),
+        ("slots", "-np (--parallel) above 1: it then reads the prompts of a list at the same time"),
     ),
     "vllm": (
-        ("cache told", "--enable-prompt-tokens-details: answers then tell what came from the prefix cache"),
+        ("cached", "--enable-prompt-tokens-details: answers then report what came from the prefix cache"),
         ("cache", "--enable-prefix-caching: lists and singles then read only what is new"),
         ("echo", "for long prompts 'list' or 'singles': 'echo' reads all of a prompt each time, past the prefix cache"),
         ("raw", "--logprobs-mode raw_logprobs: it then shows the model's own probabilities"),
@@ -74,7 +74,7 @@ async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -
 
 def _check_given(server: object, prompt: object) -> None:
     if isinstance(server, Snapshot):
-        words = f"what was given is a probe report; to probe the server again give its URL, {server.endpoint!r}"
+        words = f"this is a probe report; to probe the server again give its URL, {server.endpoint!r}"
         raise TypeError(words)
     if isinstance(server, list | tuple):
         raise TypeError("one server is probed at a time: await probe(url) for each")
@@ -92,8 +92,10 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     look: Any = getattr(provider, "probe_client", None)
     client: ProbeClient | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, client, prompt)
-    inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "its description of itself", "told, not tested")
-    seen = "told, not tested" if info.context is not None else "the server does not tell"
+    inquiry.note(
+        "server", f"{info.engine} {info.build or ''}".strip(), "its description of itself", "reported, not tested"
+    )
+    seen = "reported, not tested" if info.context is not None else "the server does not report it"
     inquiry.note("context", info.context, "its description of itself", seen)
     if client is not None:
         inquiry.settings = await _settings(client)
@@ -224,7 +226,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     """What would make it better: options and flags, by the kind of server, for what was not found."""
     value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
     lacks = {
-        "cache told": value("cache") is None,
+        "cached": value("cache") is None,
         "cache": value("cache") is False,
         "raw": value("probabilities") in ("changed", "degenerate"),
         "depth": isinstance(depth, int) and depth < TIES,
@@ -236,7 +238,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     }
     right = [way.name for way in found if way.proved]
     wrong = [way.name for way in found if way.wrong]
-    words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it says something else"] if right and wrong else []
+    words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it answers differently"] if right and wrong else []
     rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
     return [*words, *(_for_version(row, inquiry.info.build) for lack, row in rows if lacks[lack])]
 

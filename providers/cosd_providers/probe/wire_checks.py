@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from cosd_providers.distributions import agree, listed
+from cosd_providers.distributions import agree, listed, power_of
 from cosd_providers.errors import ServerError, UnsupportedError
+from cosd_providers.greedy import Position
 from cosd_providers.probe.inquiry import Answer, Inquiry, check, reason
-from cosd_providers.probe.overlap import overlap
-from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply
+from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
+from cosd_providers.text import whole
 
 __all__ = ["WIRE"]
 
@@ -29,6 +30,8 @@ _APART = 0.5  # least logarithm of a ratio that is compared: smaller ones drown 
 _SAME = 0.15  # noise of a power; a temperature of one half changes it by 1
 _SURE = 1 - 1e-6
 _JOINT = 4  # tokens: a text behind itself may be split differently, and something may stand before it
+_PLACES, _TRIED = 3, 6  # places of a scored text that have to agree, and that are tried at most
+_SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
 _MESSAGE = "Count from one to twenty in words."
 _REPLY = 12  # tokens
@@ -65,12 +68,12 @@ async def depth(inquiry: Inquiry) -> Answer | None:
     seen = [f"asked for 5: {got}"]
     for top in _DEEP:
         try:
-            [said] = await inquiry.ask([_OPENING], top=top)
+            [reply] = await inquiry.ask([_OPENING], top=top)
         except depth.refusals:
             seen.append(f"asked for {top}: refused")
             break
-        more, got = _count(said) > got, max(got, _count(said))
-        seen.append(f"asked for {top}: {_count(said)}")
+        more, got = _count(reply) > got, max(got, _count(reply))
+        seen.append(f"asked for {top}: {_count(reply)}")
         if not more:
             break
     return got, "; ".join(seen)
@@ -83,8 +86,8 @@ async def probabilities(inquiry: Inquiry) -> Answer | None:
         return None
     tables = [listed(inquiry.first.positions[0])]
     for temperature in (1.0, 0.5):
-        [said] = await inquiry.ask([_OPENING], temperature=temperature)
-        tables.append(listed(said.positions[0]) if said.positions else {})
+        [reply] = await inquiry.ask([_OPENING], temperature=temperature)
+        tables.append(listed(reply.positions[0]) if reply.positions else {})
     cold, plain, half = tables
     if not _unsure(cold) and cold and max(cold.values()) >= _SURE and _unsure(plain):
         return (
@@ -111,7 +114,7 @@ async def lists(inquiry: Inquiry) -> Answer:
     if len(found) != len(alone):
         return False, f"answered in part: {len(found)} of {len(alone)}"
     if _alike(*alone):
-        return None, "both have the same answer, so that it cannot be told which is which"
+        return None, "both have the same answer, so they cannot be told apart"
     same = all(_alike(one, both) for one, both in zip(alone, found, strict=True))
     return same, "both as by themselves" if same else "another answer than by itself"
 
@@ -120,66 +123,127 @@ async def lists(inquiry: Inquiry) -> Answer:
 async def ids(inquiry: Inquiry) -> Answer:
     """Whether a prompt may be the ids of its tokens."""
     if not inquiry.info.capabilities.tokenize:
-        [said] = await inquiry.ask([_FEW_IDS])
-        if said.read is None:
-            return None, "the server does not tell how many tokens it has read"
-        return said.read in (len(_FEW_IDS), len(_FEW_IDS) + 1), f"{said.read} tokens were read of {len(_FEW_IDS)} ids"
+        [reply] = await inquiry.ask([_FEW_IDS])
+        if reply.read is None:
+            return None, "the server does not report how many tokens it has read"
+        return reply.read in (len(_FEW_IDS), len(_FEW_IDS) + 1), f"{reply.read} tokens were read of {len(_FEW_IDS)} ids"
     prompt: Prompt = [piece.id for piece in await inquiry.provider.tokenize(_OPENING)]
-    [said] = await inquiry.ask([prompt])
-    if _alike(inquiry.first, said) and said.read == inquiry.first.read:
+    [reply] = await inquiry.ask([prompt])
+    if _alike(inquiry.first, reply) and reply.read == inquiry.first.read:
         return True, "the same answer, and as many tokens read"
-    return False, f"another answer; {said.read} tokens read"
+    return False, f"another answer; {reply.read} tokens read"
 
 
 @check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Answer:
-    """Whether the tokens of a given text come with probabilities, and with the right ones."""
+    """Whether the tokens of a given text come with probabilities, and with the right ones.
+
+    The distribution of a neighbour looks like a right one, and so does one that a temperature has changed. So scoring
+    is believed only where it gives the same numbers as generating, and other numbers than at the places beside.
+    """
     assert inquiry.client is not None
-    found = await inquiry.client.score(_SENTENCE, inquiry.usage)
-    seen = await overlap(found, inquiry.after)
-    if seen.shift is None:
-        return False, f"{found.way} is answered, and not believed: {seen.words}"
-    value = found.way + (f", moved by {seen.shift:+d}" if seen.shift else "")
-    return value, f"{len(found.own)} tokens, {seen.words}"
+    scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
+    agreeing: dict[int, list[tuple[Position, Position]]] = {shift: [] for shift in _SHIFTS}
+    compared = added = 0
+    for at, before in _cuts(scores.own):
+        reply = await inquiry.after(before)
+        if reply.read is not None and reply.read != at + scores.specials:
+            added += 1  # it is encoded differently there, or something is put before one of the two
+            continue
+        if not reply.positions:
+            return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
+        shown = reply.positions[0]
+        own = scores.own[at].pick.token
+        if not scores.own[at].top and (own.data, own.end) not in listed(shown):
+            continue  # only an improbable token is shown, which says nothing
+        entries = {shift: _entry(scores, at - shift) for shift in _SHIFTS}
+        fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, shown)]
+        if len(fitting) > 1:
+            continue  # it cannot show a shift
+        compared += 1
+        for shift, one in fitting:
+            agreeing[shift].append((one, shown))
+        if compared == _PLACES:
+            break
+    moved, seen = _shift(agreeing, compared, added)
+    if moved is None:
+        return False, f"{scores.way} is answered, and not believed: {seen}"
+    return scores.way + (f", moved by {moved:+d}" if moved else ""), f"{len(scores.own)} tokens, {seen}"
+
+
+def _shift(
+    agreeing: Mapping[int, Sequence[tuple[Position, Position]]], compared: int, added: int
+) -> tuple[int | None, str]:
+    """The shift at which all places agree, and what was seen; None where there is none.
+
+    With a shift of 1, entry i has what belongs to place i + 1.
+    """
+    if compared < _PLACES - 1:
+        more = f": at {added} the prompt was read as another number of tokens than was scored" if added else ""
+        return None, f"too few places could be compared{more}"
+    for shift, pairs in agreeing.items():
+        if len(pairs) == compared:
+            if power := power_of(pairs):
+                return None, f"ratios of its probabilities are those of what is generated to the power of {power:.2g}"
+            moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
+            return shift, f"equal to what is generated at {compared} of {compared} places{moved}"
+    best = max(map(len, agreeing.values()))
+    return None, f"equal to what is generated at no more than {best} of {compared} places"
+
+
+def _cuts(positions: Sequence[Position]) -> list[tuple[int, str]]:
+    """Some places between whole characters, from the third token on, with the text before them."""
+    cuts: list[tuple[int, str]] = []
+    before = b""
+    for at, position in enumerate(positions):
+        if at > 1 and before and whole(before) == len(before) and position.pick.token.data:
+            cuts.append((at, before.decode("utf-8", "ignore")))
+        before += position.pick.token.data
+    return cuts[:: max(1, len(cuts) // _TRIED)][:_TRIED]
+
+
+def _entry(scores: RawScores, at: int) -> Position | None:
+    """The scores of a place; the last one is behind the text."""
+    return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Answer:
     """Whether a known text with characters of several bytes comes back, and whether its end is shown."""
     assert inquiry.client is not None
-    said = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
-    if said.text != _KNOWN:
+    reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
+    if reply.text != _KNOWN:
         return None, "the server cannot be made to write it"
-    if said.ended:
-        await _forced_end(inquiry, said)
-    if not said.positions:
+    if reply.ended:
+        await _forced_end(inquiry, reply)
+    if not reply.positions:
         return None, "the text is right, and its tokens are not shown"
-    own = [position.pick.token.data for position in said.positions if not position.pick.token.end]
+    own = [position.pick.token.data for position in reply.positions if not position.pick.token.end]
     exact = b"".join(own) == _KNOWN.encode()
     parts = f"{len(own)} tokens"
-    if said.written and len(own) + said.ended < said.written:
-        parts += f" shown of {said.written}: parts of a character come with its last one"
+    if reply.written and len(own) + reply.ended < reply.written:
+        parts += f" shown of {reply.written}: parts of a character come with its last one"
     return exact, f"the tokens' bytes are {'' if exact else 'not '}those of the text; {parts}"
 
 
-async def _forced_end(inquiry: Inquiry, said: RawReply) -> None:
+async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
     """Record whether the end of a forced answer is shown."""
     assert inquiry.client is not None
-    named = _end_shown(said)
+    named = _end_shown(reply)
     if named == "" and not inquiry.info.capabilities.end_prob:
         # Such an entry may be that of a part of the last character: plain letters have none.
         try:
-            said = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
+            reply = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
         except exact_bytes.refusals:
             return
-        named = _end_shown(said) if said.text == _PLAIN and said.ended else None
-    words = "its probability is not told" if named is None else "it has an entry with a probability"
+        named = _end_shown(reply) if reply.text == _PLAIN and reply.ended else None
+    words = "its probability is not shown" if named is None else "it has an entry with a probability"
     inquiry.note("end", named is not None, "the end of an answer that was forced", words)
 
 
-def _end_shown(said: RawReply) -> str | None:
+def _end_shown(reply: RawReply) -> str | None:
     """The name of the end in its entry, or ""; None where it has no entry or no probability."""
-    last = said.positions[-1].pick.token if said.positions else None
+    last = reply.positions[-1].pick.token if reply.positions else None
     return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
@@ -187,23 +251,23 @@ def _end_shown(said: RawReply) -> str | None:
 async def reading(inquiry: Inquiry) -> Answer:
     """Whether all of a prompt is read; and whether one that was read already comes from a cache."""
     took: list[float] = []
-    said: list[RawReply] = []
+    reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
     half = (_READ * max(1, min(_TIMES, fitting))).rstrip(" .")
     for text in (half, half * 2, half * 2, half + _BREAKS):
         began = time.monotonic()
-        said.append(await inquiry.after(text))
+        reply.append(await inquiry.after(text))
         took.append(time.monotonic() - began)
-    short, once, again, broken = said
-    timing = f"it took {took[1] * 1000:.0f} ms and then {took[2] * 1000:.0f} ms, which is a hint and no more"
-    cached = "the server does not tell"
+    short, once, again, broken = reply
+    timing = f"it took {took[1] * 1000:.0f} ms and then {took[2] * 1000:.0f} ms, which is only a hint"
+    cached = "the server does not report it"
     if again.cached is not None:
         cached = f"{again.cached} of {again.read} tokens" if again.read else f"{again.cached} tokens"
     seen = cached if again.cached else f"{cached}; {timing}"
     asked = "a prompt twice: how many of its tokens came from a cache"
     inquiry.note("cache", None if again.cached is None else again.cached > 0, asked, seen)
     if short.read is None or once.read is None:
-        return None, "the server does not tell how many tokens it has read"
+        return None, "the server does not report how many tokens it has read"
     least = inquiry.first.read or 0
     grown = short.read > least + _JOINT and once.read - short.read >= short.read - least - _JOINT
     trims = broken.read == short.read
@@ -242,23 +306,23 @@ async def prefill(inquiry: Inquiry) -> Answer:
     for way in REPLY_WAYS:
         name = way or "the last message alone"
         try:
-            said = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
+            reply = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
         except UnsupportedError as error:
             seen.append(f"{name}: {reason(error)}")
             continue
-        new = _new(said, whole[:cut], first)
+        new = _new(reply, whole[:cut], first)
         least = max(_LEAST, min(len(rest), len(new)))
         if new[:least] == rest[:least]:
-            return name, f"{name}: it goes on"
-        seen.append(f"{name}: it goes on otherwise")
+            return name, f"{name}: it continues"
+        seen.append(f"{name}: it continues differently")
     return False, "; ".join(seen)
 
 
-def _new(said: RawReply, started: str, first: RawReply) -> str:
+def _new(reply: RawReply, started: str, first: RawReply) -> str:
     """The new text of a reply that may repeat its beginning; all of it where the reply began again."""
-    fewer = said.written is not None and first.written is not None and said.written < first.written
-    repeats = said.text.startswith(started) and (len(said.text) > len(first.text) or fewer)
-    return said.text.removeprefix(started) if repeats else said.text
+    fewer = reply.written is not None and first.written is not None and reply.written < first.written
+    repeats = reply.text.startswith(started) and (len(reply.text) > len(first.text) or fewer)
+    return reply.text.removeprefix(started) if repeats else reply.text
 
 
 def _alike(one: RawReply, other: RawReply) -> bool:
@@ -267,8 +331,8 @@ def _alike(one: RawReply, other: RawReply) -> bool:
     return one.text == other.text
 
 
-def _count(said: RawReply) -> int:
-    return len({choice.id for position in said.positions[:1] for choice in (position.pick, *position.top)})
+def _count(reply: RawReply) -> int:
+    return len({choice.id for position in reply.positions[:1] for choice in (position.pick, *position.top)})
 
 
 def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
@@ -278,10 +342,10 @@ def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
 
 def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, bool], float]) -> float | None:
     """The power by which ratios of probabilities differ between two tables, from the largest one; None if unknown."""
-    told = [key for key, prob in other.items() if prob > 0 and one.get(key, 0) > 0]
-    if len(told) < 2:
+    known = [key for key, prob in other.items() if prob > 0 and one.get(key, 0) > 0]
+    if len(known) < 2:
         return None
-    most, least = max(told, key=other.__getitem__), min(told, key=other.__getitem__)
+    most, least = max(known, key=other.__getitem__), min(known, key=other.__getitem__)
     apart = math.log(other[most] / other[least])
     return math.log(one[most] / one[least]) / apart if apart >= _APART else None
 
