@@ -18,6 +18,7 @@ SECTIONS = {
     "live": ("benchmarks.live", "all methods on the two bundled models, on real llama.cpp servers behind a proxy"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
     "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
+    "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on the bundled pair: from samples to right answers"),
 }
 

@@ -15,6 +15,7 @@ LATER = (
     "cosd_api.integrations",
     "cosd_api.report",
     "cosd_api.training",
+    "cosd_providers.probe.report",
     "cosd_providers.probe.run",
     "cosd_providers.testing",
 )

@@ -26,7 +26,7 @@ class Snapshot(BaseModel):
         facts: from the adapter's `snapshot()`; None where it could not use the server.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     schema_version: Literal[2] = 2
     endpoint: str

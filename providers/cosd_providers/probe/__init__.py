@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cosd_providers.contract import Provider
-from cosd_providers.probe.inquiry import PROMPT
-from cosd_providers.probe.report import Line, ProbeReport, Spent, Way, unit_of
+from cosd_providers.deferred import deferred
+
+if TYPE_CHECKING:
+    from cosd_providers.probe.inquiry import PROMPT
+    from cosd_providers.probe.report import Line, ProbeReport, Spent, Way, unit_of
 
 __all__ = ["PROMPT", "Line", "ProbeReport", "Spent", "Way", "probe", "unit_of"]
 
+if not TYPE_CHECKING:
+    _REPORT = ("Line", "ProbeReport", "Spent", "Way", "unit_of")
+    __getattr__ = deferred(
+        __name__,
+        {"PROMPT": "cosd_providers.probe.inquiry", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},
+    )
 
-async def probe(server: str | Provider, *, prompt: str = PROMPT, **options: Any) -> ProbeReport:
+
+async def probe(server: str | Provider, *, prompt: str = "", **options: Any) -> ProbeReport:
     """Find out what a server can really do, at the cost of some dozens of short requests.
 
     Nothing is believed because of a server's name: each line of the report was found by a question with a known answer,

@@ -1,0 +1,67 @@
+"""Processor time of fresh interpreters: what `import cosd_api` takes, and what its own dependencies need of that."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+
+from benchmarks.report import Cell, Options, Table
+
+__all__ = ["run"]
+
+TARGET = 1.5
+"""Times what the dependencies alone take."""
+
+_COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
+CASES = {
+    "import cosd_api": "import cosd_api",
+    "cosd --version": _COMMAND.format("--version"),
+    "cosd --help": _COMMAND.format("--help"),
+}
+
+_ABOUT = (
+    "Milliseconds of processor time of a fresh interpreter, its start included: medians of runs that take turns. "
+    f"Dependencies: the modules of other packages that are imported on the way, and nothing else. Target: at most "
+    f"{TARGET} times that."
+)
+
+
+async def run(options: Options) -> list[Table]:
+    """One row for each way to begin."""
+    rows: list[list[Cell]] = []
+    figures: dict[str, dict[str, list[float]]] = {}
+    for name, code in CASES.items():
+        options.say(f"imports: {name}")
+        needed = dependencies(code)
+        taken: dict[str, list[float]] = {"own": [], "dependencies": []}
+        for _ in range(5 if options.quick else 25):
+            taken["dependencies"].append(seconds(f"import {', '.join(needed)}"))
+            taken["own"].append(seconds(code))
+        own, theirs = (1000 * statistics.median(taken[one]) for one in ("own", "dependencies"))
+        rows.append([name, round(own), round(theirs), f"{own / theirs:.2f}", len(needed)])
+        figures[name] = taken
+    columns = ["", "ms", "ms: dependencies", "ratio", "modules of dependencies"]
+    return [Table("Imports", columns, rows, [_ABOUT], figures)]
+
+
+def dependencies(code: str) -> list[str]:
+    """The modules of other packages that some code imports."""
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    listing = (
+        "import sys\nfor name, module in sys.modules.items(): print('module', name, getattr(module, '__file__', ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{listing}"], capture_output=True, text=True, check=True)
+    found = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("module ")]
+    installed = [name for name, file in found if file.startswith(tuple(folders)) and not name.startswith("_")]
+    return [name for name in installed if name.partition(".")[0] not in ("cosd_api", "cosd_providers")]
+
+
+def seconds(code: str) -> float:
+    """Processor time of a fresh interpreter that runs some code."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
