@@ -1,7 +1,6 @@
-"""A stand-in for servers that speak OpenAI's protocol, in front of any model: each of their ways has its switch.
+"""A stand-in for servers that speak OpenAI's protocol, in front of any model, with a switch for each of their ways.
 
-What the switches do was seen on real servers, or is in their documentation; the live tests hold the adapter against
-real ones.
+Every switch was seen on a real server, or is in its documentation. The live tests hold the adapter against real ones.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["FakeOpenAI"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A token as the server shows it; `alone` is what it says by itself, `offset` how many characters are before it."""
+    """A token as the server shows it; `alone` is its own string, `offset` the number of characters before it."""
 
     text: str
     entry: dict[str, Any] | None
@@ -37,31 +36,31 @@ class FakeOpenAI:
     """Answers like a server; `client()` is an httpx client that talks to it.
 
     Attributes:
-        model: what is asked for probabilities.
-        shape: how `/v1/completions` writes logprobs.
-        end: whether the end of sequence has an entry.
-        opened: what a token shows that leaves a character unfinished: an empty string (the one that completes it the
-            whole character), U+FFFD (every part of it), its true bytes, or no entry at all. `gone` is as with
-            llama-cpp-python: no part of it has a string, and the character is in whole answers only.
+        model: gives the probabilities.
+        shape: the shape of logprobs on `/v1/completions`.
+        end: the end of sequence has an entry.
+        opened: the string of a token that leaves a character unfinished: empty (and the token that completes it has
+            the whole character), U+FFFD (for every part of it), its bytes, or no entry at all. `gone` is as in
+            llama-cpp-python: no part of it has a string, and only whole answers have the character.
         per_event: tokens in an event.
-        echo: what `echo` does; `scaled` is as with another temperature; `unshown` is shifted, and shows no entry of
-            what is written after the text.
-        lists: what a list of prompts does: works, fails with 500, or all but the first are ignored.
-        cut: how many tokens of a prompt are read, the last ones; None for all.
-        spaces: whether the strings of tokens have their leading space.
-        beginning: whether a beginning-of-sequence token is put before a prompt.
-        shows_beginning: whether an echo has an entry for it.
-        probs: what `logprobs` does: works, is ignored, or fails with 400.
+        echo: the effect of `echo`; `scaled` is as with another temperature; `unshown` is shifted, and has no entry of
+            the tokens generated after the text.
+        lists: a list of prompts works, fails with 500, or only the first is answered.
+        cut: number of tokens of a prompt that are read, the last ones; None for all.
+        spaces: the strings of tokens have their leading space.
+        beginning: a beginning-of-sequence token is put before a prompt.
+        shows_beginning: an echo has an entry for it.
+        probs: `logprobs` works, is ignored, or fails with 400.
         context: tokens that fit.
-        clamps: whether too large a `max_tokens` is lowered; else it is refused.
-        chat_repeats: whether an answer that continues a message repeats it.
+        clamps: too large a `max_tokens` is lowered; else it is refused.
+        chat_repeats: the answer that continues a message repeats it.
         listed: the models of `/v1/models`; None for no such route.
-        changes: what to change in every choice that has text or entries, for faults.
-        template: what stands around every prompt of `/v1/completions`, before and after it.
-        trims: whether white space at the end of a message is lost.
-        strips: whether answers lack the white space at their start, as with mlx_lm.server.
+        changes: fields to overwrite in every choice that has text or entries, for faults.
+        template: text before and after every prompt of `/v1/completions`.
+        trims: white space at the end of a message is lost.
+        strips: answers lack the white space at their start, as with mlx_lm.server.
         chat: renders messages; without it they are joined.
-        lead: what that writes before an answer that is continued.
+        lead: white space that it writes before an answer that is continued.
         requests: path and body of each request.
     """
 
@@ -96,7 +95,7 @@ class FakeOpenAI:
 
     @property
     def bodies(self) -> list[Any]:
-        """What generation was asked."""
+        """The bodies of all generation requests."""
         return [body for _, body in self.requests if body is not None]
 
     def handle(self, request: httpx.Request) -> httpx.Response:
@@ -125,7 +124,7 @@ class FakeOpenAI:
         return _error(404, "Not Found")
 
     def _templated(self, messages: list[dict[str, Any]]) -> str:
-        """What the model reads; a last message of the assistant is continued."""
+        """The text of a conversation; a last message of the assistant is continued."""
         messages = [{**one, "content": one["content"].rstrip()} if self.trims else one for one in messages]
         if self.chat is None:
             return "".join(one["content"] for one in messages)

@@ -20,7 +20,7 @@ MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the
 
 
 def templated(url: str, prompt: str, started: str = "") -> str:
-    """What the server's chat template makes of a message and the start of an answer."""
+    """A message and the start of an answer, as the server's chat template renders them."""
     body = {"messages": [{"role": "user", "content": prompt}]}
     return str(httpx.post(f"{url}/apply-template", json=body, headers=CLOSE).json()["prompt"]) + started
 

@@ -29,7 +29,7 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 GREETED: dict[str, Sequence[ScriptToken]] = {"[INST] Hello[/INST]": [" Hi", (" there", 0.7), "!"]}
-"""What a model answers that is asked how its answers begin."""
+"""The answer that shows the leading space of a model."""
 
 
 def chat(
@@ -46,7 +46,7 @@ async def answered(turn: RenderedPrompt, text: bytes = b"") -> str:
 
 
 async def said(turn: RenderedPrompt, text: bytes, *starts: int, word: bool = False) -> list[list[tuple[bytes, bool]]]:
-    """What is proposed at some places: bytes, and whether it is the end."""
+    """The proposals at some places: bytes, and the end of sequence."""
     questions = [Question(at, (text[at : at + 3],), word=word) for at in starts]
     found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
     return [[(token.data, token.end) for token in one.tokens] if one else [] for one in found]
@@ -167,7 +167,7 @@ async def test_special_tokens_in_a_message_are_warned_of_or_refused() -> None:
         await provider.render_prompt(typed, on_special_tokens="refuse")
 
 
-async def test_a_server_that_tells_no_probabilities_is_asked_whether_it_agrees() -> None:
+async def test_a_server_without_probabilities_can_only_agree() -> None:
     scripts: dict[str, Sequence[ScriptToken]] = {chatml(plain((Message("user", "a"),))): ["b", "c"]}
     scripts |= {chatml(plain(RULED)): ["Hi", " there"]}
     _, provider = chat(scripts, dialect="mistral", probs="ignored")

@@ -47,7 +47,7 @@ def fake(
 
 
 def readable(tokens: Sequence[Token]) -> bool:
-    """Whether every token can be shown as text."""
+    """Every token can be shown as text."""
     try:
         return all(token.data.decode() is not None for token in tokens)
     except UnicodeDecodeError:
@@ -62,13 +62,13 @@ async def nothing(*args: object) -> None:
 
 
 def simple(model: toys.ToyModel) -> bool:
-    """Whether no two tokens have the same string, and none but the end has none."""
+    """No two tokens have the same string, and only the end has none."""
     tokens = [data for n, data in enumerate(model.vocabulary.tokens) if n != model.vocabulary.end]
     return len({*tokens}) == len(tokens) and all(tokens)
 
 
 def parted(model: toys.ToyModel) -> bool:
-    """Whether a token ends a character and starts another that it leaves unfinished.
+    """A token ends a character and starts another that it leaves unfinished.
 
     Where such characters are not shown apart, they are one token, even across the end of a prompt.
     """
@@ -153,7 +153,7 @@ async def test_a_stream_that_hides_a_character_is_asked_as_a_whole() -> None:
 
 
 async def test_a_stream_that_hides_a_character_between_two_tokens_that_show_something() -> None:
-    """Nothing of it has an empty string: only the offsets tell, one token later."""
+    """None of its tokens has an empty string: only the offsets show it, one token later."""
     vocabulary = toys.Vocabulary((b"Q", b"a\xc3", b"\xa9b", b"c", b""), 4)
     script: Any = {b"Q": {b"a\xc3": 1.0}, b"Qa\xc3": {b"\xa9b": 1.0}, "Qa\xe9b".encode(): {b"c": 1.0}}
     model: Any = toys.ScriptedModel(vocabulary, script)
@@ -241,8 +241,8 @@ async def test_a_whole_answer_has_the_alternatives_of_the_stream() -> None:
     dialect = replace(TOY, shows_parts=False, most=9)
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     tokens = await draft(provider, limit=9, alternatives=6)
-    told = [(one.data, [other.data for other in one.alternatives]) for one in tokens[:-2]]
-    assert told == [(b" a", [b" c"]), ("é".encode(), []), (b" b", [b" c"])]
+    listed = [(one.data, [other.data for other in one.alternatives]) for one in tokens[:-2]]
+    assert listed == [(b" a", [b" c"]), ("é".encode(), []), (b" b", [b" c"])]
     assert [(bool(body.get("stream")), body["logprobs"]) for body in server.bodies] == [(True, 7), (False, 7)]
 
 
@@ -530,8 +530,8 @@ async def test_a_server_that_lists_no_models() -> None:
 async def test_the_context_is_full() -> None:
     script: dict[str, list[Any]] = {"Q": [" a"] * 9}
     for clamps in (True, False):
-        for told in (True, False):
-            listed = [{"id": "toy", **({"max_model_len": 5} if told else {})}]
+        for shown in (True, False):
+            listed = [{"id": "toy", **({"max_model_len": 5} if shown else {})}]
             _, provider = fake(script, context=5, clamps=clamps, listed=listed)
             assert await draft(provider) == [*[Token(b" a", 1.0)] * 4, DraftEnd("context")]
             assert await draft(provider, text=b" a a a a") == [DraftEnd("context")]
@@ -551,7 +551,7 @@ async def test_with_a_tokenizer_no_request_is_too_long() -> None:
     assert len(server.bodies) == 2
 
 
-async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
+async def test_an_assistant_whose_context_ends_answers_as_far_as_it_fits() -> None:
     script: dict[str, list[Any]] = {"Q": [" x", "y", "z", "w"]}
     for context in range(3, 9):
         _, provider = fake(script, context=context)
@@ -610,8 +610,8 @@ async def test_another_models_tokenizer_is_refused() -> None:
         await draft(provider)
 
 
-async def test_whether_a_started_answer_is_repeated_is_found_out() -> None:
-    """llama.cpp does so, whatever the dialect that was given says."""
+async def test_a_repeated_start_of_an_answer_is_found_out() -> None:
+    """llama.cpp repeats it, whatever dialect is given."""
     for dialect in ("vllm", "llama.cpp"):
         _, provider = fake(
             {"Q": [" a", " b"]}, {"api": "chat", "dialect": dialect, "strategy": "singles"}, chat_repeats=True
@@ -635,7 +635,7 @@ async def test_what_was_read_is_compared_wherever_there_is_a_tokenizer() -> None
 
 
 async def broken(changes: dict[str, Any]) -> list[Exception]:
-    """What a draft and a question give with changed answers: the errors."""
+    """The errors of a draft and of a question to a server whose answers are changed."""
     server, provider = fake({"Q": ["a", "b"]})
     server.changes = changes
     with pytest.raises((UnsupportedError, ResponseError)) as drafted:
@@ -845,7 +845,7 @@ async def test_a_server_that_trims_prompts_is_refused() -> None:
 
 @pytest.mark.parametrize("strings", [True, False])
 async def test_a_server_that_trims_answers_is_refused(strings: bool) -> None:
-    """Where strings have lost their spaces too, nothing in an answer tells."""
+    """Where strings have lost their spaces too, no answer shows it."""
 
     class Trims(FakeOpenAI):
         def _choice(self, part: Any, index: int, chat: str, finish: str | None, *, stream: bool) -> Any:

@@ -38,7 +38,7 @@ class Local:
 
 
 def talkative(seed: int, fluency: int) -> toys.Plain:
-    """A model that goes on after every text, as a rule."""
+    """A model that continues nearly every text."""
     vocabulary = toys.Vocabulary((b"a", b"b", b" ", b"1", b",", b" a", b"ab", b" b", b"b1", b""), 9)
     return toys.Plain(toys.ToyModel(vocabulary, seed=seed, fluency=fluency))
 
@@ -97,7 +97,7 @@ async def test_what_a_shifted_echo_cannot_tell_is_asked() -> None:
     provider = over(server, "echo")
     await provider.describe()
     server.requests.clear()
-    # Nothing tells what follows the first token: its entry is null.
+    # The entry of the first token is null, and so is what follows it.
     await provider.propose(
         "1", b",b", [Question(0, (b",",)), Question(1, (b"b",)), Question(2, (b"a",))], usage=Usage()
     )

@@ -165,7 +165,7 @@ async def test_a_chat_model_ends_in_the_right_words(name: str) -> None:
     assert not [request for request in service.seen[asked:] if request.method == "POST"]
 
 
-async def test_the_report_of_a_chat_model_says_why() -> None:
+async def test_the_report_of_a_chat_model_has_the_reason() -> None:
     service = ChatModel("openai")
     report = await probe(service.connect())
     assert report.model == "toy"
@@ -177,7 +177,7 @@ async def test_the_report_of_a_chat_model_says_why() -> None:
     assert "Mistral" not in shown
 
 
-async def test_a_service_without_raw_text_says_so() -> None:
+async def test_a_service_without_raw_text_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"groq has no route for api='completions'\. Give api='chat'\."):
         await Service("groq").connect(api="completions").describe()
     with pytest.raises(ValueError, match=r"there is no api='message'; it is 'completions', .* or 'chat'"):

@@ -1,4 +1,4 @@
-"""How tokens get their bytes: every way of showing them that was seen, and every cut into events."""
+"""Tokens get their bytes, however a server shows them and however an answer is cut into events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cosd_providers.greedy import Position
 from cosd_providers.text import merge
 
 Tokens = Sequence[tuple[str, str]]
-"""What each token adds to the text, and its string."""
+"""The text of each token, and its string."""
 
 
 def event(tokens: Tokens, finish: str | None = None, **more: Any) -> Completion:
@@ -168,7 +168,7 @@ def test_that_strings_are_bare_is_remembered() -> None:
     first = event([("x", "x"), (" y", "y")])
     rest = event([("", ""), ("é", ""), (" a", "a")], "length")
     assert shown(spelt(first, rest)) == [b"x", b" y", "open", "é".encode(), b" a"]
-    assert shown(spelt(rest)) == ["open", "é ".encode(), b"a"]  # nothing has told
+    assert shown(spelt(rest)) == ["open", "é ".encode(), b"a"]  # no event has shown it
 
 
 def test_many_characters_in_parts_that_do_not_spell_the_text_are_given_up_soon() -> None:
@@ -224,7 +224,7 @@ def test_tokens_are_the_same_however_they_are_grouped(text: str, data: st.DataOb
         size = data.draw(st.integers(1, 5))
         tokens.append(raw[:size])
         raw = raw[size:]
-    # Of several in one event that complete a character and go on, it cannot always be told which has what.
+    # Of several in one event that complete a character and have more, the bytes are sometimes ambiguous.
     assume(sum("\ufffd" in verified(tokens, at) for at in range(len(tokens))) <= 1)
     probs = [1 - n / 64 for n in range(len(tokens))]
     expected = list(merge(Token(token, prob) for token, prob in zip(tokens, probs, strict=True)))
@@ -271,7 +271,7 @@ def test_spaces_that_strings_have_lost(said: list[str], data: st.DataObject) -> 
     cuts = [at for at in range(1, len(tokens)) if data.draw(st.booleans())]
     spans = [*pairwise((0, *cuts, len(tokens)))]
     bare = data.draw(st.sampled_from((True, None)))
-    if bare is None:  # a space at the front that is lost tells nothing, nor do several without one that does
+    if bare is None:  # a lost space at the front shows nothing, nor do several without a string
         tokens = [(b"x", "x", "x"), (b" y", " y", "y"), *tokens]
         spans = [(0, 2), *((a + 2, b + 2) for a, b in spans)]
     spelling = TokenAligner("http://x", set(), bare=bare)

@@ -1,4 +1,4 @@
-"""Servers that tell no probabilities: found out once, refused as drafts, and asked as assistants by words alone."""
+"""Servers without log probabilities: found out once, refused as drafts, and asked as assistants word by word."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_words(text: str, finish: str | None, found: list[bytes]) -> None:
 
 @pytest.mark.parametrize("probs", ["ignored", "refused"])
 @pytest.mark.parametrize("lists", ["yes", "500"])
-async def test_an_assistant_that_tells_no_probabilities(probs: Any, lists: Any) -> None:
+async def test_an_assistant_without_probabilities(probs: Any, lists: Any) -> None:
     server, provider = over(probs=probs, lists=lists)
     able = (await provider.describe()).capabilities
     assert (able.probs, able.score, able.end_prob) == (False, False, False)
@@ -73,7 +73,7 @@ async def test_an_assistant_that_tells_no_probabilities(probs: Any, lists: Any) 
     assert usage.strategies == {way: 3}
     assert [one and [token.data for token in one.tokens] for one in found] == [
         [b" The", b" capital"],
-        [b" is", b" Lima"],  # what comes after the word tells that it has ended
+        [b" is", b" Lima"],  # the next word shows that it has ended
         [b"."],
     ]
     assert {token.prob for one in found if one for token in one.tokens} == {None}
@@ -129,7 +129,7 @@ async def test_as_a_draft_it_is_refused(probs: Any) -> None:
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=words):
             await draft(provider, "Q")
-    # A model that says nothing to a letter is asked something else; none of it is ever asked again.
+    # A model without an answer to a letter is asked something else; neither is ever asked again.
     assert [body["prompt"] for body in server.bodies] == (["a"] if probs == "refused" else ["a", "Q"])
     with pytest.raises(UnsupportedError, match="no probabilities"):
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
@@ -139,14 +139,14 @@ async def test_as_a_draft_it_is_refused(probs: Any) -> None:
         await provider.score("Q", b" The", usage=Usage())
 
 
-async def test_a_model_that_says_nothing_to_a_letter_is_asked_something_else() -> None:
+async def test_a_model_without_an_answer_to_a_letter_is_asked_something_else() -> None:
     server = FakeOpenAI(TextModel({"Q": ["a", "b"], "a": []}), end=False, probs="ignored")
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
     assert not (await provider.describe()).capabilities.probs
     assert [body["prompt"] for body in server.bodies] == ["a", "Q"]
 
 
-async def test_a_key_that_is_refused_says_nothing_of_probabilities() -> None:
+async def test_a_refused_key_shows_nothing_of_probabilities() -> None:
     class Closed(FakeOpenAI):
         def handle(self, request: Any) -> Any:
             response = super().handle(request)
@@ -163,7 +163,7 @@ async def test_a_key_that_is_refused_says_nothing_of_probabilities() -> None:
 async def test_words_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, text: bytes, at: int, ignored: bool
 ) -> None:
-    """What is proposed is what the model would write there, as far as it is whole."""
+    """Proposals are the whole words that the model would write there."""
     start = len(text.decode()[:at].encode())
     expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=False)
     written = await draft(expected, prompt.decode(), text[:start], limit=300)

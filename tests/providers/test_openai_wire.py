@@ -123,7 +123,7 @@ def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:
 
 
 def offset(tokens: list[str], offsets: list[int], text: str) -> list[tuple[bytes | None, list[str]]]:
-    """What each token's bytes are, and what is listed beside it, where a server tells offsets."""
+    """The bytes of each token and the tokens listed beside it, where a server sends offsets."""
     tops = [{token: -0.1, "x": -3.0, "": -0.2} for token in tokens]
     logprobs = {"tokens": tokens, "token_logprobs": [-0.1] * len(tokens), "top_logprobs": tops, "text_offset": offsets}
     choice = Completion.model_validate({"text": text, "logprobs": logprobs})
