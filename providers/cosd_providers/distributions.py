@@ -17,7 +17,7 @@ _COMPARED = 3  # tokens of each distribution
 
 
 def near(one: float, other: float) -> bool:
-    """Whether two probabilities are equal but for a server's noise."""
+    """Two probabilities are equal but for a server's noise."""
     return abs(one - other) <= max(_RELATIVE * other, _ABSOLUTE)
 
 
@@ -31,7 +31,7 @@ def listed(position: Position) -> dict[tuple[bytes, bool], float]:
 
 
 def agree(one: Position, other: Position) -> bool:
-    """Whether two positions show the same distribution, as far as both are known, but for a server's noise.
+    """Two positions show the same distribution, as far as both are known, but for a server's noise.
 
     Args:
         one: a position; where it shows its own token alone, that is compared.

@@ -96,7 +96,7 @@ class _Chat(BaseModel):
 
 
 class ProbeClient(ABC):
-    """One server, asked without checks. A request that it does not take raises `UnsupportedError`.
+    """A server, asked without checks. A request that it does not take raises `UnsupportedError`.
 
     Args:
         transport: the server.
@@ -150,7 +150,7 @@ class ProbeClient(ABC):
         """The distributions at the tokens of a text."""
 
     async def settings(self) -> dict[str, int]:
-        """How the server was started, as far as it reports that, e.g. its `"slots"`."""
+        """Options that the server was started with, as far as it reports them, e.g. its `"slots"`."""
         return {}
 
     async def models(self) -> list[str]:

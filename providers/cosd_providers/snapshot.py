@@ -1,4 +1,4 @@
-"""What is known of a server, saved so that nothing has to be found out again."""
+"""Facts of a server as a file, so that they need not be found out again."""
 
 from __future__ import annotations
 

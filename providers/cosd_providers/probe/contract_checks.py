@@ -37,7 +37,7 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
 )
 async def tokenizer(inquiry: Inquiry) -> Answer:
-    """Whether a text can be encoded, and its tokens are the text."""
+    """Encode a text: the bytes of its tokens have to be that text."""
     pieces = await inquiry.provider.tokenize(TEST_TEXT)
     if b"".join(piece.data for piece in pieces) != TEST_TEXT.encode():
         return False, f"{len(pieces)} tokens, whose bytes are not the text"
@@ -48,7 +48,7 @@ async def tokenizer(inquiry: Inquiry) -> Answer:
 
 @check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
 async def draft(inquiry: Inquiry) -> Answer:
-    """Whether a draft has probabilities, and continues after a pause as it would have without."""
+    """Draft with probabilities, and pause: the draft has to continue as it does without a pause."""
     given = inquiry.prompt
     try:
         await _find_draft(inquiry)
@@ -107,7 +107,7 @@ async def _drafted(
 
 
 async def _resumed(inquiry: Inquiry) -> Answer:
-    """Whether a draft that was paused continues as it would have without."""
+    """Draft once more with a pause, and compare."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
     first, paused = await _drafted(inquiry, inquiry.prompt, b"", half)
     again = _differs(whole[: len(first)], first)
@@ -129,7 +129,7 @@ async def _resumed(inquiry: Inquiry) -> Answer:
 
 @check("score", "the draft's text to be scored, held against the draft", refused=False)
 async def score(inquiry: Inquiry) -> Answer | None:
-    """Whether scoring the text of a draft gives the draft's probabilities."""
+    """Score the text of the draft: that has to give the draft's probabilities."""
     body = [token for token in inquiry.draft if not token.end]
     if not body:
         return None
@@ -148,7 +148,7 @@ async def score(inquiry: Inquiry) -> Answer | None:
 
 @check("propose", "what is proposed at places of its own answer, held against that answer")
 async def propose(inquiry: Inquiry) -> Answer:
-    """Whether the same model, asked as an assistant at places of its own answer, says that answer."""
+    """Ask the model as an assistant at places of its own answer: it has to propose that answer."""
     if not inquiry.info.capabilities.probs:
         return await _agreement(inquiry)
     if not _has_probs(inquiry.own):
@@ -183,7 +183,7 @@ async def _write(inquiry: Inquiry) -> bool:
 
 
 async def _consistent(inquiry: Inquiry) -> Answer:
-    """Whether a provider without a draft proposes the same for several places as for each by itself."""
+    """Compare the proposals of a provider without a draft: several places together, and each by itself."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:_ASKED]
     together = await inquiry.provider.propose("", text, questions, usage=inquiry.usage)
@@ -207,7 +207,7 @@ def _places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
-    """Whether the proposals at places of the model's own answer are what it says there.
+    """Compare the proposals at places of the model's own answer with what it says there.
 
     That is the answer's own token, or, where the text is read as other tokens than were written, the first token of a
     draft from there.
@@ -240,7 +240,7 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
 
 
 async def _agreement(inquiry: Inquiry) -> Answer:
-    """Whether a model that reports no probabilities agrees with its own words."""
+    """Ask a model that shows no probabilities whether it agrees with its own words."""
     if inquiry.client is None:
         return None, "it shows no probabilities, and its words cannot be asked for"
     words: list[str] = []
@@ -299,7 +299,7 @@ async def _compared(
     measure: Sequence[Proposal | None] | None,
     usage: Usage,
 ) -> tuple[bool, str]:
-    """Whether a strategy says what the model's own answer and the first proved strategy say."""
+    """Compare the answers of a strategy with the model's own, and with those of the first proved strategy."""
     right, seen = await _judged(inquiry, said)
     if right and measure is not None:
         same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
@@ -340,7 +340,7 @@ def _has_probs(tokens: Sequence[Token]) -> bool:
 
 
 def _same_prob(one: float | None, other: float | None) -> bool:
-    """Whether two probabilities are equal but for a server's noise; an unknown one equals any."""
+    """Two probabilities are equal but for a server's noise; an unknown one equals any."""
     return one is None or other is None or near(one, other)
 
 
@@ -353,19 +353,19 @@ def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
 
 
 def _same(one: Proposal | None, other: Proposal | None) -> bool:
-    """Whether a proposal begins with all that another one says."""
+    """A proposal begins with all tokens of another one."""
     if one is None or other is None:
         return one is other
     return _differs(one.tokens[: len(other.tokens)], other.tokens) is None
 
 
 def _tied(one: Token, other: Token) -> bool:
-    """Whether two tokens may be about equally probable, so that noise decides which one is written."""
+    """Two tokens may be about equally probable, so that noise decides which one is written."""
     return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
 
 
 def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """Whether a token is another one without the white space at its beginning."""
+    """The second token is the first one without the white space at its beginning."""
     return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
 
 

@@ -46,7 +46,7 @@ Answer = tuple[Value, str]
 
 @dataclass
 class Inquiry:
-    """One provider under examination.
+    """A provider under examination.
 
     Attributes:
         provider: asked by the contract.
@@ -118,7 +118,7 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question to a server.
+    """A question to a server.
 
     Attributes:
         name: the line that it answers.

@@ -54,7 +54,7 @@ _ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
 
 
 class Line(BaseModel):
-    """One answer about a server.
+    """An answer about a server.
 
     Attributes:
         name: the subject, e.g. `"lists"`.
@@ -107,7 +107,7 @@ class Line(BaseModel):
 
 
 class Way(BaseModel):
-    """One strategy for asking an assistant, and its cost.
+    """A strategy for asking an assistant, and its cost.
 
     Attributes:
         name: the strategy.
@@ -155,7 +155,7 @@ class Spent(BaseModel):
 
 
 class ProbeReport(Snapshot):
-    """What a server can really do. `str(report)` is for people; `report.model_dump_json()` shows each finding's source.
+    """The abilities of a server. `str(report)` is for people; `report.model_dump_json()` shows how each was found.
 
     Attributes:
         version: the server's version, where it reports one.

@@ -1,4 +1,4 @@
-"""One probe, from a URL to its report."""
+"""A probe, from a URL to its report."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
 
 
 async def _settings(client: ProbeClient) -> dict[str, int]:
-    """How the server was started; empty where it does not say."""
+    """The options that the server was started with; empty where it does not report them."""
     try:
         return await client.settings()
     except STOPPING:
@@ -197,7 +197,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
 
 
 def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
-    """What is missing for a draft, and for an assistant."""
+    """Reasons against a use as a draft, and as an assistant."""
     value, lines = inquiry.value, inquiry.lines
     both: list[str] = []
     if value("probabilities") == "degenerate":
@@ -223,7 +223,7 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
 
 
 def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
-    """What would make it better: options and flags, by the kind of server, for what was not found."""
+    """Options and flags that would make it better, by the kind of server."""
     value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
     lacks = {
         "cached": value("cache") is None,

@@ -40,7 +40,7 @@ _LEAST = 3  # characters that have to agree
 
 @check("models", "the server's list of models")
 async def models(inquiry: Inquiry) -> Answer:
-    """Which models the server lists."""
+    """The models that the server lists."""
     assert inquiry.client is not None
     names = tuple(await inquiry.client.models())
     there = "among them" if inquiry.info.model in names else "not there"
@@ -49,7 +49,7 @@ async def models(inquiry: Inquiry) -> Answer:
 
 @check("logprobs", "one token, with 5 alternatives")
 async def logprobs(inquiry: Inquiry) -> Answer:
-    """Whether a token comes with its probability and alternatives."""
+    """Ask for one token with its probability and alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
     if not any(listed(position) for position in inquiry.first.positions):
         return False, "an answer without probabilities: the field is ignored, or refused"
@@ -81,7 +81,7 @@ async def depth(inquiry: Inquiry) -> Answer | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Answer | None:
-    """Whether the numbers are the model's own at every temperature."""
+    """Compare the probabilities of one place at several temperatures: the model's own do not change."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
@@ -108,7 +108,7 @@ async def probabilities(inquiry: Inquiry) -> Answer | None:
 
 @check("lists", "two prompts in one request, held against each by itself", refused=False, also=(ServerError,))
 async def lists(inquiry: Inquiry) -> Answer:
-    """Whether a list of prompts is answered as each prompt is alone."""
+    """Send two prompts together, and each alone: the answers have to be the same."""
     alone = [inquiry.first, await inquiry.after(_OTHER)]
     found = await inquiry.ask([_OPENING, _OTHER])
     if len(found) != len(alone):
@@ -121,7 +121,7 @@ async def lists(inquiry: Inquiry) -> Answer:
 
 @check("ids", "the ids of a text, held against the text", refused=False)
 async def ids(inquiry: Inquiry) -> Answer:
-    """Whether a prompt may be the ids of its tokens."""
+    """Send the ids of a text: the answer has to be that to the text."""
     if not inquiry.info.capabilities.tokenize:
         [reply] = await inquiry.ask([_FEW_IDS])
         if reply.read is None:
@@ -136,7 +136,7 @@ async def ids(inquiry: Inquiry) -> Answer:
 
 @check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Answer:
-    """Whether the tokens of a given text come with probabilities, and with the right ones.
+    """Score a given text, and compare with what is generated at places of it.
 
     The distribution of a neighbour looks like a right one, and so does one that a temperature has changed. So scoring
     is believed only where it gives the same numbers as generating, and other numbers than at the places beside.
@@ -209,7 +209,7 @@ def _entry(scores: RawScores, at: int) -> Position | None:
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Answer:
-    """Whether a known text with characters of several bytes comes back, and whether its end is shown."""
+    """Force a known text with characters of several bytes: its tokens have to be these bytes. Note its end, too."""
     assert inquiry.client is not None
     reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if reply.text != _KNOWN:
@@ -249,7 +249,7 @@ def _end_shown(reply: RawReply) -> str | None:
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Answer:
-    """Whether all of a prompt is read; and whether one that was read already comes from a cache."""
+    """Send longer and longer prompts: all tokens have to be read. Note those that come from a cache, too."""
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
@@ -292,7 +292,7 @@ async def template(inquiry: Inquiry) -> Answer:
 
 @check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
 async def prefill(inquiry: Inquiry) -> Answer:
-    """Whether a reply that starts with its own beginning continues as it did."""
+    """Start a reply with its own first half: the other half has to follow."""
     assert inquiry.client is not None
     first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
     whole = first.text
@@ -336,7 +336,7 @@ def _count(reply: RawReply) -> int:
 
 
 def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
-    """Whether there are probabilities between nothing and all."""
+    """Some probabilities are neither 0 nor 1."""
     return any(1e-30 < prob < _SURE for prob in table.values())
 
 
