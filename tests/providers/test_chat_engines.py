@@ -1,4 +1,4 @@
-"""Conversations over the engines that render them: what each model reads, and what becomes of its answer."""
+"""Conversations over the engines that render them: the prompt of each model, and its answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Engine:
         return [body for _, body in self.server.requests if body is not None and "messages" in body]
 
     def asked(self, *names: str) -> list[int]:
-        """How often each of these special tokens was in the prompt that was read last."""
+        """Count of each of these special tokens in the last prompt."""
         return [self.server.read[-1].count(self.names[name]) for name in names]
 
 
@@ -93,7 +93,7 @@ async def answered(turn: RenderedPrompt, text: bytes = b"") -> tuple[str, list[A
 
 
 async def said(turn: RenderedPrompt, text: bytes, *starts: int) -> list[list[tuple[bytes, bool]]]:
-    """What is proposed at some places: bytes, and whether it is the end."""
+    """Proposals at some places: bytes, and whether it is the end."""
     questions = [Question(at, (text[at : at + 3],)) for at in starts]
     found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
     return [[(token.data, token.end) for token in one.tokens] if one else [] for one in found]
@@ -130,7 +130,7 @@ async def test_the_beginning_of_sequence_comes_once(make: Make) -> None:
 
 @pytest.mark.parametrize("writes", [True, False])
 async def test_a_users_own_template(make: Make, writes: bool) -> None:
-    """The beginning of sequence comes once, whether it writes it or not."""
+    """The beginning of sequence comes once, whether or not the template writes it."""
     engine = make({script(mistral, HELLO): [" Hi"]}, None, begins=True)
     engine.provider.use_template(lambda messages: mistral(messages).removeprefix("" if writes else "<s>"))
     turn = await engine.provider.render_prompt(HELLO)

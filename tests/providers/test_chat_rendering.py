@@ -1,4 +1,4 @@
-"""How an endpoint is asked to answer a conversation: what the model reads, token by token, and what that costs."""
+"""Rendered conversations: the prompt that the model reads, token by token, and its cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MISTRAL = (
 
 
 class Bytes:
-    """A model over bytes and special tokens: it says one thing, whatever it is asked."""
+    """A model over bytes and special tokens with the same answer to every prompt."""
 
     def __init__(self, says: bytes = b" 42") -> None:
         self.tokens = [bytes([n]) for n in range(256)] + [mark.encode() for mark in MARKS]
@@ -92,7 +92,7 @@ class Server(FakeLlamaCpp):
         return list(self.model.encode(text.encode()))
 
     def _whole(self, prompt: Any) -> list[int]:
-        """The ids of a prompt: special tokens are read in a text, and a beginning comes before a text that is first."""
+        """The ids of a prompt: special tokens in text are parsed, and an initial text gets a beginning of sequence."""
         parts = [prompt] if isinstance(prompt, str) else prompt
         if all(isinstance(part, list) for part in parts) or (len(parts) == 1 and isinstance(parts[0], str)):
             parts = parts[0] if isinstance(parts[0], list) else parts
@@ -119,7 +119,7 @@ async def turn(server: Server, messages: Sequence[Message], **options: Any) -> R
 
 
 def special(server: Server) -> list[str]:
-    """The special tokens that the model has read in its last prompt."""
+    """The special tokens in the last prompt."""
     return [MARKS[n - 256] for n in server.read[-1] if n >= 256]
 
 
@@ -127,7 +127,7 @@ def read(server: Server) -> str:
     return b"".join(server.model.tokens[n] for n in server.read[-1]).decode()
 
 
-# What it costs.
+# Cost.
 
 
 async def test_one_request_renders_a_conversation() -> None:
@@ -145,7 +145,7 @@ async def test_one_request_renders_a_conversation() -> None:
 
 
 async def test_what_a_template_refuses_is_remembered_for_its_kind_alone() -> None:
-    """Later conversations read the same whatever was asked before them."""
+    """Later conversations are rendered the same, independent of earlier ones."""
     brief = Message("system", "Be brief.")
     server = Server(MISTRAL)
     provider = LlamaCpp(URL, http_client=server.client())
@@ -200,7 +200,7 @@ async def test_what_the_server_puts_before_a_text_is_asked_once() -> None:
     assert [path for path, _ in server.requests] == ["/tokenize", "/props"]
 
 
-# Special tokens that somebody has typed.
+# Special tokens typed by a user.
 
 TYPED = [
     "<|im_end|>",
@@ -268,7 +268,7 @@ async def test_a_tokenizer_that_adds_spaces_cannot_be_given_pieces() -> None:
 
 
 class Deaf(LlamaCpp):
-    """A server that encodes nothing for us, and takes text only."""
+    """A server that encodes nothing and takes text only."""
 
     async def tokenize(self, text: str) -> Any:
         raise UnsupportedError("no")
@@ -287,7 +287,7 @@ async def test_where_nobody_knows_the_tokens() -> None:
         assert (await provider.render_prompt(talk(content))).warnings == ()
 
 
-# What a model has thought, and answers that were begun.
+# Thoughts, and partial answers.
 
 
 async def test_thoughts_in_an_answer_are_its_own() -> None:

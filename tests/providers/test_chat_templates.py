@@ -1,4 +1,4 @@
-"""Chat templates as they are published: what a model reads, to the letter, and what a broken one says."""
+"""Published chat templates: the exact prompt of each, and the errors of broken ones."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def talk(said: Sequence[tuple[str, str]]) -> list[Message]:
 
 
 def renderer(template: Callable[..., str]) -> Any:
-    """As an adapter renders; `asked` has what was rendered."""
+    """Renders like an adapter; `asked` lists the rendered messages."""
 
     async def render(messages: list[dict[str, str]]) -> str:
         render.asked.append([(one["role"], one["content"]) for one in messages])  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ PUBLISHED: list[tuple[str, list[tuple[str, str]], str]] = [
         "<s>" + GEM(U, "Be brief.\n\nHi") + GEM("model", "Yes") + GEM(U, "And?") + "<start_of_turn>model\n",
     ),
     (PHI, SAID, "<|user|>\nHi<|end|>\n<|assistant|>\nYes<|end|>\n<|user|>\nAnd?<|end|>\n<|assistant|>\n"),
-    (PHI, ORDERED[:2], "<|user|>\nBe brief.\n\nHi<|end|>\n<|assistant|>\n"),  # it says nothing of the system's message
+    (PHI, ORDERED[:2], "<|user|>\nBe brief.\n\nHi<|end|>\n<|assistant|>\n"),  # the template drops the system message
     (ZEPHYR, ORDERED[:2], "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\n"),
     (THINKS, [(U, "Hi"), (A, "<think>\nhm\n</think>\n\nYes"), (U, "x")], IM(U, "Hi") + IM(A, "Yes") + IM(U, "x")),
 ]
@@ -166,7 +166,7 @@ PROMPTS = {
     LLAMA3: "<|start_header_id|>assistant<|end_header_id|>\n\n",
     THINKS: "<|im_start|>assistant\n<think>\n",
 }
-"""How an answer begins, where it is left out above."""
+"""The beginning of an answer that is left out above."""
 
 
 @pytest.mark.parametrize(("source", "said", "expected"), PUBLISHED)
@@ -197,7 +197,7 @@ async def test_white_space_that_only_an_answer_shows() -> None:
 
 
 async def test_what_a_template_writes_in_another_way_is_taken() -> None:
-    """A switch that is taken out of a text; line ends; and what is quoted."""
+    """A switch removed from a text; line ends; quoting."""
     for change in ("replace('/no_think', '')", "replace('\\r\\n', '\\n')", "tojson", "upper"):
         source = "{% for m in messages %}{{ m.role }}:{{ m.content | " + change + " }};{% endfor %}"
         said = [(S, "Be\r\nbrief. /no_think"), (U, 'Is "a"\r\n b? /no_think')]
@@ -379,7 +379,7 @@ async def test_a_function() -> None:
 
 
 async def test_a_function_refuses_in_its_own_way() -> None:
-    """As `tokenizer.apply_chat_template` does: then the other form is tried."""
+    """Like `tokenizer.apply_chat_template`: then the other form is tried."""
 
     def strict(messages: Sequence[Mapping[str, str]]) -> str:
         if messages[0]["role"] == "system":

@@ -1,4 +1,4 @@
-"""A URL becomes a provider: what is accepted, what is refused and how, and where keys go."""
+"""Providers from URLs: accepted and refused arguments, and keys."""
 
 from __future__ import annotations
 

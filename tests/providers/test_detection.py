@@ -1,4 +1,4 @@
-"""A server that was given by its URL alone: what it is taken for, and that it is then the adapter and nothing else."""
+"""Detection of engines, and the provider that delegates to the detected adapter."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_what_cannot_be_told() -> None:
 
 
 async def test_a_wrong_key_at_a_gateway_without_a_database() -> None:
-    """LiteLLM looks up there every key but its own, and answers all routes so."""
+    """LiteLLM looks every key but its own up in the database, and answers all routes like this."""
     words = {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"}
     answer = httpx.Response(400, json={"error": words})
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer))
@@ -204,7 +204,7 @@ async def test_a_server_that_never_answers_is_given_up_soon() -> None:
 
 
 def test_in_several_event_loops_at_once() -> None:
-    """What one loop finds out serves the others, and each closes what it has opened."""
+    """The loops share one detection, and each closes what it has opened."""
     all_three = threading.Barrier(3, timeout=20)
     client = server({"/info": {"model_id": "tiny", "max_total_tokens": 9}})
     provider = DetectedProvider(Transport(URL, http_client=client), lambda _: Tgi(URL, http_client=client), None)

@@ -1,4 +1,4 @@
-"""A connection that is made before it is needed."""
+"""A connection opened before it is needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADAPTERS = (LlamaCpp, Vllm, Tgi, Sglang, Ollama, OpenAICompatible)
 
 @dataclass
 class Server:
-    """Says OK to everything, and remembers on which connection it was asked what."""
+    """Answers OK to everything, and records the connection of each request."""
 
     url: str = ""
     status: str = "200 OK"
@@ -83,12 +83,12 @@ async def test_the_next_request_finds_a_connection(kind: type) -> None:
 
 
 @pytest.mark.usefixtures("far")
-async def test_what_was_recognised_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_detected_provider_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "detect", _llama_cpp)
     async with served() as server, connect(server.url) as provider:
         assert isinstance(provider, DetectedProvider)
         await provider.keep_ready()
-        assert server.asked == []  # nobody knows yet what it is
+        assert server.asked == []  # the engine is not detected yet
         await provider.adapter()
         await provider.keep_ready()
         assert server.asked == [(1, "GET /health")]
@@ -110,8 +110,8 @@ async def test_a_server_that_is_near_is_asked_once(monkeypatch: pytest.MonkeyPat
 async def test_it_never_fails() -> None:
     async with served("503 Service Unavailable") as server, LlamaCpp(server.url) as provider:
         await provider.keep_ready()
-        assert len(server.asked) == 1  # and is not tried again
-    async with LlamaCpp(server.url) as provider:  # nobody is there any more
+        assert len(server.asked) == 1  # without a retry
+    async with LlamaCpp(server.url) as provider:  # the server is gone
         await provider.keep_ready()
 
 

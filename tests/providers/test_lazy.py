@@ -1,4 +1,4 @@
-"""Something that is found out once."""
+"""A value that is found once."""
 
 from __future__ import annotations
 

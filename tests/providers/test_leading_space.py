@@ -1,4 +1,4 @@
-"""A model whose answers begin with white space of its template: what is shared of it, against the model itself."""
+"""A model whose answers begin with its template's white space: the shared view of it against the model itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = 24
 
 @dataclass(frozen=True)
 class Leading(toys.Plain):
-    """A toy model that begins every answer to one prompt with a lead, cut in its own way."""
+    """A toy model that begins every answer to one prompt with white space, tokenized in its own way."""
 
     prompt: bytes = b""
     lead: bytes = b""
@@ -57,7 +57,7 @@ class Leading(toys.Plain):
 
 
 def bare(raws: Sequence[Tok], lead: bytes) -> list[Tok]:
-    """The tokens of an answer without its lead, by bytes: what is nothing but lead belongs to the next token."""
+    """The tokens of an answer without its leading space, by bytes: a token of only space belongs to the next one."""
     text = text_of(raws)
     size = len(lead)
     if not text.startswith(lead):  # as far as whole tokens of it are there
@@ -77,7 +77,7 @@ def bare(raws: Sequence[Tok], lead: bytes) -> list[Tok]:
 
 
 def own(model: Leading, text: bytes = b"", wishes: Sequence[Tok] = ()) -> list[Tok]:
-    """What the model goes on with after its prompt and the shared text, as it is shared."""
+    """The model's continuation of its prompt and the shared text, as shared."""
     if text:
         return list(islice(reference.generate(model, model.prompt + model.lead + text, wishes), MOST))
     return bare(list(islice(reference.generate(model, model.prompt, wishes), MOST)), model.lead)
@@ -137,12 +137,12 @@ async def test_after_a_pause_the_text_goes_on_behind_the_lead(model: Leading, li
 
 
 def is_text(text: bytes) -> bool:
-    """Whether a server can be sent it."""
+    """Test whether it can be sent to a server."""
     return text.decode("utf-8", "ignore").encode() == text
 
 
 def enough(found: Sequence[Token], question: Question) -> bool:
-    """Whether a proposal says all that is asked: it covers the tokens, or differs and has ended its word."""
+    """Test whether a proposal is complete: it covers the tokens, or differs and has ended its word."""
     text, judged = b"".join(token.data for token in found), b"".join(question.tokens)
     differs = any(one != other for one, other in zip(text, judged, strict=False)) or not judged
     *_, last = found
@@ -153,7 +153,7 @@ def enough(found: Sequence[Token], question: Question) -> bool:
 
 @st.composite
 def asked(draw: st.DrawFn) -> tuple[Leading, bytes, list[Question]]:
-    """A model, a text that it would write or nearly so, and questions about its beginning and on from there."""
+    """A model, a text close to its own answer, and questions about the beginning and later places."""
     model = draw(leadings())
     tokens = [token.data for token in own(model) if not token.end][:5]
     if draw(st.booleans()):
@@ -180,7 +180,7 @@ async def test_proposals_are_what_it_would_write(inquiry: tuple[Leading, bytes, 
 
 
 def clear(model: Leading) -> bool:
-    """Whether nothing that it says at first is a tie, which is decided for the draft."""
+    """Test that its first tokens have no tie, which would be decided for the draft."""
     ids = list(model.encode(model.prompt))
     for _ in range(MOST):
         probs = model.next(tuple(ids))
@@ -219,7 +219,7 @@ async def test_alternatives_are_other_beginnings_behind_the_lead(model: Leading,
         behind = [replace(one, data=one.data.removeprefix(model.lead)) for one in behind if one.data != model.lead]
         assert list(first.alternatives) == behind
     else:
-        assert not told  # several tokens, of which nobody knows what else there was
+        assert not told  # several tokens, whose alternatives are unknown
 
 
 @given(leadings(), st.text(st.sampled_from(toys.CHARACTERS), max_size=6))
@@ -243,7 +243,7 @@ def scripted(
 
 
 async def test_a_token_that_is_the_lead_alone_belongs_to_the_next_one() -> None:
-    """As sure as the less sure of both, drafted, proposed and scored alike; and a limit of one is one token."""
+    """It has the lower probability, drafted, proposed and scored alike; and a limit of one is one token."""
     provider, one = scripted()
     assert await draft(one, limit=1) == [Token(b"The", 0.4), DraftEnd("limit", (*provider.model.encode(b"Q\nThe"),))]
     assert [call.max_tokens for call in provider.calls] == [1, 1]
@@ -267,7 +267,7 @@ async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
 
 
 async def test_a_model_that_begins_without_the_lead() -> None:
-    """It is compared as it is, though the words in a unit end before the unit does."""
+    """It is compared unchanged, though the words in a unit end before the unit does."""
     said = ["A", ".", "b", ".", "c"]
     _, one = scripted({"Q": [*said, ("", 0.8)]})
     assert [token.data.decode() for token in (await draft(one))[:-1]] == [*said, ""]
@@ -279,7 +279,7 @@ async def test_a_model_that_begins_without_the_lead() -> None:
 
 
 async def test_alternatives_to_a_beginning_without_the_lead() -> None:
-    """None that says the same."""
+    """None with the same text."""
     texts = [b"", b"Q", b"The", b"\nThe", b"\nA", b"An", b"\n"]
     probs = [0.1, 0.0, 0.4, 0.2, 0.15, 0.1, 0.05]
 
@@ -360,6 +360,6 @@ class Words(ScriptedProvider):
     ],
 )
 async def test_an_answer_is_encoded_as_the_model_reads_it(lead: bytes, text: str, expected: list[bytes]) -> None:
-    """A model that takes text only would else be seen to read its own text as other tokens than it wrote."""
+    """Otherwise a text-only model would seem to tokenize its own text differently than it wrote it."""
     pieces = await WithoutLeadingSpace(Words.from_texts({"Q": ["a"]}), lead, "[Q]").tokenize(text)
     assert [piece.data for piece in pieces] == expected

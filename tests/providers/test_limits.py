@@ -1,4 +1,4 @@
-"""What one server is sent at most: requests under way, requests and tokens a minute."""
+"""Rate limits: requests in flight, requests and tokens per minute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENTS = {"content-type": "text/event-stream"}
 
 
 class Server:
-    """A server whose answers wait until they are let go.
+    """A server whose answers wait until they are released.
 
     Attributes:
         under_way: what it is doing: the paths.
@@ -106,16 +106,16 @@ def test_every_adapter_takes_them_and_copies_keep_them(engine: str) -> None:
 
 def test_who_only_asks_what_it_is_leaves_them_to_the_adapter() -> None:
     limits = Limits(concurrency=2)
-    recognized: Any = connect(URL, limits=limits)
-    assert recognized._transport.limits == Limits()
-    assert recognized._make("vllm")._transport.limits == limits
+    detected: Any = connect(URL, limits=limits)
+    assert detected._transport.limits == Limits()
+    assert detected._make("vllm")._transport.limits == limits
 
 
 # Requests under way.
 
 
 async def settle() -> None:
-    """Lets everything happen that can."""
+    """Let all tasks run until they wait."""
     for _ in range(50):
         await anyio.lowlevel.checkpoint()
 
@@ -272,7 +272,7 @@ async def test_an_error_gives_the_place_back() -> None:
 
 @pytest.fixture
 def clock(anyio_backend: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop's own clock stands still, but for its waits: each takes exactly as long as was asked."""
+    """The event loop's clock moves only in its waits, each by exactly the requested time."""
     real = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
     passed: dict[Any, float] = {}
 
@@ -349,7 +349,7 @@ async def test_each_attempt_counts(clock: None) -> None:
 async def test_tokens_are_paid_for_by_the_next_request(clock: None) -> None:
     server = Metered(tokens_per_minute=100)
     usage = Usage()
-    await server.ask(usage, 250)  # what it takes is not known before
+    await server.ask(usage, 250)  # its cost is not known before
     await server.ask(usage, 10)  # of 250, 100 are within the minute
     await server.ask(usage, 0)  # of 10, none
     await server.ask(usage, 0)
@@ -362,7 +362,7 @@ async def test_a_bill_is_not_lost_with_its_fusion(clock: None) -> None:
     gc.collect()
     await server.ask()
     assert server.since() == [0, 60]
-    await server.ask(Usage(prompt_tokens=5000))  # billed before: by whatever it was, not here
+    await server.ask(Usage(prompt_tokens=5000))  # billed before, and not here
     await server.ask()
     assert server.since() == [0, 60, 60, 60]
 

@@ -1,4 +1,4 @@
-"""Conversations as they are given: what is taken, and in which words the rest is refused."""
+"""Conversations as given: those accepted, and the messages for the others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_refused(given: object, words: str) -> None:
 
 
 def test_no_error_repeats_what_somebody_says() -> None:
-    """Role and content, or type and text, given the wrong way round."""
+    """Role and content, or type and text, swapped."""
     secret = "My number is 5550123."
     parts = [{"type": secret, "text": "text"}]
     for given in ({"role": secret, "content": "user"}, {"role": "user", "content": parts}):

@@ -22,7 +22,7 @@ from cosd_providers.http.transport import Transport
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers every GET with the path that was asked for; a proxy sees whole URLs there."""
+    """Answers every GET with the requested path; a proxy sees whole URLs there."""
 
     seen: ClassVar[list[tuple[str, str | None]]] = []
 
@@ -59,10 +59,10 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again at once."""
+    """Retries without pauses."""
 
     async def sleep(seconds: float) -> None:
-        """Does not."""
+        """Return at once."""
 
     monkeypatch.setattr(anyio, "sleep", sleep)
 

@@ -829,7 +829,9 @@ async def test_an_end_that_the_adapter_does_not_rely_on_is_named() -> None:
     report = await examined(Server(Terse()), prompt="Be terse.")
     assert report["end"].value is True
     shown = " ".join(str(report).split())
-    assert "shown, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
+    assert (
+        "shown, with its probability: it has a probability; with servers of this kind a fusion does not rely" in shown
+    )
     report = await examined(Server(Terse()), prompt="Be terse.", dialect="vllm")
     assert "end of sequence    shown, with its probability\n" in str(report)
 

@@ -32,7 +32,7 @@ def toy() -> Any:
 
 
 def server(model: Model) -> httpx.AsyncClient:
-    """`POST /next` as the text tells it, in front of a model."""
+    """`POST /next` as the text describes it, in front of a model."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)

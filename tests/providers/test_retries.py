@@ -1,4 +1,4 @@
-"""What is tried again, and an answer that is resumed."""
+"""Retries, and answers that are resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broken() -> ResponseError:
 
 
 class Answer:
-    """The numbers from 0 up to an end, in pieces: each attempt goes on from what was given, and may break off.
+    """The numbers from 0 up to an end, in pieces: each attempt continues after those given, and may break off.
 
     Attributes:
         given: what was given so far.
@@ -89,7 +89,7 @@ async def test_an_answer_that_breaks_off_is_whole_in_the_end_or_it_is_said_how_o
     assert max(waited, default=0) <= 8.25
 
 
-async def test_it_counts_anew_with_each_item(pauses: list[float]) -> None:
+async def test_each_item_starts_the_count_again(pauses: list[float]) -> None:
     answer = Answer(6, [0, 0, 0, 1, 0, 0, 1, 2])
     assert [number async for number in resumed(answer.begin)] == [*range(6)]
     assert answer.attempts == [1, 2, 3, 4, 2, 3, 4, 2, 2]

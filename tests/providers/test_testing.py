@@ -1,4 +1,4 @@
-"""The scripted provider: what users write in their tests, and what it does with it."""
+"""The scripted provider, as users write it in their tests."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: byt
 
 
 async def test_alternatives() -> None:
-    """The most probable first: not what is a part of a character, says the same, or cannot come."""
+    """The most probable first, without parts of characters, equal texts and impossible tokens."""
     probs = {b" a": 0.4, b"\xc3": 0.2, b" b": 0.1, b"": 0.15, b" c": 0.15, b" d": 0.0, b"Q": 0.0}
     model = TableModel([*probs, b" a", b"2 + 2 ="], lambda ids: [*probs.values(), 0.3, 0], end_ids=(3,))
     first, *_ = await draft(ScriptedProvider(model), limit=1, alternatives=5)

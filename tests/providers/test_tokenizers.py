@@ -150,7 +150,7 @@ def test_single_byte_level_tokens() -> None:
 
 
 def byte_level_letters() -> dict[str, int]:
-    """What the library itself writes for each byte that occurs in a character."""
+    """The library's own notation of each byte that occurs in a character."""
     found = dict[str, int]()
     writer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     for code in [*range(0x800), *range(0x800, 0xD800, 0x40), *range(0x10000, 0x110000, 0x1000)]:
@@ -208,7 +208,7 @@ def test_what_cannot_be_encoded_is_refused() -> None:
         assert tokenizer.encode("a") == [Piece(tokenizer.encode("a")[0].id, b"a")]
         with pytest.raises(UnsupportedError, match="has no token for them"):
             tokenizer.encode("é b")
-    assert bare.token(0) is None  # how it writes spaces is not to be seen
+    assert bare.token(0) is None  # its notation of spaces cannot be seen
     for tokenizer in LOADED.values():
         with pytest.raises(ValueError, match="surrogates not allowed"):
             tokenizer.encode(SURROGATE)
@@ -341,7 +341,7 @@ def test_nothing_is_downloaded(name: str, where: str, cache: Path, monkeypatch: 
 
 
 def test_tiktoken_s_files_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tiktoken asks for, held against what is looked for in its cache."""
+    """The files that tiktoken requests against those that are looked for in its cache."""
     asked = list[tuple[str, str]]()
 
     class EnoughError(Exception):
@@ -369,7 +369,7 @@ def test_tiktoken_s_files_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_in_the_cache_is_used(
     where: str, cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file in the cache, as tiktoken itself puts it there."""
+    """A file in the cache, stored by tiktoken itself."""
     made = b"".join(line_of(bytes([byte]), byte) for byte in range(256))
     digest = hashlib.sha256(made).hexdigest()
     url = ours._STORE + "encodings/tiny.tiktoken"

@@ -1,4 +1,4 @@
-"""HTTP: errors in words, attempts, keys that stay where they belong, clients that come and go."""
+"""HTTP: error messages, retries, keys, timeouts, sizes and clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
 def transport(*answers: httpx.Response | Exception, **options: Any) -> tuple[Transport, list[httpx.Request]]:
-    """A transport whose server gives these answers, the last one for ever."""
+    """A transport whose server gives these answers in turn, and then the last one always."""
     headers = options.pop("client_headers", None)
     requests: list[httpx.Request] = []
 
@@ -57,7 +57,7 @@ def transport(*answers: httpx.Response | Exception, **options: Any) -> tuple[Tra
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were made; none takes time."""
+    """The pauses made; none takes time."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -294,7 +294,7 @@ async def test_errors_within_a_stream(lines: str, kind: type[ProviderError], wor
     found, requests = transport(httpx.Response(200, text='data: {"a": 1}\n\n' + lines, headers=EVENTS))
     with pytest.raises(kind, match=words):
         await events(found)
-    assert len(requests) == 1  # nothing is asked again once an answer was begun
+    assert len(requests) == 1  # no retry once an answer has begun
 
 
 # Attempts.
@@ -317,7 +317,7 @@ async def test_tries_again(slept: list[float]) -> None:
 
 
 def unreachable(cause: BaseException) -> httpx.ConnectError:
-    """What httpx raises for it: its own error, that of httpcore with the cause in its arguments, and the cause."""
+    """The error that httpx raises: its own, that of httpcore with the cause in its arguments, and the cause."""
     error = httpx.ConnectError("All connection attempts failed")
     error.__cause__ = Exception(OSError("All connection attempts failed"))
     error.__cause__.args[0].__cause__ = cause
@@ -538,7 +538,7 @@ async def test_half_a_surrogate_pair_cannot_be_sent() -> None:
 
 
 def flood(status: int, kind: str, start: bytes = b"") -> tuple[Transport, list[int]]:
-    """A server that answers with a megabyte after the other, and how many were taken."""
+    """A server that answers with one megabyte after another, and the ones taken."""
     taken: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -584,7 +584,7 @@ async def test_many_events_may_be_longer_than_one() -> None:
 
 @asynccontextmanager
 async def server(handle: Callable[[SocketStream, int], Awaitable[None]]) -> AsyncIterator[str]:
-    """A server on loopback that does with each connection what `handle` does."""
+    """A server on loopback that runs `handle` for each connection."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     count = 0
@@ -628,7 +628,7 @@ async def test_connections_that_break(slept: list[float]) -> None:
 
     async with server(handle) as url, Transport(url) as found:
         usage = Usage()
-        assert await found.post("/go", {}, usage=usage) == 1  # a part of an answer is none
+        assert await found.post("/go", {}, usage=usage) == 1  # part of an answer does not count
         assert (usage.requests, usage.retries) == (1, 1)
         with pytest.raises(ResponseError, match="the connection broke in the middle of the answer") as caught:
             await found.get("/props")

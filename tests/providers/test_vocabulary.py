@@ -14,7 +14,7 @@ from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<｜end▁of▁sentence｜>", "<|ü|>", "[INST]"]
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(" aĠÃ¼▁éü😀東\u0301\0\n<>")))
 
-# The same bijection as everybody has copied it, not as the library computes it.
+# The same bijection in its usual form, not as the library computes it.
 PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 LETTERS: dict[int, str] = {byte: chr(byte) for byte in PRINTABLE}
 for byte in range(256):
