@@ -1,1 +1,1 @@
-"""What the fusion costs, measured: `python -m benchmarks --help`."""
+"""The cost of a fusion, measured: `python -m benchmarks --help`."""

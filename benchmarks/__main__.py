@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures, and shows tables; see `--help`."""
+"""`python -m benchmarks`: measure, and print tables; see `--help`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECTIONS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the sections that are named, or all. Markdown goes to standard output, JSON to benchmarks/results."""
+    """Run the named sections, or all. Markdown goes to standard output, JSON to benchmarks/results."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=main.__doc__)
     listed = "; ".join(f"{name}: {what}" for name, (_, what) in SECTIONS.items())
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. By default all of them.")
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
             tables = anyio.run(_section(name), options)
             for table in tables:
                 print(f"{table.markdown()}\n", flush=True)
-            if any(table.rows for table in tables) and not given.quick:  # else nothing was measured
+            if any(table.rows for table in tables) and not given.quick:  # otherwise nothing was measured
                 print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
     if given.plot:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))

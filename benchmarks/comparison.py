@@ -1,6 +1,6 @@
-"""The section `simulated`: all methods on a pair of invented models of realistic speeds, behind networks of any length.
+"""The section `simulated`: all methods on a pair of invented models of realistic speeds, behind simulated networks.
 
-Every method runs in a process of its own, a few of them at a time; no clock is virtual and nothing is skipped.
+Every method runs in a process of its own, a few at a time, in real time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["CASES", "Case", "Measured", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is varied.
+    """The parameters of one comparison.
 
     Attributes:
         acceptance: of the draft's tokens, in [0, 1].
@@ -55,7 +55,7 @@ class Case:
         return Speech(acceptance=self.acceptance, hit=self.hit)
 
     def typical(self) -> Case:
-        """The same with the first prompts whose texts have just this acceptance and hit rate, to within one token."""
+        """The same case with the first prompts whose texts have this acceptance and hit rate, to within one token."""
         replaced = (1 - self.acceptance) * self.length
         seeds: list[int] = []
         for seed in count(1):
@@ -81,71 +81,71 @@ QUICK = (Case(length=160, seeds=(1,)),)
 ALONE = next(method.name for method in METHODS if method.alone)
 LIBRARY = "a: cosd-api"
 SLOW_AT = 0.9
-"""The acceptance at which (c) runs, too: it takes several times as long as all others, at any acceptance the same."""
+"""The only acceptance at which (c) runs: it takes several times as long as all others, whatever the acceptance."""
 
 _AT_ONCE = 10  # processes, which mostly sleep
 
 
 @dataclass(slots=True)
 class Measured:
-    """What all methods did on one case: an answer for each seed, in their order."""
+    """The results of all methods on one case: an answer for each seed, in order."""
 
     case: Case
     speeds: Speeds
     runs: dict[str, list[Run]] = field(default_factory=dict[str, list[Run]])
 
     def alone(self) -> list[Run]:
-        """(d)."""
+        """The runs of (d)."""
         return self.runs[ALONE]
 
     def verification(self) -> float:
-        """Seconds from a question to its answer: there and back, and the assistant's time."""
+        """Seconds from a question to its answer: the round trip, and the assistant's time."""
         return self.case.round_trip + self.speeds.verify
 
     def restart(self) -> float:
-        """Seconds from a request to its first token, on a connection that is open."""
+        """Seconds from a request to its first token, on an open connection."""
         return self.case.round_trip + self.speeds.first
 
     def replacements(self) -> list[int]:
-        """In each text; all methods that replace agree about that."""
+        """Replacements in each text, the same for all methods that replace."""
         return [run.answer.replacements for run in self.runs[LIBRARY]]
 
     def floor(self, *, twice: bool = False) -> list[float]:
         """Seconds: (d), and for each replacement one verification and one restart.
 
-        The first token of a restart is one of (d)'s tokens, too: with `twice` it counts there and here.
+        The first token of a restart is also one of (d)'s tokens; with `twice` it counts in both.
         """
         each = self.verification() + self.restart() - (0.0 if twice else self.speeds.token)
         return [run.answer.seconds + times * each for run, times in zip(self.alone(), self.replacements(), strict=True)]
 
     def seconds(self, name: str) -> list[float]:
-        """How long a method took, for each seed."""
+        """Seconds that a method took, for each seed."""
         return [run.answer.seconds for run in self.runs[name]]
 
     def best_of_rounds(self) -> list[float]:
-        """Seconds of the best K of (b), in all seeds the same one."""
+        """Seconds of (b) with the best K, the same for all seeds."""
         names = [method.name for method in METHODS if (method.length or 0) > 1 and method.name in self.runs]
         return self.seconds(min(names, key=lambda name: statistics.median(self.seconds(name))))
 
-    def guess(self, method: Method) -> float:
-        """About how many seconds a method takes for all texts: those that take longest are begun first."""
+    def expected_seconds(self, method: Method) -> float:
+        """Approximate seconds that a method takes for all texts; the longest are started first."""
         kept, length = self.case.acceptance, method.length or 1
         rounds = self.case.length * (1 - kept) / (1 - kept**length) if method.length else self.case.length * (1 - kept)
         each = self.verification() + self.restart() + self.speeds.token * length
         return len(_seeds(self.case, method)) * (self.case.length * self.speeds.token + rounds * each)
 
     def check(self) -> None:
-        """All methods have written the same text, as long as it should be, by the same number of replacements.
+        """Check that all methods have written the same text of the right length, with the same number of replacements.
 
         Raises:
-            AssertionError: one has not.
+            AssertionError: one differs.
         """
         for name, runs in self.runs.items():
             for seed, run, reference in zip(self.case.seeds, runs, self.alone(), strict=False):
                 if run.answer.tokens != self.case.length or run.answer.text != reference.answer.text:
-                    raise AssertionError(f"{self.case.title}: {name} has written another text at seed {seed}")
+                    raise AssertionError(f"{self.case.title}: {name} has written a different text at seed {seed}")
             if name != ALONE and [run.answer.replacements for run in runs] != self.replacements()[: len(runs)]:
-                raise AssertionError(f"{self.case.title}: {name} counts other replacements")
+                raise AssertionError(f"{self.case.title}: {name} counts different replacements")
 
 
 async def compare(
@@ -154,10 +154,10 @@ async def compare(
     speeds: Speeds = Speeds(),  # noqa: B008 - frozen
     options: Options = Options(),  # noqa: B008
 ) -> list[Measured]:
-    """Runs all methods on all cases, ten at a time, and checks that the texts are equal.
+    """Run all methods on all cases, ten at a time, and check that the texts are equal.
 
     Raises:
-        AssertionError: they are not.
+        AssertionError: they differ.
         RuntimeError: a method failed.
     """
     found = [Measured(case, speeds) for case in cases]
@@ -177,14 +177,14 @@ async def compare(
 
 
 async def _measure(jobs: Sequence[tuple[Measured, Method, Job]], options: Options) -> None:
-    """Does the jobs, a few at a time, those first that take longest."""
+    """Run the jobs, a few at a time, the longest first."""
     limit, starting, begin = anyio.Semaphore(_AT_ONCE), anyio.Lock(), anyio.Event()
     ready = over = 0
 
     async def take(measured: Measured, method: Method, job: Job) -> None:
         nonlocal ready, over
         async with limit, AsyncExitStack() as stack:
-            # To start takes a processor for a second: one after another, and the first ones before anything counts.
+            # Starting a process takes a processor for a second: start them one by one, before any measurement.
             async with starting:
                 worker = await stack.enter_async_context(working(job))
                 await worker.ready()
@@ -197,7 +197,7 @@ async def _measure(jobs: Sequence[tuple[Measured, Method, Job]], options: Option
         options.say(f"simulated: {over} of {len(jobs)} done; {job.name}")
 
     async with anyio.create_task_group() as group:
-        for measured, method, job in sorted(jobs, key=lambda one: one[0].guess(one[1]), reverse=True):
+        for measured, method, job in sorted(jobs, key=lambda one: one[0].expected_seconds(one[1]), reverse=True):
             group.start_soon(take, measured, method, job)
 
 
@@ -207,4 +207,4 @@ def _job(server: Simulated, base: str, case: Case, method: Method) -> Job:
 
 
 def _seeds(case: Case, method: Method) -> tuple[int, ...]:
-    return case.seeds[:1] if method.length == 1 else case.seeds  # (c) takes several times as long as all others
+    return case.seeds[:1] if method.length == 1 else case.seeds  # (c) takes several times as long as the others

@@ -1,4 +1,4 @@
-"""What the client costs: processor time for each fused token, and memory for each fusion.
+"""The client's cost: processor time for each fused token, and memory for each fusion.
 
 The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
 loopback in llama.cpp's native protocol. Each case runs in a fresh process, whose processor time is that of this library
@@ -48,7 +48,7 @@ _SPEECH = Speech()  # acceptance 0.9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many fusions at once, each with a prompt and an answer of so many tokens."""
+    """A number of concurrent fusions, and the lengths of prompt and answer in tokens."""
 
     fusions: int
     context: int
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one case took.
+    """The measurements of one case.
 
     Attributes:
         cpu: microseconds of the client's processor time for each fused token.
@@ -78,20 +78,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Microseconds that httpx alone takes for a stream, for a piece of one, and for a request."""
+    """Microseconds that httpx alone takes for a stream, for a chunk of one, and for a request."""
 
     stream: float
     piece: float
     request: float
 
     def of(self, measured: Measured) -> float:
-        """For each fused token: what the same traffic would take."""
+        """Microseconds of the same traffic for each fused token."""
         traffic = measured.drafts * self.stream + measured.drafted * self.piece
         return traffic + measured.requests * self.request
 
 
 async def run(options: Options) -> list[Table]:
-    """Measures all cases; each is the least of several, since what else the machine does can only add."""
+    """Measure all cases; each is the minimum of several runs, since other load only adds."""
     cases, repeats, tokens = (_QUICK, 1, 64) if options.quick else (_CASES, 3, 128)
     rows: list[list[Any]] = []
     figures: dict[str, Any] = {}
@@ -135,14 +135,14 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
 
 
 async def _child(server: Simulated, what: str, case: Case) -> dict[str, float]:
-    """What a fresh process has measured."""
+    """The measurements of a fresh process."""
     args = [sys.executable, "-m", "benchmarks.cpu", what, server.url, *map(str, asdict(case).values())]
     done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
-# --- in the fresh process ---
+# In the fresh process.
 
 
 async def _fusions(url: str, case: Case) -> dict[str, Any]:
@@ -176,7 +176,7 @@ async def _fusions(url: str, case: Case) -> dict[str, Any]:
 
 
 def _resident() -> int:
-    """KiB of memory that the process has; where that is not told, the most that it has had."""
+    """Memory of the process in KiB; where that is unknown, its peak."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
@@ -190,7 +190,7 @@ def _most_resident() -> int:
 
 
 async def _bare(url: str, case: Case) -> dict[str, Any]:
-    """The traffic with nothing but httpx; the bodies are of the size of a fusion's."""
+    """The same traffic with httpx alone; bodies have the size of a fusion's."""
     server, prompt = Simulated(url), prompt_of(case.context, 0)
     draft, assistant = (server.model(_SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
@@ -214,7 +214,7 @@ async def _bare(url: str, case: Case) -> dict[str, Any]:
 
 
 async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> float:
-    """Microseconds of processor time for doing it once, while as many do it as there are fusions."""
+    """Microseconds of processor time for one run, with as many at the same time as there are fusions."""
     times *= 1 + 4 // case.fusions
 
     async def often() -> None:

@@ -1,4 +1,4 @@
-"""How often a hedge hits, on the bundled pair: the assistant says what was one of the draft's own next choices.
+"""The hit rate of hedges on the bundled pair: the assistant writes one of the draft's own next choices.
 
 A replacement that a hedge has hit goes on without a restart of the draft. Both models draft in turn, on the questions
 that they cannot answer alone: where a model is never replaced there is nothing to hit. Judged in words, the default for
@@ -20,7 +20,7 @@ from cosd_api.demo.questions import sample
 __all__ = ["ASKED", "Hits", "hits"]
 
 ASKED = {"sums": ("mixed", "capital", "currency", "symbol"), "facts": ("mixed", "sum", "difference")}
-"""What each model drafts: mixed questions, and those that it only guesses at."""
+"""Questions for each model as draft: mixed ones, and those with random answers."""
 
 HEDGES = (1, 2, 3)
 COUNT, QUICK = 100, 3
@@ -28,7 +28,7 @@ COUNT, QUICK = 100, 3
 
 @dataclass
 class Hits:
-    """What a hedge did on some answers.
+    """Hits and misses of hedges on some answers.
 
     Attributes:
         restarts: replacements behind which the text went on.
@@ -49,7 +49,7 @@ class Hits:
     answers: int = 0
 
     def add(self, result: FusionResult, text: str) -> None:
-        """One more answer, which is to be `text`."""
+        """Count one more answer, which must be `text`."""
         self.restarts += result.iterations - 1
         self.hits += result.hedge_hits
         self.started += result.hedged_drafts

@@ -1,4 +1,4 @@
-"""A draft model and an assistant that were never trained: what they say next is a function of the text before it.
+"""An untrained draft model and assistant: their next words are a function of the text before.
 
 Each text is hashed, and the hash says what happens at its end: whether the rule of the paper (alpha = beta = 0.5) would
 replace the draft's word there, how sure both are, and which words they mean. So a text that goes on behind a word that
@@ -20,17 +20,17 @@ from typing import Literal, NamedTuple
 __all__ = ["END", "WORDS", "Place", "Role", "Said", "Speech", "encode", "prompt_of"]
 
 Role = Literal["draft", "assistant", "alone"]
-"""`"alone"` writes by itself what the other two write together: the speed of the draft without any fusion."""
+"""`"alone"` writes the text of the other two by itself: the speed of the draft without fusion."""
 
 END = 0
-"""Id of the end of sequence. Nobody ever writes it: answers end where they are to."""
+"""Id of the end of sequence, which is never written: answers end at the limit."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
 
 
 def _vocabulary() -> list[bytes]:
-    """The end, and 4,000 words with the space before them; the frequent ones (in front) are short."""
+    """The end, and 4,000 words with a leading space; the frequent ones come first and are short."""
     longer = [first + second for first in _SYLLABLES for second in _SYLLABLES[::2]]
     random.Random(0).shuffle(longer)
     words = [*_SYLLABLES, *longer, *(word + syllable for word, syllable in zip(longer, _SYLLABLES * 40, strict=False))]
@@ -43,14 +43,14 @@ _SIZE = len(WORDS) - 1  # without the end
 
 
 class Said(NamedTuple):
-    """A word that a model might say: its id and its probability."""
+    """A candidate word: its id and its probability."""
 
     id: int
     prob: float
 
 
 class Place(NamedTuple):
-    """What both models say after a text, the most probable first, and whether the assistant's word is to stand."""
+    """Candidates of both models after a text, the most probable first, and whether the assistant's word replaces."""
 
     draft: list[Said]
     assistant: list[Said]
@@ -76,11 +76,11 @@ class Speech:
     seed: int = 0
 
     def after(self, text: bytes) -> Place:
-        """What both say after `text`."""
+        """The candidates of both after `text`."""
         return self._drawn(self._hash(text))
 
     def said(self, role: Role, text: bytes) -> Iterator[list[Said]]:
-        """What one of them goes on with, always with its most probable word: at each place what it might say."""
+        """A model's greedy continuation: the candidates at each place."""
         state = self._hash(text)
         while True:
             place = self._drawn(state)
@@ -92,7 +92,7 @@ class Speech:
             state.update(WORDS[said[0].id])
 
     def replaced(self, text: bytes, length: int) -> tuple[int, int]:
-        """Of so many fused tokens behind `text`: how many are replaced, and how many of those are hits."""
+        """Replacements, and hits among them, in a number of fused tokens after `text`."""
         found, state = list[Place](), self._hash(text)
         for _ in range(length):
             found.append(self._drawn(state))
@@ -105,8 +105,8 @@ class Speech:
 
     def _drawn(self, state: blake2b) -> Place:
         kind, unsure, p, q, word, other, hit, agrees = (number / 2**32 for number in unpack("<8I", state.digest()))
-        mine = 1 + int(_SIZE * word**3)  # frequent words are frequent
-        theirs = 1 + (mine + int((_SIZE - 1) * other)) % _SIZE  # never the same one
+        mine = 1 + int(_SIZE * word**3)  # frequent words come up often
+        theirs = 1 + (mine + int((_SIZE - 1) * other)) % _SIZE  # never the same word
         if kind >= self.acceptance:
             p = 0.2 + 0.299 * p
             second, third = hit < self.hit, (hit - self.hit) * 3 < 1 - self.hit
@@ -125,7 +125,7 @@ class Speech:
 
 
 def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:
-    """Eight words with falling probabilities, `word` first; `other` is at place `at`, or nowhere."""
+    """Eight words with decreasing probabilities, `word` first; `other` is at place `at`, or nowhere."""
     said, share = [Said(word, prob)], min(0.9 * prob, 0.5 * (1 - prob))
     fill = word
     for place in range(1, 8):
@@ -140,7 +140,7 @@ def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]
 
 
 def encode(text: str) -> list[int]:
-    """The ids of a text: a word with the space before it is one token. Unknown words have ids of no meaning."""
+    """The ids of a text: a word with its leading space is one token. Unknown words get arbitrary ids."""
     if text == "</s>":
         return [END]
     pieces = text.encode().replace(b" ", b"\0 ").split(b"\0")
@@ -148,7 +148,7 @@ def encode(text: str) -> list[int]:
 
 
 def prompt_of(tokens: int, seed: int) -> str:
-    """A prompt of so many tokens."""
+    """A prompt of a number of tokens."""
     words = random.Random(f"{seed}/{tokens}")
     return b"".join(WORDS[1 + int(_SIZE * words.random() ** 3)] for _ in range(tokens)).decode()
 

@@ -1,4 +1,4 @@
-"""Real llama.cpp servers, as far away as a delaying proxy makes them, with the two bundled models.
+"""Real llama.cpp servers with the two bundled models, behind a delaying proxy.
 
 Compared are the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and
 at the end of a prompt of other questions with their answers, about 450 tokens long. The models take 512, so what a
@@ -30,14 +30,14 @@ from cosd_providers.usage import Usage
 __all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
 
 ROUND_TRIPS = {0.001: 12, 0.02: 12, 0.08: 6}
-"""Seconds, and how many questions are asked there."""
+"""Round trip in seconds, and number of questions."""
 
 QUICK = {0.02: 3}
 BLOCK = 3
-"""Questions that a method answers in one turn."""
+"""Questions that a method answers in a row."""
 
 SLOTS = 8
-"""How many prompts a server of ours holds in its cache."""
+"""Prompts that a server holds in its cache."""
 
 MODELS = (
     "Real servers, with the bundled models of two million parameters, which write a token in about a millisecond: what "
@@ -62,7 +62,7 @@ LEFT = (
 )
 FLOOR = "floor"
 Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
-"""Opens one way to write answers."""
+"""Opens one method."""
 
 
 async def run(options: Options) -> list[Table]:
@@ -86,12 +86,12 @@ def opener(method: Method, draft: str, assistant: str) -> Opener:
     return lambda: method.open(draft, assistant)
 
 
-# --- the comparison ---
+# The comparison.
 
 
 @dataclass
 class Probe:
-    """What the floor is made of, for one prompt: measured where the reference answer has its replacements.
+    """The parts of the floor for one prompt, measured at the replacements of the reference answer.
 
     Attributes:
         verifications: seconds that each one took, asked alone.
@@ -119,16 +119,16 @@ class Compared:
     probes: list[Probe] = field(default_factory=list)
 
     def alone(self, at: int) -> float:
-        """Seconds that the draft alone takes for a text of the same length: its start, and its pace for the rest."""
+        """Seconds that the draft alone takes for a text of the same length."""
         return self._first(at) + (len(self.references[at].tokens) - 1) * self._pace(at)
 
     def floor(self, at: int) -> float:
-        """That, and a verification and a restart for each replacement; a restart's first token is counted once."""
+        """The same with a verification and a restart for each replacement; a restart's first token counts once."""
         probe = self.probes[at]
         return self.alone(at) + sum(probe.verifications) + sum(max(0.0, one - self._pace(at)) for one in probe.restarts)
 
     def equal(self, name: str) -> int:
-        """How many of its texts are those of the reference."""
+        """Number of texts that equal the reference."""
         return sum(answer.text == self.references[at].text for at, answer in self.answers[name].items())
 
     def table(self, where: str, about: Mapping[str, Any], *notes: str) -> Table:
@@ -195,7 +195,7 @@ class Compared:
 async def compare(
     draft: str, assistant: str, asked: Sequence[str], ways: Mapping[str, Opener], *, few: int, slow: str = "c"
 ) -> Compared:
-    """Every way answers every prompt, in turns; the `slow` ones only `few` of them.
+    """Answer every prompt by every method, in turns; by the `slow` ones only `few`.
 
     Args:
         draft: URL of the model that writes.
@@ -229,12 +229,12 @@ async def compare(
 
 
 async def _read(provider: Provider, prompt: str) -> None:
-    """Puts the prompt into the caches of all slots."""
+    """Put the prompt into the caches of all slots."""
     await provider.propose(prompt, b"", [Question(0, (b" The",))] * SLOTS, usage=Usage())
 
 
 def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResult], Awaitable[Probe]]:
-    """Measures, at each replacement of an answer, one verification and one restart, with nothing else under way."""
+    """Measure one verification and one restart at each replacement of an answer, with nothing else running."""
 
     async def probe(prompt: str, answer: FusionResult) -> Probe:
         found = Probe()
@@ -247,7 +247,7 @@ def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResul
             await assistant.propose(prompt, before, [question], usage=Usage())
             found.verifications.append(time.perf_counter() - began)
             if at + 1 < len(answer.tokens):
-                if isinstance(draft, Ready):  # as the library has it, and (b)
+                if isinstance(draft, Ready):  # as in the library and (b)
                     await draft.keep_ready()
                 found.restarts.append(await _first_token(draft, prompt, before + token.text.encode()))
         return found
@@ -271,7 +271,7 @@ def spread(seconds: Sequence[float]) -> str:
 
 
 def mean(values: Sequence[float]) -> str:
-    """The mean, as short as it may be."""
+    """The mean with as few digits as possible."""
     found = statistics.mean(values)
     return f"{found:.1f}" if found < 100 else f"{found:,.0f}"
 

@@ -1,4 +1,4 @@
-"""The ways to get one and the same text that are compared.
+"""The methods that are compared: they all write the same text.
 
 (a) is the library. (b) and (c) are Algorithm 1 as it is printed, written here without a line of the engine: the draft
 writes K tokens, the assistant is asked about all of them in one request, all before the first replacement are kept, the
@@ -30,7 +30,7 @@ __all__ = ["METHODS", "Answer", "Method", "algorithm_1", "alone", "fusing", "rou
 
 @dataclass(slots=True)
 class Answer:
-    """What a method has written.
+    """The answer of a method.
 
     Attributes:
         text: all of it.
@@ -52,12 +52,12 @@ class Answer:
 
 
 Write = Callable[[str, int], Awaitable[Answer]]
-"""Writes the answer to a prompt, of so many tokens."""
+"""Writes the answer to a prompt, up to a number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to get the text.
+    """One method.
 
     Attributes:
         name: as the tables have it.
@@ -71,11 +71,11 @@ class Method:
 
     @property
     def alone(self) -> bool:
-        """Whether one model writes by itself."""
+        """Whether one model writes alone."""
         return self.name == "d: draft alone"
 
     def open(self, draft: str, assistant: str) -> AbstractAsyncContextManager[Write]:
-        """What writes answers, connected to the two models (for (d) both are the one)."""
+        """A writer connected to the two models (the same one twice for (d))."""
         if self.alone:
             return alone(draft)
         if self.length is not None:
@@ -98,12 +98,12 @@ METHODS = (
 
 
 TOLD = {"assistant_requests", "draft_requests", "hedge_hits", "hedged_drafts", "hedged_tokens", "iterations"}
-"""What is kept of the library's own result."""
+"""Summary of the library's result."""
 
 
 @asynccontextmanager
 async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncIterator[Write]:
-    """(a): the library, as its users call it."""
+    """(a): the library, as users call it."""
     async with Fusion(draft=draft, assistant=assistant, unit="token", **settings) as fusion:
 
         async def write(prompt: str, length: int) -> Answer:
@@ -122,7 +122,7 @@ async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncI
 
 @asynccontextmanager
 async def alone(model: str) -> AsyncIterator[Write]:
-    """(d): one model writes by itself."""
+    """(d): one model writes alone."""
     async with connect(model) as provider:
 
         async def write(prompt: str, length: int) -> Answer:
@@ -176,7 +176,7 @@ async def algorithm_1(
             if (said.data, said.end) != (token.data, token.end) and _rule(token, said):
                 text, over = text + said.data, said.end
                 answer.replacements += 1
-                continuation = None  # the draft goes on from the text, with another model's word at its end
+                continuation = None  # the draft continues from text that ends in another model's word
                 break
             text, over = text + token.data, token.end
         answer.first = answer.first or time.perf_counter() - start
@@ -193,7 +193,7 @@ async def _draft(
         if isinstance(item, DraftEnd):
             continuation = item.continuation
             continue
-        if not tokens and isinstance(draft, Ready):  # this draft has its connection
+        if not tokens and isinstance(draft, Ready):  # this draft has a connection
             group.start_soon(draft.keep_ready)
         tokens.append(item)
     return tokens, continuation
@@ -210,7 +210,7 @@ async def _verify(
 
 
 def _billed(draft: Usage, assistant: Usage) -> dict[str, Any]:
-    """What was sent and billed, in the form of the library's own result."""
+    """Requests and bills, in the form of the library's result."""
     ledgers = {"draft": draft, "assistant": assistant}
     return {"usage": {name: EndpointUsage.of(usage).model_dump() for name, usage in ledgers.items()}}
 

@@ -12,7 +12,7 @@ __all__ = ["draw"]
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "benchmark.svg"
 
-# Colours of Okabe and Ito, told apart by the colour-blind; the marks and dashes tell them apart in grey, too.
+# Colours of Okabe and Ito, for any colour vision; marks and dashes tell them apart in grey.
 _STYLES: dict[str, dict[str, Any]] = {
     "b: K=32": {"color": "#E69F00", "marker": "^", "linestyle": (0, (1, 1.5)), "label": "(b) rounds of K = 32"},
     "b: K=16": {"color": "#D55E00", "marker": "v", "linestyle": (0, (3, 1.5)), "label": "(b) rounds of K = 16"},
@@ -24,7 +24,7 @@ _FLOOR: dict[str, Any] = {"color": "#777777", "linestyle": "--", "linewidth": 1.
 
 
 def draw(results: Path, picture: Path = PICTURE) -> Path:
-    """Draws what `report.save` has kept of the section, and gives the picture's path.
+    """Draw the saved results of the section; return the picture's path.
 
     Raises:
         FileNotFoundError: the section has not been run.
@@ -32,7 +32,7 @@ def draw(results: Path, picture: Path = PICTURE) -> Path:
     import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "cosd"  # the same figures, the same file
+    mpl.rcParams["svg.hashsalt"] = "cosd"  # the same figures give the same file
     from matplotlib import pyplot  # noqa: PLC0415
 
     lines = _lines(json.loads(results.read_text(encoding="utf-8")))

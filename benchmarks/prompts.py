@@ -1,4 +1,4 @@
-"""What the live servers are asked: mixed questions of the demonstration, alone or behind others.
+"""Prompts for the live servers: mixed questions of the demonstration, alone or after others.
 
 The two bundled models take 512 tokens, so a long prompt is one of about 450.
 """
@@ -16,19 +16,19 @@ from cosd_providers.contract import Provider
 __all__ = ["LONG", "MAX_TOKENS", "padded", "prompts"]
 
 MAX_TOKENS = 48
-"""Every answer of the small models is shorter."""
+"""More than any answer of the small models."""
 
 LONG = 450
-"""Tokens of a long prompt, by the tokenizer that needs more."""
+"""Length of a long prompt, by the tokenizer that needs more tokens."""
 
 OTHERS = [
     f"{one.prompt}{one.answer}\n\n" for kind in ("mixed", "sum", "capital", "currency") for one in sample(kind, 10, 11)
 ]
-"""What stands before the question in a long prompt."""
+"""The text before the question in a long prompt."""
 
 
 async def prompts(urls: Sequence[str], count: int, *, long: bool, seed: int = 5) -> list[str]:
-    """Mixed questions; with `long` each behind others, and their answers, of its own."""
+    """Mixed questions; with `long` each after its own answered questions."""
     asked = [question.prompt for question in sample("mixed", count, seed)]
     if not long:
         return asked
@@ -41,7 +41,7 @@ async def prompts(urls: Sequence[str], count: int, *, long: bool, seed: int = 5)
 async def padded(
     prompt: str, providers: Sequence[Provider], sizes: dict[str, int], rng: random.Random, tokens: int = LONG
 ) -> str:
-    """The prompt behind as many answered questions as fit into so many tokens of every model.
+    """The prompt after as many answered questions as fit into a number of tokens of every model.
 
     `sizes` keeps, for the next prompt, how many tokens each of those questions has.
     """

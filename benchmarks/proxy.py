@@ -1,4 +1,4 @@
-"""A network between here and a server on this machine: `delayed` puts a round trip of any length before it.
+"""A delaying proxy in front of a local server, for round trips of any length: `delayed`.
 
 The proxy is a process of its own, so that its work is not counted as the client's. It holds every chunk back for half a
 round trip in each direction and keeps their order; it limits no rate, so a chunk never waits for another one. What a
@@ -35,7 +35,7 @@ class ProxyError(RuntimeError):
 
 @asynccontextmanager
 async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
-    """The URL at which the server at `url` seems to be `round_trip` seconds away, while the block lasts.
+    """A URL at which the server at `url` is `round_trip` seconds away, during the block.
 
     Args:
         url: of a server on this machine, plain HTTP or any other protocol over TCP.
@@ -47,9 +47,9 @@ async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
     if not round_trip >= 0:
         raise ValueError(f"a round trip takes 0 seconds or more, not {round_trip}")
     parts = urlsplit(url)
-    # -P: the folder of this script, full of modules of ours, is no place to import from.
+    # -P: do not import from the folder of this script.
     command = [sys.executable, "-P", __file__, parts.hostname or "", str(parts.port or 80), repr(float(round_trip))]
-    async with await anyio.open_process(command, stderr=None) as process:  # leaving it closes its standard input
+    async with await anyio.open_process(command, stderr=None) as process:  # leaving the block closes its standard input
         assert process.stdout is not None
         try:
             with anyio.fail_after(START_SECONDS):
@@ -60,7 +60,7 @@ async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: what it receives is sent from the other end, later.
+    """One end of a connection; the other end sends what it receives, later.
 
     Args:
         delay: seconds that everything is held back.
@@ -73,16 +73,16 @@ class _End(asyncio.Protocol):
         self._delay = delay
         self._earliest = earliest
         self._transport: asyncio.Transport | None = None
-        # What is on its way to the other end: when it arrives, and bytes; None for the end, False for a broken line.
+        # Data on the way to the other end: time of arrival, and bytes; None for the end, False for a broken connection.
         self._line: deque[tuple[float, bytes | bool | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._told = self._heard = False  # whether the end of the stream was sent from here, and received
+        self._told = self._heard = False  # whether this end has sent, and received, the end of the stream
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=sys.maxsize)
         self._transport = transport
-        self.other.arrive()  # what came before this end was connected
+        self.other.arrive()  # data from before this end was connected
 
     def data_received(self, data: bytes) -> None:
         self._depart(data)
@@ -93,32 +93,32 @@ class _End(asyncio.Protocol):
         return not self._told  # the other direction stays open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:  # else both directions have ended, or the other end broke first
+        if exc is not None:  # otherwise both directions have ended, or the other end broke first
             self.broken()
 
     def broken(self) -> None:
-        """The connection broke, or was never there."""
+        """Break the connection."""
         self._depart(False)
 
     def end(self) -> None:
-        """Sends the end of the stream from here."""
+        """Send the end of the stream."""
         assert self._transport is not None
         self._told = True
         try:
             self._transport.write_eof()
-        except OSError:  # it has broken meanwhile, which is not seen where nothing is read any more
+        except OSError:  # it broke meanwhile, unnoticed without reads
             self._transport.abort()
         if self._heard:
             self._transport.close()
 
     def _depart(self, what: bytes | bool | None) -> None:
-        # One after another, so what departs later never arrives earlier, and one timer is enough.
+        # In order of departure, which is that of arrival, so one timer is enough.
         self._line.append((max(self._loop.time(), self._earliest) + self._delay, what))
         if len(self._line) == 1:
             self._timer = self._loop.call_at(self._line[0][0], self.arrive)
 
     def arrive(self) -> None:
-        """Gives the other end everything whose time has come."""
+        """Pass everything that is due to the other end."""
         if self._timer is not None:
             self._timer.cancel()
         target, now = self.other._transport, self._loop.time()
@@ -138,7 +138,7 @@ class _End(asyncio.Protocol):
 
 
 async def _relay(host: str, port: int, round_trip: float) -> None:
-    """Listens on a free port, says which, and never ends."""
+    """Listen on a free port, print it, and run forever."""
     loop = asyncio.get_running_loop()
 
     async def connect(far: _End) -> None:
@@ -148,7 +148,7 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
             far.broken()
 
     def accept() -> _End:
-        # The client believes that it is connected; over a real line it would know that one round trip later.
+        # The client is connected at once; over a real network that takes one round trip.
         opened = loop.time() + round_trip
         near, far = _End(round_trip / 2, opened), _End(round_trip / 2, opened)
         near.other, far.other = far, near
@@ -162,21 +162,21 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()  # nothing is ever written: what can be read is the end
+    sys.stdin.buffer.read()  # nothing is written: read() returns at the end
     os._exit(0)
 
 
 def main() -> None:
-    """Relays to HOST PORT, ROUND_TRIP seconds away, until standard input closes."""
+    """Relay to HOST PORT, ROUND_TRIP seconds away, until standard input closes."""
     host, port, round_trip = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     options = {"loop_factory": _precise_loop}
     anyio.run(_relay, host, int(port), float(round_trip), backend="asyncio", backend_options=options)
 
 
 def _precise_loop() -> asyncio.AbstractEventLoop:
-    # select() waits to the microsecond; epoll, asyncio's own choice, rounds up to whole milliseconds.
+    # select() waits with microsecond precision; epoll, asyncio's default, rounds up to milliseconds.
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 

@@ -1,4 +1,4 @@
-"""What every section of the benchmark gives back, how it is shown, and where it is kept.
+"""Results of the benchmark's sections: tables, their display, and their files.
 
 A section is a module of this package with `async def run(options: Options) -> list[Table]`. It says what it measures
 in the notes of its tables, and in `figures` has whatever a reader of the JSON may want: raw values, every repetition.
@@ -20,14 +20,14 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 Cell = str | int | float | None
-"""None is shown as an empty cell; a float with three significant digits; write a string where that is not it."""
+"""None gives an empty cell, a float three significant digits, a string itself."""
 
 _PACKAGES = ("anyio", "cosd-api", "httpx", "pydantic", "xllamacpp")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a section is to run.
+    """Options of a section.
 
     Attributes:
         quick: with fewer repetitions and cases: all sections together within two minutes.
@@ -38,7 +38,7 @@ class Options:
     command: str = "make bench"
 
     def say(self, words: str) -> None:
-        """Tells whoever waits how far it is: on standard error."""
+        """Print progress to standard error."""
         print(words, file=sys.stderr, flush=True)
 
 
@@ -66,7 +66,7 @@ class Table:
                 raise ValueError(f"{self.title}: {len(self.columns)} columns, but a row of {len(row)}: {row}")
 
     def markdown(self) -> str:
-        """The table as GitHub shows it, aligned for a terminal: words to the left, numbers to the right."""
+        """The table as Markdown, aligned for a terminal: words to the left, numbers to the right."""
         cells = [[_shown(cell) for cell in row] for row in self.rows]
         right = [
             all(not isinstance(row[at], str) or _numeric(row[at]) for row in self.rows)
@@ -81,7 +81,7 @@ class Table:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on; no dates, names or paths."""
+    """The machine, without dates, names and paths."""
     packages: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
@@ -98,7 +98,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(section: str, tables: Sequence[Table], folder: Path = RESULTS) -> Path:
-    """Writes a section's tables and figures to `folder`; gives the file."""
+    """Write a section's tables and figures to `folder`; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{section}.json"
     listed = [

@@ -41,7 +41,7 @@ _CONTEXT = 32768
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """How fast the models are, in seconds and tokens a second; all zero for tests: then nothing is waited for."""
+    """Speeds of the models, in seconds and tokens a second; all zero for tests, without any waiting."""
 
     first: float = 0.05
     rate: float = 60.0
@@ -55,7 +55,7 @@ class Speeds:
 
 @dataclass(slots=True)
 class Counts:
-    """What a server has seen under one name.
+    """Counts of a server under one name.
 
     Attributes:
         requests: for an answer; not those about what the server is.
@@ -83,12 +83,12 @@ class Simulated:
     url: str
 
     def model(self, speech: Speech, role: Role, name: str, *, base: str | None = None) -> str:
-        """The URL of one model, whose requests are counted under `name`; `base` stands for `url` behind a proxy."""
+        """The URL of one model, with requests counted under `name`; `base` is the URL of a proxy."""
         pair = f"{speech.acceptance},{speech.hit},{speech.unsure},{speech.seed}"
         return f"{base or self.url}/{pair}/{role}/{quote(name, safe='')}"
 
     async def counts(self, role: Role, name: str) -> Counts:
-        """What was seen so far."""
+        """The counts so far."""
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.url}/counts/{role}/{quote(name, safe='')}")
         return Counts(**answer.json())
@@ -96,14 +96,14 @@ class Simulated:
 
 @asynccontextmanager
 async def simulated(speeds: Speeds = Speeds()) -> AsyncIterator[Simulated]:
-    """A server, while the block lasts.
+    """A running server during the block.
 
     Raises:
         TimeoutError: it does not start.
     """
     command = [sys.executable, "-m", "benchmarks.simulated", *map(str, (speeds.first, speeds.rate, speeds.verify))]
     root = Path(__file__).parent.parent
-    # Leaving the block closes its standard input, and it ends: also where this process is killed.
+    # The server ends when its standard input closes: at the end of the block, or when this process is killed.
     async with await anyio.open_process(command, stderr=None, cwd=root) as process:
         assert process.stdout is not None
         with anyio.fail_after(START_SECONDS):
@@ -114,12 +114,12 @@ async def simulated(speeds: Speeds = Speeds()) -> AsyncIterator[Simulated]:
             process.terminate()
 
 
-# --- the server ---
+# The server.
 
 
 @dataclass(slots=True)
 class _Server:
-    """All connections, and what was counted."""
+    """All connections and counts."""
 
     speeds: Speeds
     counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -127,7 +127,7 @@ class _Server:
 
 @dataclass(slots=True)
 class _Run:
-    """One generation: a prompt, and what the model says behind it."""
+    """One generation: a prompt, and the model's continuation."""
 
     said: Iterator[list[Said]]
     read: int
@@ -149,7 +149,7 @@ def _entry(said: list[Said], count: int) -> dict[str, Any]:
 
 
 def _event(run: _Run, written: int, said: list[Said], count: int) -> dict[str, Any]:
-    """One token of a stream, with all that a real server says beside it."""
+    """One token of a stream, in a real server's form."""
     timings = {"cache_n": run.read - 1, "prompt_n": 1, "prompt_ms": 1.361, "prompt_per_token_ms": 0.12372727272727273}
     timings |= {"prompt_per_second": 8082.292432035269, "predicted_n": written, "predicted_ms": 16.7 * written}
     timings |= {"predicted_per_token_ms": 16.7, "predicted_per_second": 59.880239520958085}
@@ -165,14 +165,14 @@ def _last(run: _Run, written: int, index: int = 0) -> dict[str, Any]:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests one after another, each answered when its time has come."""
+    """One connection: requests one by one, each answered when it is due."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
         self._transport: asyncio.Transport
         self._data = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._under_way: Counter[str] | None = None  # the counts of the stream that is being sent
+        self._under_way: Counter[str] | None = None  # the counts of the current stream
         self._seen: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -220,7 +220,7 @@ class _Connection(asyncio.Protocol):
 
     def _complete(self, speech: Speech, role: Any, where: str, body: dict[str, Any]) -> None:
         prompts = body["prompt"]
-        # A list of texts, or of lists, is several prompts; one that mixes text and ids is one.
+        # A list of texts or of lists is several prompts; a mix of text and ids is one.
         several = isinstance(prompts, list) and {type(item) for item in prompts} not in ({int}, {int, str})
         runs = [_Run.of(speech, role, prompt) for prompt in (prompts if several else [prompts])]
         counts = self._server.counts[where]
@@ -249,7 +249,7 @@ class _Connection(asyncio.Protocol):
         return {**answer, "completion_probabilities": entries}
 
     def _stream(self, run: _Run, body: dict[str, Any], number: int, due: float, head: bytes = b"") -> None:
-        """Sends the token that is due, and the last event with the last one."""
+        """Send the token that is due; with the last one also the final event."""
         assert self._under_way is not None
         self._under_way["completion_tokens"] += 1
         sent = head + _chunk(_event(run, number, next(run.said), body["n_probs"]))
@@ -279,7 +279,7 @@ def _chunk(event: dict[str, Any]) -> bytes:
 
 
 async def _serve(speeds: Speeds) -> None:
-    """Serves until standard input is closed."""
+    """Serve until standard input closes."""
     loop = asyncio.get_running_loop()
     server = _Server(speeds)
     listening = await loop.create_server(lambda: _Connection(server), "127.0.0.1", 0, backlog=1024)
@@ -290,8 +290,8 @@ async def _serve(speeds: Speeds) -> None:
 
 
 def main() -> None:
-    """Serves at the speeds FIRST RATE VERIFY until standard input is closed."""
-    # select() waits to the microsecond; epoll, asyncio's own choice, rounds up to whole milliseconds.
+    """Serve at the speeds FIRST RATE VERIFY until standard input closes."""
+    # select() waits with microsecond precision; epoll, asyncio's default, rounds up to milliseconds.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         runner.run(_serve(Speeds(*map(float, sys.argv[1:]))))
 

@@ -1,4 +1,4 @@
-"""What is asked of an assistant, and how: which questions can be left out, and the ways to ask the others.
+"""Questions to an assistant: which can be left out, and the strategies for the others.
 
 On real servers behind a proxy. Left out is what no answer could change: the text is the same, and what it saves is
 measured on the bundled models, with words as the unit, their default. The strategies for asking about several places
@@ -41,7 +41,7 @@ WAYS = {
 
 
 async def run(options: Options) -> list[Table]:
-    """Skipping on llama.cpp; the ways to ask llama.cpp, and vLLM where it is installed."""
+    """Skipping on llama.cpp; the strategies on llama.cpp, and on vLLM where it is installed."""
     with bundled_pair() as pair:
         tables = [await skipping(pair, options)]
         tables.append(await asking("llama.cpp", pair, 3 if options.quick else 10, options))
@@ -53,7 +53,7 @@ async def run(options: Options) -> list[Table]:
     return tables
 
 
-# --- what can be left out ---
+# Questions that can be left out.
 
 
 async def skipping(urls: Mapping[str, str], options: Options) -> Table:
@@ -93,12 +93,12 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
     return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
 
 
-# --- the ways to ask ---
+# Strategies.
 
 
 @dataclass
 class Asked:
-    """What asking in one way about so many places has cost, each time.
+    """The cost of one strategy for a number of places, each time.
 
     Attributes:
         seconds: that it took.
@@ -112,7 +112,7 @@ class Asked:
 
 
 async def asking(engine: str, urls: Mapping[str, str], times: int, options: Options) -> Table:
-    """Each way, in turns, on texts that no other has asked about."""
+    """Each strategy, in turns, on texts of its own."""
     names: Sequence[Any] = WAYS[engine]
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
@@ -150,11 +150,11 @@ def _cells(cells: Mapping[str, Asked]) -> Iterator[Cell]:
 
 
 async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int], places: int, asked: Asked) -> None:
-    """Asks about so many places of an answer, spread over it."""
+    """Ask about a number of places, spread over an answer."""
     starts = [0, *ends[:-1]]
     chosen = [len(starts) * at // places for at in range(places)]
     questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
-    # The assistant has been asked about this prompt before, or else would read it first: in any way alike.
+    # Ask about this prompt before, so that the assistant has read it with any strategy.
     await provider.propose(prompt, b"", [Question(0, (b" The",))], usage=Usage())
     usage, began = Usage(), time.perf_counter()
     await provider.propose(prompt, text, questions, usage=usage)
@@ -164,7 +164,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
 
 
 async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
-    """Endless: a prompt, the right answer, and where each token of it ends (by the first model)."""
+    """Endless: a prompt, the right answer, and the end of each of its tokens (by the first model)."""
     seen, sizes = set[str](), dict[str, int]()
     for seed in count():
         for question in sample("mixed", 50, seed):

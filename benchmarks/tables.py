@@ -148,7 +148,7 @@ def _hedges(runs: Sequence[Run]) -> str | None:
 
 
 def _targets(one: Measured) -> Table:
-    """What was to be reached, and what was."""
+    """Targets and results."""
     rows: list[list[Cell]] = []
 
     def add(what: str, most: float, values: Sequence[float], others: Sequence[float], strict: bool = False) -> None:
@@ -185,7 +185,7 @@ def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
 
 
 def _middle(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median of each text's own ratio; (c) has fewer texts."""
+    """The median of the texts' ratios; (c) has fewer texts."""
     return statistics.median(value / other for value, other in zip(values, others, strict=False))
 
 

@@ -68,7 +68,7 @@ DRAWN_COLUMNS = ["pair", "examples in a draw", "trees", "questions", "worst", "m
 
 @dataclass(frozen=True)
 class Learned:
-    """What one direction has learned: samples and trees by the number of examples, and the tuned rule."""
+    """Results of training for one direction: samples and trees by the number of examples, and the tuned rule."""
 
     samples: Mapping[int, Samples]
     trees: Mapping[int, Training]

@@ -20,7 +20,7 @@ from cosd_providers.strategies import Strategy
 __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "run", "servers", "ways"]
 
 ROUND_TRIPS = {0.02: 6}
-"""Seconds, and how many questions are asked there."""
+"""Round trip in seconds, and number of questions."""
 
 ECHOED = (
     "Echo scores the text in the assistant's own encoding. The two models have different tokenizers: a place of the "

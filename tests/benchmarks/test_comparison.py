@@ -102,7 +102,7 @@ def test_a_method_that_writes_another_text_is_an_error() -> None:
     found.check()
     runs = found.runs["b: K=16"]
     found.runs["b: K=16"] = [*runs[:2], replace(runs[2], answer=replace(runs[2].answer, text="another"))]
-    with pytest.raises(AssertionError, match="b: K=16 has written another text at seed 3"):
+    with pytest.raises(AssertionError, match="b: K=16 has written a different text at seed 3"):
         found.check()
 
 

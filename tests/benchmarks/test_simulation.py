@@ -112,7 +112,7 @@ def test_prompts_have_as_many_tokens_as_asked() -> None:
     assert prompt_of(512, 5) != prompt_of(512, 6)
 
 
-# --- the server ---
+# The server.
 
 
 async def test_a_provider_hears_what_the_models_say(server: Simulated) -> None:
