@@ -44,11 +44,11 @@ _TESTS = Path(__file__).parent.parent / "tests"
 def environment() -> Path | None:
     """The folder that vLLM is installed in; None without one."""
     if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))  # the tests know where it is and how it is started
-    from vllm_cpu.install import default_folder, is_ready  # noqa: PLC0415
+        sys.path.append(str(_TESTS))  # their recipe names the folder and starts the servers
+    from vllm_cpu.install import RECIPE  # noqa: PLC0415
 
-    folder = default_folder()
-    return folder if is_ready(folder) else None
+    folder = RECIPE.folder()
+    return folder if RECIPE.is_ready(folder) else None
 
 
 def servers(stack: ExitStack, folder: Path) -> dict[str, str]:
