@@ -408,6 +408,17 @@ async def test_a_server_that_cannot_be_made_to_write_a_text() -> None:
     assert report["bytes"].seen == "no field makes the server write a given text"
 
 
+async def test_a_grammar_that_is_refused_is_named() -> None:
+    class Refuses(LlamaCpp):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            if b'"grammar"' in request.content:
+                return httpx.Response(400, json={"error": {"message": "no grammars here", "code": 400}})
+            return super().handle(request)
+
+    report = await examined(Refuses(Talker()), "llama.cpp")
+    assert (report["bytes"].value, report["bytes"].seen) == (None, "grammar is refused: 400: no grammars here")
+
+
 @pytest.mark.parametrize("repeats", [False, True])
 async def test_a_reply_that_was_started_is_continued(repeats: bool) -> None:
     report = await examined(Server(Talker(1), chat_repeats=repeats))
