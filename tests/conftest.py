@@ -1,4 +1,4 @@
-"""What every test stands on: hypothesis profiles, asyncio, no network, none of the user's own settings."""
+"""The ground of every test: hypothesis profiles, asyncio, no network, none of the user's own settings."""
 
 import os
 import signal
@@ -27,8 +27,32 @@ _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share servers, or a wheel, run in one worker, which starts or builds them once."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "pair" in fixtures or item.get_closest_marker("live"):
+            item.add_marker(pytest.mark.xdist_group("live"))
+        elif "wheel" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("wheel"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its lines for the summary to the main process."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["same_answers"] = same_answers.LINES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The main process gathers them."""
+    same_answers.LINES.extend(getattr(node, "workeroutput", {}).get("same_answers", []))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was compared, in words: figures that are quoted come from a run."""
+    """Write down what was compared: figures that are quoted come from a run."""
     if same_answers.LINES:
         terminalreporter.section("the same questions over other servers")
         for line in same_answers.LINES:

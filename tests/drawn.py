@@ -1,11 +1,21 @@
-"""How many examples property tests draw: `@examples(15)` by default, and the profile's number in every other one.
+"""How much of a test an ordinary run takes: of drawn examples, and of parameters.
 
-A few properties of the decoder's keep the default profile's 50 (see `conftest.py`, which loads the profile first).
+Properties of adapters draw 15 examples by default, those of the decoder keep the profile's 50, and every other profile
+sets the number for both. `conftest.py` loads the profile before any test module is imported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
+T = TypeVar("T")
 
 DEFAULT = 50
 """Examples of the default profile."""
@@ -23,3 +33,8 @@ def examples(number: int) -> settings:
 
 
 adapter_examples = examples(15)
+
+
+def partly(values: Sequence[T], keep: int = 1) -> list[T | ParameterSet]:
+    """Parameters of which an ordinary run takes the first `keep`; `make test-all` takes all."""
+    return [*values[:keep], *(pytest.param(value, marks=pytest.mark.extended) for value in values[keep:])]

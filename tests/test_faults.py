@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Any, Literal
 
 import anyio
@@ -47,6 +48,7 @@ from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.testing import ScriptToken, TextModel
 from cosd_providers.vllm import Vllm
+from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
 from fake_vllm import FakeVllm
@@ -318,7 +320,7 @@ HARMLESS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("engine", partly(ALL))
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_what_changes_nothing(name: str, role: Role, engine: Engine) -> None:
@@ -386,7 +388,7 @@ PASSING_STREAMS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("engine", partly(ALL))
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", PASSING)
 async def test_what_passes(name: str, role: Role, engine: Engine) -> None:
@@ -450,6 +452,9 @@ def untold(value: float | None) -> Fault:
     return edited(values(change))
 
 
+PROTOCOL = {"200, an error", "NaN", "null", "-inf", "-9999"}
+"""Faults that each protocol words in its own way: played to each engine, where those of the transport strike one."""
+
 LASTING: dict[str, tuple[Fault, Fails]] = {
     "a page": (page(), UNREADABLE),
     "no answer": (hangs_up(), GONE),
@@ -463,11 +468,15 @@ LASTING: dict[str, tuple[Fault, Fails]] = {
     "-inf": (untold(-math.inf), ZERO),
     "-9999": (untold(-9999.0), ZERO),
 }
+LASTS = list(product(LASTING, ROLES, ALL))
 
 
-@pytest.mark.parametrize("engine", ALL)
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("name", LASTING)
+def marks(name: str, role: Role, engine: Engine) -> list[pytest.MarkDecorator]:
+    """An ordinary run plays faults of the transport to one engine."""
+    return [] if name in PROTOCOL or engine == ALL[0] else [pytest.mark.extended]
+
+
+@pytest.mark.parametrize(("name", "role", "engine"), [pytest.param(*case, marks=marks(*case)) for case in LASTS])
 async def test_what_lasts(name: str, role: Role, engine: Engine) -> None:
     fault, expected = LASTING[name]
     await play(engine, role, fault, expected)
@@ -484,7 +493,7 @@ async def test_a_stream_without_events(engine: Engine) -> None:
     await play(engine, "draft", cut("start", "end"), RIGHT if engine == "openai" else ENDED)
 
 
-@pytest.mark.parametrize("engine", ["llama.cpp", "vllm", "openai"])
+@pytest.mark.parametrize("engine", partly(["llama.cpp", "vllm", "openai"]))
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [(cut("start", "end"), HALF), (cut("event", "end"), HALF), (misjudged(-5), HALF), (misjudged(5), BROKE)],
@@ -530,7 +539,7 @@ async def test_no_probabilities_although_asked(role: Role, engine: Engine) -> No
     await play(engine, role, fault, UNTOLD[engine])
 
 
-@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("engine", partly(ALL))
 @pytest.mark.parametrize("role", ROLES)
 async def test_the_key_does_not_follow_a_redirect(role: Role, engine: Engine) -> None:
     async with nothing_left(), serve(handle(engine, "draft")) as [other]:
@@ -567,7 +576,7 @@ async def test_servers_that_never_answer() -> None:
                 group.start_soon(strike)
 
 
-@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("engine", partly(ALL))
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("piece", [b": wait\n\n", b"data: null\n\n", b" "])
 async def test_a_server_that_is_alive_and_says_nothing(piece: bytes, role: Role, engine: Engine) -> None:
@@ -591,7 +600,7 @@ async def test_a_server_that_is_alive_and_says_nothing(piece: bytes, role: Role,
             assert not over
 
 
-@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("engine", partly(ALL))
 @pytest.mark.parametrize("role", ROLES)
 async def test_the_time_of_an_answer_bounds_a_body_that_never_ends(role: Role, engine: Engine) -> None:
     async with stage(engine) as here:
@@ -671,6 +680,7 @@ def at_random(seed: int, share: float) -> Fault:
     return fault
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", [1])
 async def test_two_hundred_fusions_on_faulty_servers(seed: int) -> None:
     """Each one is right, or fails with an error of an endpoint; none is lost, none hangs, and nothing is left open."""

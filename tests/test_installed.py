@@ -10,6 +10,8 @@ import pytest
 import cosd_api
 from shipped import Environment, build_sdist, build_wheel, install
 
+pytestmark = pytest.mark.extended
+
 #: Imports every module of the two packages but those of the extras, and tells where they come from.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys

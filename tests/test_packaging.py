@@ -43,11 +43,13 @@ def metadata(wheel: zipfile.Path) -> str:
     return wheel.joinpath(path).read_text(encoding="utf-8")
 
 
+@pytest.mark.extended
 def test_wheel_holds_the_two_packages_and_nothing_else(wheel: zipfile.Path) -> None:
     tops = {name.partition("/")[0] for name in names(wheel)}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"cosd_api", "cosd_providers"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("package", "folder"), [("cosd_api", "."), ("cosd_providers", "providers")])
 def test_wheel_holds_every_module(wheel: zipfile.Path, package: str, folder: str) -> None:
     base = ROOT / folder
@@ -56,10 +58,12 @@ def test_wheel_holds_every_module(wheel: zipfile.Path, package: str, folder: str
     assert modules <= names(wheel)
 
 
+@pytest.mark.extended
 def test_wheel_says_that_it_is_typed(wheel: zipfile.Path) -> None:
     assert {"cosd_api/py.typed", "cosd_providers/py.typed"} <= names(wheel)
 
 
+@pytest.mark.extended
 def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
     assert len(shipped) == 2
@@ -67,10 +71,12 @@ def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
     assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in shipped)
 
 
+@pytest.mark.extended
 def test_wheel_carries_the_files_of_the_report(wheel: zipfile.Path) -> None:
     assert {"cosd_api/report/html/page.css", "cosd_api/report/html/page.js"} <= names(wheel)
 
 
+@pytest.mark.extended
 def test_wheel_metadata(wheel: zipfile.Path) -> None:
     text = metadata(wheel)
     assert "License-Expression: MIT\n" in text
@@ -81,6 +87,7 @@ def test_wheel_metadata(wheel: zipfile.Path) -> None:
     assert "cosd = cosd_api.cli:main" in wheel.joinpath(scripts).read_text(encoding="utf-8")
 
 
+@pytest.mark.extended
 def test_wheel_declares_what_it_needs(wheel: zipfile.Path) -> None:
     project = PROJECT["project"]
     lines = metadata(wheel).splitlines()
@@ -95,6 +102,7 @@ def canonical(requirement: str) -> str:
     return str(Requirement(requirement))
 
 
+@pytest.mark.extended
 def test_sdist_can_be_tested(sdist: Path) -> None:
     for name in [
         "tests/conftest.py",

@@ -324,6 +324,7 @@ def test_toys_are_models(model: ToyModel, prompt: bytes) -> None:
         assert sum(bool(model.vocabulary.tokens[n]) for n in token.ids) <= model.longest_merge
 
 
+@pytest.mark.extended
 def test_toys_are_various() -> None:
     """What makes a fusion hard is there: agreement, ties, merges, foreign encodings, replacements, ends."""
     seen: Counter[str] = Counter()

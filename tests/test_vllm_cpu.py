@@ -24,7 +24,7 @@ from vllm_cpu import _child, servers
 VLLM = vllm_cpu.install.RECIPE
 RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")
+pytestmark = [pytest.mark.extended, pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")]
 
 #: Stands for vLLM's Python: it starts a process of its own, names both, answers nothing, and does not end by itself.
 FAKE = """\

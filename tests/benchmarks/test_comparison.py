@@ -19,6 +19,8 @@ from benchmarks.simulated import Counts, Simulated, Speeds, simulated
 from benchmarks.tables import tables
 from benchmarks.worker import Run
 
+pytestmark = pytest.mark.extended
+
 AT_ONCE = Speeds(0, 0, 0)
 LENGTH = 40
 

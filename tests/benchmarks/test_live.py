@@ -17,6 +17,8 @@ from cosd_api import Fusion, FusionResult
 from cosd_api.demo.servers import Pair
 from cosd_providers import connect
 
+pytestmark = pytest.mark.extended
+
 
 def answer(text: str, tokens: int, first: float, seconds: float, replacements: int = 0) -> Answer:
     usage = {"requests": 2, "prompt_tokens": 30, "completion_tokens": 12}

@@ -12,6 +12,7 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import connect
 
 
+@pytest.mark.extended
 @pytest.mark.live
 async def test_leaving_out_what_cannot_matter_asks_less_and_changes_nothing(
     pair: Pair, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ class TestLlamaCpp(Conformance):
         return lambda name: Subject(partial(LlamaCpp, plainly[name].url), plainly[name])
 
 
+@pytest.mark.extended
 class TestByStrategy(Proposals):
     @pytest.fixture(params=["singles"])
     def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:

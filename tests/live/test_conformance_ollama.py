@@ -19,7 +19,7 @@ from plain import Behind, PlainLlamaCpp
 from stand_in_ollama import StandInOllama
 from stand_in_tgi import LlamaModel
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 
 RUNNERS: tuple[Literal["llama-server", "engine"], ...] = ("llama-server", "engine")
 

@@ -33,6 +33,7 @@ class TestOpenAICompatible(Conformance):
         return subject(plainly, "list")
 
 
+@pytest.mark.extended
 class TestByStrategy(Proposals):
     @pytest.fixture(params=["singles"])
     def given(self, plainly: Mapping[str, PlainLlamaCpp], request: pytest.FixtureRequest) -> Callable[[str], Subject]:

@@ -18,7 +18,7 @@ from plain import Behind, PlainLlamaCpp
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import LlamaModel
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from cosd_providers.engines.tgi import Tgi
 from plain import Behind, PlainLlamaCpp
 from stand_in_tgi import LlamaModel, StandInTgi
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

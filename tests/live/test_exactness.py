@@ -12,6 +12,7 @@ import reference
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair
+from drawn import partly
 from hedged import hedged
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -30,14 +31,16 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
         yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
 
 
-@pytest.mark.parametrize("bounds", [(0.5, 0.5), (0.75, 0.75), (1, 1)])
+@pytest.mark.parametrize("every", partly([5, 1]))
+@pytest.mark.parametrize("bounds", partly([(0.5, 0.5), (0.75, 0.75), (1, 1)]))
 @pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
 async def test_a_hundred_prompts(
-    pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], bounds: tuple[float, float]
+    pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], bounds: tuple[float, float], every: int
 ) -> None:
+    """An ordinary run takes every fifth."""
     draft, assistant = direction
     verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
-    asked = PROMPTS if bounds != (1, 1) else PROMPTS[::3]  # there nearly every token is a question
+    asked = PROMPTS[::every] if bounds != (1, 1) else PROMPTS[:: 3 * every]  # there nearly every token is a question
     async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier) as fusion:
         results = [result async for result in fusion.map(asked, max_tokens=MAX_TOKENS)]
     assert len(PROMPTS) == 100
@@ -56,6 +59,7 @@ async def test_a_hundred_prompts(
     assert different == []
 
 
+@pytest.mark.extended
 async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
     rounds = ({"draft_length": 1}, {"draft_length": 8}, {"tuning": Tuning(max_ahead=4)})
@@ -66,8 +70,9 @@ async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     assert all(one == texts[0] for one in texts)
 
 
-async def test_hedges_that_hit_leave_the_text(pair: Pair) -> None:
-    await hedged(pair.sums, pair.facts, PROMPTS[:40])
+@pytest.mark.parametrize("count", partly([10, 40]))
+async def test_hedges_that_hit_leave_the_text(pair: Pair, count: int) -> None:
+    await hedged(pair.sums, pair.facts, PROMPTS[:count])
 
 
 async def test_a_rule_that_never_fires_asks_nothing_and_gives_the_drafts_own_answer(pair: Pair) -> None:

@@ -89,6 +89,7 @@ class TestCollect:
         assert found.labelled  # what the capital is
 
 
+@pytest.mark.extended
 async def test_three_examples_are_enough_for_a_tree(pair: Pair, tmp_path: Path) -> None:
     """The paper's setting, ten times: few places, and what fuses then is mostly as good as the rule."""
     draft, assistant = connect(pair.sums), connect(pair.facts)
