@@ -90,6 +90,7 @@ def test_an_engine_that_nobody_knows() -> None:
 
 def test_options_of_one_engine() -> None:
     connect("http://gpu1", engine="openai", api="chat", strategy="singles")
+    connect("http://gpu1", engine="openai", dialect="vllm", api="chat")  # as errors and docs advise
     with pytest.raises(TypeError, match="'api' is an option of some engines only; name the engine"):
         connect("http://gpu1", api="chat")
     with pytest.raises(TypeError, match=r"unknown argument 'modle'; did you mean 'model'\?"):

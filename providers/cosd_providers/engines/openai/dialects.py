@@ -27,7 +27,7 @@ ENDS = frozenset(
 
 _NO_REPLY = (
     "Use a model with /v1/completions, or a server that continues a message, such as vLLM or llama.cpp's: name it, as"
-    " in connect(url, engine='vllm', api='chat')."
+    " in connect(url, engine='openai', dialect='vllm', api='chat')."
 )
 _COMPLETES = (
     "Use a model with /v1/completions (with OpenAI: gpt-3.5-turbo-instruct, davinci-002, babbage-002), a service that"
