@@ -444,6 +444,15 @@ async def test_who_only_asks_what_it_is_waits_ten_seconds(slept: list[float]) ->
     assert len(requests) == 4
 
 
+async def test_an_error_says_how_long_the_server_wants_to_wait(slept: list[float]) -> None:
+    for headers, wait in (({"retry-after": "7"}, 7), ({}, None)):
+        found, _ = transport(httpx.Response(429, headers=headers))
+        with pytest.raises(RateLimitError) as caught:
+            await found.get("/props")
+        assert caught.value.retry_after == wait
+        assert pickle.loads(pickle.dumps(caught.value)).retry_after == wait
+
+
 async def test_a_long_wait_is_cut(slept: list[float]) -> None:
     found, _ = transport(httpx.Response(429, headers={"retry-after": "9999"}), httpx.Response(200, json=1))
     await found.get("/props")
