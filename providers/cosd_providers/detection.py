@@ -43,7 +43,7 @@ _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for
 
 
 async def detect(transport: Transport) -> str:
-    """The engine behind a URL: `"llama.cpp"`, `"vllm"`, `"tgi"`, or the name of an OpenAI-compatible dialect.
+    """Find the engine behind a URL: one of `connect.ADAPTERS`, or the name of an OpenAI-compatible dialect.
 
     Raises:
         UnsupportedError: no engine was detected.
