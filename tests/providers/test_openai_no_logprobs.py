@@ -90,9 +90,9 @@ async def test_a_space_that_the_server_takes_off_its_answers_is_put_back(strips:
     asked = [Question(0, (b" The",), word=True), Question(15, (b" Rome",), word=True), Question(15, (b" Lima",), True)]
     found = await provider.propose("Q", text, asked, usage=Usage())
     assert [one and one.tokens[0].data for one in found] == [b" The", b" Lima", b" Lima"]
-    [found] = await provider.propose("Q", b" The capital is Lima", [Question(20, (b" in",), word=True)], usage=Usage())
-    assert found is not None
-    assert found.tokens[0].data == b"."
+    [sign] = await provider.propose("Q", b" The capital is Lima", [Question(20, (b" in",), word=True)], usage=Usage())
+    assert sign is not None
+    assert sign.tokens[0].data == b"."
     before = len(server.requests)
     await provider.propose("Q", text, [Question(15, (b" Rome",), word=True)], usage=Usage())
     assert len(server.requests) == before + 1  # found out once

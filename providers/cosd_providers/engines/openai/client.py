@@ -21,7 +21,7 @@ from pydantic import PlainSerializer
 from cosd_providers.concurrency import concurrently
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import ENDS, Dialect
-from cosd_providers.engines.openai.logprobs import read
+from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
 from cosd_providers.errors import (
     ContextLengthError,
@@ -218,8 +218,8 @@ class OpenAIClient:
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion) -> list[Position]:
-        """The checked positions of a whole answer; see `logprobs.read`."""
-        return read(choice, self.endpoint, self.facts.ends)
+        """The positions of a whole answer; raises as `CheckedAligner.feed`."""
+        return [*CheckedAligner(self.endpoint, self.facts.ends).feed(choice)]
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """A request: greedy, with the most probable tokens."""

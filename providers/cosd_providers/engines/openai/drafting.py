@@ -9,7 +9,7 @@ from math import ceil
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
-from cosd_providers.engines.openai.logprobs import TokenAligner, check_finish, check_position, check_probs
+from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
 from cosd_providers.greedy import Draft, Position, is_plain, with_alternatives
@@ -179,8 +179,8 @@ class _Stream:
         self.finish: str | None = None
         self.billed: Billed | None = None
         self.differs = False
-        self._client = client
-        self._aligner = TokenAligner(client.endpoint, client.facts.ends)
+        streamed = client.path == "/v1/completions"
+        self._aligner = CheckedAligner(client.endpoint, client.facts.ends, streamed=streamed)
         self._draft = draft
         self._known = known
         self._alternatives = alternatives
@@ -199,12 +199,10 @@ class _Stream:
         for choice in event.choices:
             if self.finish is not None:
                 break
-            check_probs(choice, self._aligner, self._client.endpoint, streamed=self._client.path == "/v1/completions")
             for position in self._aligner.feed(choice):
                 tokens += self._take(position)
                 if self.differs:
                     return tokens
-            check_finish(choice, self._client.endpoint)
             self.finish = choice.finish_reason
         return tokens
 
@@ -215,7 +213,6 @@ class _Stream:
     def _take(self, position: Position) -> list[Token]:
         at, token = self._at, position.pick.token
         self._at += 1
-        check_position(position, at, self._aligner, self._client.endpoint)
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
             # A busy server may round differently, and two tokens be about equally probable.

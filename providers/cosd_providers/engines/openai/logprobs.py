@@ -22,7 +22,7 @@ from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own, keeps_spaces
 from cosd_providers.text import first_character, whole
 
-__all__ = ["TokenAligner", "check_finish", "check_position", "check_probs", "read", "spells", "unspaced"]
+__all__ = ["CheckedAligner", "TokenAligner", "spells", "unspaced"]
 
 _LOST = "\ufffd".encode()
 """The text of bytes that are no character."""
@@ -50,22 +50,19 @@ class TokenAligner:
 
     Attributes:
         count: number of tokens received.
-        listed: the last position came with its most probable tokens.
-        own_prob: the probability of the server's own token at the last position, as received.
-        trimmed: the text lacks the space that its first token begins with.
         spaced: the listed tokens keep the space before a word.
     """
 
     def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
         self.count = 0
-        self.listed = False
-        self.own_prob: float | None = None
-        self.trimmed = False
         self.spaced = bare is False
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
         self._begun = False  # some text is assigned
+        self._trimmed = False  # the text lacks the space that its first token begins with
+        self._listed = False  # the last position came with its most probable tokens
+        self._own_prob: float | None = None  # of the server's own token at the last position, as received
         self._steps: list[Step] = []  # tokens whose bytes are still unknown
         self._text = b""  # text that is not assigned to a token yet
         self._lost = False  # the text has had U+FFFD in it, which may stand for any bytes
@@ -217,7 +214,7 @@ class TokenAligner:
         data = next(following, fits[0]) if len(fits) > 1 else fits[0]
         if data == b" " + plain:
             self._learn()
-        self.trimmed = not self._begun and data == plain.removeprefix(b" ") != plain
+        self._trimmed = not self._begun and data == plain.removeprefix(b" ") != plain
         return self._take_first(len(data))
 
     def _take_first(self, size: int) -> bytes:
@@ -276,7 +273,7 @@ class TokenAligner:
         known = None if fewer or step.hides else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
         first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
-        self.listed, self.own_prob = bool(step.top), pick.prob
+        self._listed, self._own_prob = bool(step.top), pick.prob
         others = [other for other in step.top if not _same(other, pick)]
         return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
 
@@ -312,82 +309,67 @@ def _spells(later: Sequence[Step], text: bytes, *, bare: bool) -> bool:
     return spells(strings, text, bare=bare, open_end=len(later) > _AHEAD)
 
 
-def read(choice: Completion, endpoint: str, ends: set[str | int]) -> list[Position]:
-    """The positions of a whole answer, each checked.
-
-    Raises:
-        UnsupportedError: the server does not do what was asked.
-        ResponseError: the answer is invalid.
-    """
-    aligner = TokenAligner(endpoint, ends)
-    check_probs(choice, aligner, endpoint)
-    positions: list[Position] = []
-    for position in aligner.feed(choice):
-        check_position(position, len(positions), aligner, endpoint)
-        positions.append(position)
-    check_finish(choice, endpoint)
-    return positions
-
-
-def check_probs(choice: Completion, aligner: TokenAligner, endpoint: str, *, streamed: bool = False) -> None:
-    """Refuse text without probabilities, and text of which a part was removed.
+class CheckedAligner(TokenAligner):
+    """An aligner that refuses an answer which a fusion cannot use.
 
     Args:
-        choice: a whole answer, or an event.
-        aligner: of this answer, before it is fed.
         endpoint: the server's URL, for errors.
-        streamed: it is an event of a stream of `/v1/completions`.
-
-    Raises:
-        UnsupportedError: the answer has no usable probabilities, or lacks the model's reasoning.
+        ends: known strings and ids of ends of sequence; new ones are added.
+        streamed: the answer is a stream of `/v1/completions`.
     """
-    if choice.message is not None and choice.message.reasoning:
-        words = "the server removes the model's reasoning from its answer, which cannot be continued then"
-        hint = "Start it without a reasoning parser, or switch the model's thinking off."
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    if choice.logprobs is not None and choice.logprobs.alone:
-        words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
-        hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    # Of a text that breaks off within a character, all tokens may be hidden.
-    if not (aligner.count or steps(choice) or not choice.written or choice.written.endswith("\ufffd")):
-        raise no_probs("logprobs", endpoint, hint=_NO_STREAMED if streamed else _NO_PROBS)
 
+    def __init__(self, endpoint: str, ends: set[str | int], *, streamed: bool = False) -> None:
+        super().__init__(endpoint, ends)
+        self._streamed = streamed
+        self._first = True
 
-def check_position(position: Position, at: int, aligner: TokenAligner, endpoint: str) -> None:
-    """Refuse the last position of an aligner if its token is not the most probable one, or of unknown probability.
+    def feed(self, answer: Completion) -> Iterator[Position]:
+        """Take an event, or a whole answer; yield the checked positions whose bytes are now known.
 
-    Raises:
-        UnsupportedError: the server trims its answers, hides probabilities, or does not decode greedily.
-        ResponseError: the token has no usable probability.
-    """
-    own = position.pick.token.prob
-    if aligner.trimmed:
-        words = "the server takes white space off the beginning of its answers"
-        hint = "A fusion continues an answer many times, and would lose spaces. Is there a setting against it?"
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    if position.pick.token.end and own is None:
-        return
-    check_own(aligner.own_prob, endpoint)
-    if not aligner.listed and (own is None or own == 1.0) and at:
-        words = "the server sends the probabilities of its first tokens only"
-        hint = "If it decodes speculatively, start it without a draft model."
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    check_greedy(own, (choice.token.prob for choice in position.top), endpoint)
+        Raises:
+            UnsupportedError: the server does not do what was asked.
+            ResponseError: the answer is invalid.
+        """
+        self._check_probs(answer)
+        for position in super().feed(answer):
+            self._check_position(position)
+            yield position
+            self._first = False
+        if isinstance(answer.stop_reason, str) and answer.stop_reason:
+            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
+        if answer.finish_reason is not None and answer.finish_reason not in _FINISHES:
+            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
+            raise ResponseError(words, endpoint=self._endpoint)
 
+    def _check_probs(self, answer: Completion) -> None:
+        """Refuse text without probabilities, and text from which the model's reasoning was removed."""
+        if answer.message is not None and answer.message.reasoning:
+            words = "the server removes the model's reasoning from its answer, which cannot be continued then"
+            hint = "Start it without a reasoning parser, or switch the model's thinking off."
+            raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
+        if answer.logprobs is not None and answer.logprobs.alone:
+            words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
+            hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
+            raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
+        # Of a text that breaks off within a character, all tokens may be hidden.
+        if not (self.count or steps(answer) or not answer.written or answer.written.endswith("\ufffd")):
+            raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
 
-def check_finish(choice: Completion, endpoint: str) -> None:
-    """Refuse an answer that something other than the model or the limit has ended.
-
-    Raises:
-        UnsupportedError: it ended at a stop string.
-        ResponseError: it ended for an unknown reason.
-    """
-    if isinstance(choice.stop_reason, str) and choice.stop_reason:
-        raise own_stop(endpoint, hint="Start it without stop strings, in its generation settings too.")
-    if choice.finish_reason is not None and choice.finish_reason not in _FINISHES:
-        words = f"the answer ended for an unknown reason: {choice.finish_reason[:40]!r}"
-        raise ResponseError(words, endpoint=endpoint)
+    def _check_position(self, position: Position) -> None:
+        """Refuse a token that is not the most probable one, that has no usable probability, or has lost its space."""
+        own = position.pick.token.prob
+        if self._trimmed:
+            words = "the server takes white space off the beginning of its answers"
+            hint = "A fusion continues an answer many times, and would lose spaces. Is there a setting against it?"
+            raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
+        if position.pick.token.end and own is None:
+            return
+        check_own(self._own_prob, self._endpoint)
+        if not self._listed and (own is None or own == 1.0) and not self._first:
+            words = "the server sends the probabilities of its first tokens only"
+            hint = "If it decodes speculatively, start it without a draft model."
+            raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
+        check_greedy(own, (choice.token.prob for choice in position.top), self._endpoint)
 
 
 def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
