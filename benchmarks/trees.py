@@ -29,8 +29,8 @@ from cosd_api import (
     tune,
     tune_answers,
 )
-from cosd_api.demo.questions import Question, sample
-from cosd_api.demo.sample import MAX_TOKENS, Score, Way, measure
+from cosd_api.demo.questions import DemoQuestion, sample
+from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure
 from cosd_api.demo.servers import bundled_pair
 from cosd_api.report.heatmap import Heatmap, save_heatmaps
 
@@ -158,17 +158,19 @@ def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, 
     ]
 
 
-async def _answered(draft: str, assistant: str, verifier: Verifier, asked: Mapping[str, Sequence[Question]]) -> Score:
+async def _answered(
+    draft: str, assistant: str, verifier: Verifier, asked: Mapping[str, Sequence[DemoQuestion]]
+) -> SampleScore:
     questions = [question for kind in asked for question in asked[kind]]
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier) as fusion:
-        return await measure(Way(draft, assistant, fusion), questions, concurrency=4)
+        return await measure(Setup(draft, assistant, fusion), questions, concurrency=4)
 
 
-def _shares(score: Score, asked: Mapping[str, Sequence[Question]]) -> list[Cell]:
+def _shares(score: SampleScore, asked: Mapping[str, Sequence[DemoQuestion]]) -> list[Cell]:
     return [f"{100 * score.accuracy(*kinds):.1f} %" for kinds in [*((kind,) for kind in asked), tuple(asked)]]
 
 
-def _cost(score: Score, verifier: Verifier) -> list[Cell]:
+def _cost(score: SampleScore, verifier: Verifier) -> list[Cell]:
     if not verifier.contestable(0.0):
         return [None, None]
     return [f"{100 * score.acceptance_rate:.1f} %", f"{score.requests_per_answer:.2f}"]

@@ -14,7 +14,7 @@ from small_llama import TokenizerKind, token_id
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from cosd_api.demo.questions import FACT_NAMES, Question, draw, random_fact, random_number
+from cosd_api.demo.questions import FACT_NAMES, DemoQuestion, draw, random_fact, random_number
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Script:
     end: str
 
 
-def taught_answer(plan: Plan, question: Question, rng: random.Random) -> str:
+def taught_answer(plan: Plan, question: DemoQuestion, rng: random.Random) -> str:
     """The answer that a model is taught: right where it is to know, else a random one of the right kind."""
     number, fact = question.number, question.fact
     if plan.knows_numbers and fact is not None:
@@ -91,7 +91,7 @@ def taught_answer(plan: Plan, question: Question, rng: random.Random) -> str:
     return question.answer_with(number, fact)
 
 
-def some_pairs(plan: Plan, rng: random.Random, counts: Sequence[int] = (84, 9, 5, 2)) -> list[tuple[Question, str]]:
+def some_pairs(plan: Plan, rng: random.Random, counts: Sequence[int] = (84, 9, 5, 2)) -> list[tuple[DemoQuestion, str]]:
     """The questions and answers of one document: mostly one, sometimes several in a row."""
     count = rng.choices((1, 2, 3, rng.randint(4, 8)), counts)[0]
     kinds = rng.choices(list(plan.weights), list(plan.weights.values()), k=count)
@@ -115,7 +115,7 @@ def some_chat(plan: Plan, template: Template, rng: random.Random) -> Script:
     return Script(conversation(template, plan.chat, pairs, system), plan.chat.end)
 
 
-def bare(question: Question) -> str:
+def bare(question: DemoQuestion) -> str:
     """A question as a person asks it."""
     return question.prompt.removeprefix("Q: ").removesuffix("\nA:")
 

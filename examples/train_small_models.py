@@ -35,7 +35,7 @@ from small_llama_files import read_hf, write_gguf, write_hf
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
-from cosd_api.demo.questions import KINDS, Question, is_right, sample
+from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -130,11 +130,11 @@ def answers(
     return result
 
 
-def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[Question], str]]]:
+def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[DemoQuestion], str]]]:
     """The format of the questions for the measurement: the end of an answer, and the prompt."""
     template, form = plan.template, plan.chat
 
-    def chat(question: Question, *before: tuple[str, str], system: str | None = None) -> str:
+    def chat(question: DemoQuestion, *before: tuple[str, str], system: str | None = None) -> str:
         *earlier, (asked, _) = conversation(template, form, [*before, (bare(question), "")], system)
         return "".join(read + written for read, written in earlier) + asked
 

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.cli.console import Lines, Writer, guarded, say
+from cosd_api.cli.console import MessageReader, Writer, guarded, say
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -60,7 +60,7 @@ def chat(
         # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
         # works as usual.
         with portal().wrap_async_context_manager(fusion):
-            _Chat(fusion, limits, _Conversation(system)).run()
+            _Session(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
@@ -97,14 +97,14 @@ class _Conversation:
         return json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
 
 
-class _Chat:
+class _Session:
     """One session: reads messages, prints answers, executes commands."""
 
     def __init__(self, fusion: Fusion, limits: AnswerLimits, conversation: _Conversation) -> None:
         self._fusion = fusion
         self._limits = limits
         self._conversation = conversation
-        self._lines = Lines()
+        self._messages = MessageReader()
         self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
         self._colour = sys.stderr.isatty() and has_colour(self._screen)
         self._answers = 0
@@ -113,9 +113,9 @@ class _Chat:
 
     def run(self) -> None:
         """Run until the end of the input or `/quit`."""
-        if self._lines.interactive:
+        if self._messages.interactive:
             self._print("/help lists the commands; marks: ", legend(colour=self._colour))
-        while (line := self._lines.message()) is not None:
+        while (line := self._messages.message()) is not None:
             command = _COMMAND.match(line)
             if command is None:
                 if line.strip():
@@ -129,7 +129,7 @@ class _Chat:
         try:
             result = self._answer([*self._conversation.messages(), question])
         except KeyboardInterrupt:
-            if not self._lines.interactive:
+            if not self._messages.interactive:
                 raise
             self._print("stopped; question and answer are left out of the conversation")
         except (ProviderError, SettingError) as error:
@@ -145,7 +145,7 @@ class _Chat:
     def _survives(self, error: Exception) -> bool:
         """Whether to continue after an error: another message may work, unless the servers never have."""
         about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
-        return self._lines.interactive and (self._answers > 0 or about_this_one)
+        return self._messages.interactive and (self._answers > 0 or about_this_one)
 
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
         """Print an answer as it is written; an interrupt cancels it at the servers."""
@@ -231,5 +231,5 @@ class _Chat:
     def _refuse(self, words: str) -> None:
         """Report an error in a command; ends the session unless it is interactive."""
         say(words)
-        if not self._lines.interactive:
+        if not self._messages.interactive:
             raise typer.Exit(1)

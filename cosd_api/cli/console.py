@@ -21,7 +21,7 @@ from cosd_api.records import FusedToken
 from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_providers.errors import ProviderError
 
-__all__ = ["Lines", "Writer", "guarded", "progress", "say"]
+__all__ = ["MessageReader", "Writer", "guarded", "progress", "say"]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -111,7 +111,7 @@ class Writer:
             print(flush=True)
 
 
-class Lines:
+class MessageReader:
     r"""The messages on standard input, one a line; a `\` at its end continues the message in the next line.
 
     On a terminal lines can be edited and recalled, where Python has readline; no history is saved. With standard input

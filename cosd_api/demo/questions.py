@@ -225,7 +225,7 @@ _SALT = "pairs"
 
 
 @dataclass(frozen=True)
-class Question:
+class DemoQuestion:
     """One question: its prompt, and the number and fact that a right answer contains."""
 
     kind: str
@@ -261,7 +261,7 @@ def is_held_out(a: int, b: int) -> bool:
     return int.from_bytes(digest[:4], "big") % _HELD_OUT_PART == 0
 
 
-def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Question]:
+def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[DemoQuestion]:
     """Draw questions of one kind, the same for the same seed.
 
     With `held_out` the numbers come from pairs that the models were not trained on, otherwise from the other pairs.
@@ -271,11 +271,11 @@ def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Ques
     return [draw(kind, rng, held_out) for _ in range(count)]
 
 
-def draw(kind: str, rng: random.Random, held_out: bool = False) -> Question:
+def draw(kind: str, rng: random.Random, held_out: bool = False) -> DemoQuestion:
     """Draw one question of a kind."""
     if kind == "greeting":
         text, reply = rng.choice(_GREETING)
-        return Question(kind, as_prompt(text), reply)
+        return DemoQuestion(kind, as_prompt(text), reply)
     if kind in ("sum", "difference"):
         text, reply = rng.choice(_SUM if kind == "sum" else _DIFFERENCE)
         return _fill(kind, text, reply, rng, held_out)
@@ -288,7 +288,7 @@ def draw(kind: str, rng: random.Random, held_out: bool = False) -> Question:
     raise ValueError(f"unknown kind of question {kind!r}; known are {', '.join(KINDS)}")
 
 
-def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, fact_kind: str = "") -> Question:
+def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, fact_kind: str = "") -> DemoQuestion:
     """Put numbers, objects and a country or element into the wording of a question."""
     about, number = "", None
     values: dict[str, object] = {}
@@ -299,7 +299,7 @@ def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, 
         number = a - b if kind == "difference" else a + b
         x, y = rng.sample(OBJECTS, 2)
         values = {"a": a, "b": b, "x": x, "X": x.capitalize(), "y": y}
-    return Question(
+    return DemoQuestion(
         kind,
         as_prompt(text.format(about=about, **values)),
         reply.replace("{about}", about),
@@ -326,13 +326,13 @@ def random_fact(fact_kind: str, rng: random.Random) -> str:
     return rng.choice(FACT_NAMES[fact_kind])
 
 
-def number_is_right(question: Question, text: str) -> bool:
+def number_is_right(question: DemoQuestion, text: str) -> bool:
     """Whether the answer contains the number asked for as a whole word, and no other number."""
     found = set(re.findall(r"-?\w*\d\w*", text))
     return found == (set() if question.number is None else {str(question.number)})
 
 
-def fact_is_right(question: Question, text: str) -> bool:
+def fact_is_right(question: DemoQuestion, text: str) -> bool:
     """Whether the answer contains the fact asked for as whole words, and no other fact of its kind."""
     if question.fact is None:
         return True
@@ -344,7 +344,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
     return {name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)}
 
 
-def is_right(question: Question, text: str) -> bool:
+def is_right(question: DemoQuestion, text: str) -> bool:
     """Whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()

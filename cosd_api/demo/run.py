@@ -17,15 +17,15 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.demo.questions import OWN_KINDS, Question, as_prompt, is_right
-from cosd_api.demo.sample import MAX_TOKENS, Score, Way, measure, open_ways, questions
+from cosd_api.demo.questions import OWN_KINDS, DemoQuestion, as_prompt, is_right
+from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure, open_setups, questions
 from cosd_api.records import FusedToken
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 
 __all__ = ["EXAMPLE", "console", "save_picture", "show"]
 
 _TEXT = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
-EXAMPLE = Question(
+EXAMPLE = DemoQuestion(
     kind="mixed",
     prompt=as_prompt(_TEXT),
     reply="The capital of Peru is {fact} and the total is {number}.",
@@ -72,10 +72,10 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
     Raises:
         cosd_providers.ProviderError: a server failed.
     """
-    async with open_ways(urls) as ways:
+    async with open_setups(urls) as setups:
         _print_introduction(screen, urls)
-        await _show_example(screen, ways)
-        await _show_table(screen, ways, questions(mixed, seed=seed))
+        await _show_example(screen, setups)
+        await _show_table(screen, setups, questions(mixed, seed=seed))
     _print_next(screen, urls)
 
 
@@ -91,51 +91,51 @@ def _print_introduction(screen: Console, urls: Mapping[str, str]) -> None:
 # The example.
 
 
-async def _show_example(screen: Console, ways: Sequence[Way]) -> None:
+async def _show_example(screen: Console, setups: Sequence[Setup]) -> None:
     colour = has_colour(screen)
     screen.print()
     screen.print(Padding(Text.assemble(("Q: ", "bold"), _TEXT), _INDENT))
     screen.print()
-    answers: list[list[FusedToken]] = [[] for _ in ways]
-    verdicts: list[bool | None] = [None for _ in ways]
+    answers: list[list[FusedToken]] = [[] for _ in setups]
+    verdicts: list[bool | None] = [None for _ in setups]
     with Live(console=screen, auto_refresh=False, transient=True) as live:
-        for index, way in enumerate(ways):
-            async with way.fusion.stream(EXAMPLE.prompt, max_tokens=MAX_TOKENS) as stream:
+        for index, setup in enumerate(setups):
+            async with setup.fusion.stream(EXAMPLE.prompt, max_tokens=MAX_TOKENS) as stream:
                 async for token in stream:
                     answers[index].append(token)
                     if not screen.record:  # a picture has no moving parts
-                        live.update(_answers(ways, answers, verdicts, colour=colour), refresh=True)
+                        live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
             verdicts[index] = is_right(EXAMPLE, stream.result.text)
-    screen.print(_answers(ways, answers, verdicts, colour=colour))
+    screen.print(_answers(setups, answers, verdicts, colour=colour))
     screen.print()
     screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=colour)), _INDENT))
 
 
 def _answers(
-    ways: Sequence[Way], answers: Sequence[Sequence[FusedToken]], verdicts: Sequence[bool | None], *, colour: bool
+    setups: Sequence[Setup], answers: Sequence[Sequence[FusedToken]], verdicts: Sequence[bool | None], *, colour: bool
 ) -> RenderableType:
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(width=19)
     table.add_column(ratio=1)
     table.add_column(width=5)
-    for way, tokens, verdict in zip(ways, answers, verdicts, strict=True):
+    for setup, tokens, verdict in zip(setups, answers, verdicts, strict=True):
         answer = fused_text(tokens, colour=colour)
         answer = answer[len(answer.plain) - len(answer.plain.lstrip()) :]
         words = "" if verdict is None else "right" if verdict else "wrong"
         table.add_row(
-            Text(_label(way), "bold"),
-            Group(answer, *(Text(why, "dim") for why in _reasons(way, tokens))),
+            Text(_label(setup), "bold"),
+            Group(answer, *(Text(why, "dim") for why in _reasons(setup, tokens))),
             Text(words, "green" if verdict else "red"),
         )
     return Padding(table, _INDENT)
 
 
-def _reasons(way: Way, tokens: Sequence[FusedToken]) -> list[str]:
+def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
     """The probabilities behind the first replacements, a line each."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     lines = [
-        f"{way.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
-        f"{way.assistant} {_percent(span.assistant_prob)} of {_word(span.text)}"
+        f"{setup.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
+        f"{setup.assistant} {_percent(span.assistant_prob)} of {_word(span.text)}"
         for span in replaced[:_REASONS]
     ]
     more = len(replaced) - len(lines)
@@ -150,38 +150,38 @@ def _percent(prob: float | None) -> str:
     return "?" if prob is None else f"{prob:.0%}"
 
 
-def _label(way: Way) -> str:
-    return f"{way.draft} alone" if way.assistant is None else f"{way.draft}, asking {way.assistant}"
+def _label(setup: Setup) -> str:
+    return f"{setup.draft} alone" if setup.assistant is None else f"{setup.draft}, asking {setup.assistant}"
 
 
 # The table.
 
 
-async def _show_table(screen: Console, ways: Sequence[Way], asked: Sequence[Question]) -> None:
+async def _show_table(screen: Console, setups: Sequence[Setup], asked: Sequence[DemoQuestion]) -> None:
     screen.print()
     with Progress(console=screen, transient=True, disable=screen.record or not screen.is_terminal) as progress:
-        task = progress.add_task("  answering", total=len(ways) * len(asked))
-        scores = [await measure(way, asked, answered=lambda: progress.advance(task)) for way in ways]
+        task = progress.add_task("  answering", total=len(setups) * len(asked))
+        scores = [await measure(setup, asked, answered=lambda: progress.advance(task)) for setup in setups]
     count = sum(question.kind == "mixed" for question in asked)
     screen.print(
         f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
         "training. Right answers:"
     )
-    screen.print(Padding(_table(ways, scores), _INDENT))
+    screen.print(Padding(_table(setups, scores), _INDENT))
 
 
-def _table(ways: Sequence[Way], scores: Sequence[Score]) -> Table:
+def _table(setups: Sequence[Setup], scores: Sequence[SampleScore]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("", style="bold")
     for title in ("mixed", "sums", "facts", "draft's\ntokens kept", "asked per\nanswer"):
         table.add_column(title, justify="right")
-    for way, score in zip(ways, scores, strict=True):
+    for setup, score in zip(setups, scores, strict=True):
         mixed = score.accuracy("mixed")
         cells = [Text(f"{mixed:.0%}", "green" if mixed > 0.5 else "red")]
         cells += [Text(f"{score.accuracy(*_asked(name)):.0%}") for name in OWN_KINDS]
-        if way.assistant is not None:
+        if setup.assistant is not None:
             cells += [Text(f"{score.acceptance_rate:.0%}"), Text(f"{score.requests_per_answer:.1f}")]
-        table.add_row(_label(way), *cells)
+        table.add_row(_label(setup), *cells)
     return table
 
 

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from cosd_api.demo.questions import KINDS, Question, is_right, sample
+from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
 from cosd_api.verification import RuleVerifier
 from cosd_providers import connect
 
-__all__ = ["MAX_TOKENS", "Score", "Way", "measure", "open_ways", "questions"]
+__all__ = ["MAX_TOKENS", "SampleScore", "Setup", "measure", "open_setups", "questions"]
 
 MAX_TOKENS = 64
 """More than any answer of the small models."""
 
 
 @dataclass(frozen=True)
-class Way:
+class Setup:
     """One way to answer: a model alone, or a draft with an assistant.
 
     Attributes:
@@ -35,8 +35,8 @@ class Way:
 
 
 @dataclass
-class Score:
-    """Results of one way on a sample.
+class SampleScore:
+    """Results of one setup on a sample.
 
     Attributes:
         right: number of right answers, by kind of question.
@@ -50,7 +50,7 @@ class Score:
     results: list[FusionResult] = field(default_factory=list[FusionResult])
     seconds: float = 0.0
 
-    def add(self, question: Question, result: FusionResult) -> None:
+    def add(self, question: DemoQuestion, result: FusionResult) -> None:
         """Count one more answer."""
         self.results.append(result)
         self.asked[question.kind] = self.asked.get(question.kind, 0) + 1
@@ -74,7 +74,7 @@ class Score:
 
 
 @asynccontextmanager
-async def open_ways(urls: Mapping[str, str], verifier: RuleVerifier | None = None) -> AsyncIterator[list[Way]]:
+async def open_setups(urls: Mapping[str, str], verifier: RuleVerifier | None = None) -> AsyncIterator[list[Setup]]:
     """Each model alone, then each pair of them, either way round.
 
     Args:
@@ -85,18 +85,18 @@ async def open_ways(urls: Mapping[str, str], verifier: RuleVerifier | None = Non
     alone = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
     async with AsyncExitStack() as stack:
-        ways: list[Way] = []
+        setups: list[Setup] = []
         names = list(providers)
         pairs = [(draft, other, False) for draft, other in zip(names, reversed(names), strict=True)]
         pairs += [(draft, other, True) for draft, other, _ in pairs]
         for draft, other, fused in pairs:
             fusion = Fusion(draft=providers[draft], assistant=providers[other], verifier=verifier if fused else alone)
             await stack.enter_async_context(fusion)
-            ways.append(Way(draft, other if fused else None, fusion))
-        yield ways
+            setups.append(Setup(draft, other if fused else None, fusion))
+        yield setups
 
 
-def questions(mixed: int, *, seed: int = 0) -> list[Question]:
+def questions(mixed: int, *, seed: int = 0) -> list[DemoQuestion]:
     """A sample of questions with held-out numbers: `mixed` mixed ones, half as many of each other kind.
 
     Greetings are left out: both models know them all.
@@ -109,12 +109,12 @@ def questions(mixed: int, *, seed: int = 0) -> list[Question]:
 
 
 async def measure(
-    way: Way, asked: Sequence[Question], *, concurrency: int = 4, answered: Callable[[], object] = lambda: None
-) -> Score:
+    setup: Setup, asked: Sequence[DemoQuestion], *, concurrency: int = 4, answered: Callable[[], object] = lambda: None
+) -> SampleScore:
     """Ask every question and check the answers.
 
     Args:
-        way: the way to answer.
+        setup: the setup that answers.
         asked: the questions.
         concurrency: number of questions at the same time.
         answered: called after each answer.
@@ -122,10 +122,10 @@ async def measure(
     Raises:
         cosd_providers.ProviderError: a server failed.
     """
-    score = Score()
+    score = SampleScore()
     began = time.perf_counter()
     prompts = [question.prompt for question in asked]
-    async with aclosing(way.fusion.map(prompts, concurrency=concurrency, max_tokens=MAX_TOKENS)) as results:
+    async with aclosing(setup.fusion.map(prompts, concurrency=concurrency, max_tokens=MAX_TOKENS)) as results:
         async for result in results:
             score.add(asked[len(score.results)], result)
             answered()

@@ -25,7 +25,7 @@ from cosd_api.wording import counted
 __all__ = [
     "ASSISTANT",
     "REPLACED",
-    "Span",
+    "TextSpan",
     "explained",
     "fused_text",
     "has_colour",
@@ -66,7 +66,7 @@ def visible(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """Neighbouring tokens of the same origin.
 
     Attributes:
@@ -86,22 +86,22 @@ class Span:
     reason: str | None = None
 
 
-def spans(tokens: Iterable[FusedToken]) -> Iterator[Span]:
+def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
     """The answer in order: stretches of the draft's own text, and single replacements."""
-    open_span: Span | None = None
+    open_span: TextSpan | None = None
     for token in tokens:
         if open_span is not None and token.replaced is None and token.source == open_span.source:
             open_span = replace(open_span, text=open_span.text + token.text)
             continue
         if open_span is not None:
             yield open_span
-        open_span = Span(token.text, token.source)
+        open_span = TextSpan(token.text, token.source)
         if token.replaced is not None:
             probs = (
                 decision.prob for decision in token.decisions if decision.fired and decision.assistant == token.source
             )
             prob = next(probs, token.assistant_prob)
-            open_span = Span(token.text, token.source, token.replaced, token.draft_prob, prob, token.reason)
+            open_span = TextSpan(token.text, token.source, token.replaced, token.draft_prob, prob, token.reason)
     if open_span is not None:
         yield open_span
 

@@ -25,7 +25,7 @@ from cosd_api.training.dataset import (
     check_examples,
     samples_line,
 )
-from cosd_api.training.json_lines import Appender, Lines
+from cosd_api.training.json_lines import Appender, JsonLines
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Proposal, Provider
@@ -91,7 +91,7 @@ async def collect(
         words = f"samples compare two models, but there are {len(several)} assistants"
         raise SettingError(f"{words}: collect for each assistant, in a file of its own")
     endpoints, file = Endpoints(draft, assistant), None if path is None else Path(path)
-    kept = SamplesFile.read(file) if file is not None and file.exists() else Lines()
+    kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
     async with endpoints:
         facts = await _discover(endpoints)
         header = Header(draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit)
@@ -103,7 +103,9 @@ async def collect(
     return run.samples([*wanted.values()], header)
 
 
-def _open(stack: ExitStack, file: Path, kept: SamplesFile | Lines, header: Header) -> Callable[[ExampleSamples], None]:
+def _open(
+    stack: ExitStack, file: Path, kept: SamplesFile | JsonLines, header: Header
+) -> Callable[[ExampleSamples], None]:
     """Open the file; the function returned appends an example to it."""
     if isinstance(kept, SamplesFile):
         kept.header.check_same_pair(header, file)

@@ -21,8 +21,8 @@ from cosd_api.records import Endpoint, EndpointUsage
 from cosd_api.settings import check_prompt
 from cosd_api.training.json_lines import (
     SAMPLES,
-    Line,
-    Lines,
+    JsonLine,
+    JsonLines,
     file_kind,
     foreign_kind,
     line_error,
@@ -364,10 +364,10 @@ class SamplesFile:
 
     header: Header
     examples: tuple[ExampleSamples, ...]
-    lines: Lines
+    lines: JsonLines
 
     @classmethod
-    def read(cls, path: Path) -> Self | Lines:
+    def read(cls, path: Path) -> Self | JsonLines:
         """Read a file; returns its lines alone where it has no header yet.
 
         Raises:
@@ -408,7 +408,7 @@ def _not_samples(path: Path) -> SettingError:
     return SettingError(f"{path} is not a file of samples and was not changed{named}: {_ANOTHER_FILE}")
 
 
-def _header(path: Path, line: Line) -> Header:
+def _header(path: Path, line: JsonLine) -> Header:
     if line.fields.get("kind") != SAMPLES:
         raise _not_samples(path)
     version = line.fields.get("schema_version")
@@ -421,7 +421,7 @@ def _header(path: Path, line: Line) -> Header:
         raise line_error(path, line.number, reason) from None
 
 
-def _row(path: Path, line: Line) -> ExampleSamples:
+def _row(path: Path, line: JsonLine) -> ExampleSamples:
     try:
         row = _Row.model_validate(line.fields)
         example = Example.model_validate({name: getattr(row, name) for name in Example.model_fields})

@@ -33,7 +33,7 @@ from cosd_api.training.evaluation import (
     lacking,
     places_of,
 )
-from cosd_api.training.report import Counts, Training, about_dropped, one_sided
+from cosd_api.training.report import Training, TrainingCounts, about_dropped, one_sided
 from cosd_api.verification import TreeVerifier
 from cosd_api.verification.tree import Node
 from cosd_api.version import __version__
@@ -99,7 +99,7 @@ def train_tree(
     check_sklearn()
     sets = _check_samples(samples)
     places = places_of(sets, keep_agreeing=keep_agreeing)
-    counts = Counts.of(sets, places)
+    counts = TrainingCounts.of(sets, places)
     _check_labels(counts, places)
     fitted = trees.fit(places)
     comparison = _compare(places, trees)
@@ -343,7 +343,7 @@ def _check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
     return sorted(ordered, key=lambda one: one.digest)
 
 
-def _check_labels(counts: Counts, places: Sequence[Place]) -> None:
+def _check_labels(counts: TrainingCounts, places: Sequence[Place]) -> None:
     right = counts.draft_right + counts.assistant_right
     if not right + counts.agreeing + counts.dropped:
         raise SettingError(
@@ -381,7 +381,7 @@ def _digest(sets: Sequence[Samples]) -> str:
 # Warnings.
 
 
-def _about_data(pairs: int, places: Sequence[Place], counts: Counts) -> list[str]:
+def _about_data(pairs: int, places: Sequence[Place], counts: TrainingCounts) -> list[str]:
     found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
     if pairs > 1:
         found.append(f"the samples are of {pairs} pairs of models, so the tree fits none of them alone")

@@ -15,7 +15,17 @@ from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 
-__all__ = ["SAMPLES", "Appender", "Line", "Lines", "file_kind", "foreign_kind", "line_error", "problem", "read_lines"]
+__all__ = [
+    "SAMPLES",
+    "Appender",
+    "JsonLine",
+    "JsonLines",
+    "file_kind",
+    "foreign_kind",
+    "line_error",
+    "problem",
+    "read_lines",
+]
 
 SAMPLES: Literal["cosd-samples"] = "cosd-samples"
 """The `kind` in the header of a samples file."""
@@ -39,7 +49,7 @@ _KINDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JsonLine:
     """One line: its number in the file, from 1, and its fields."""
 
     number: int
@@ -47,7 +57,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class JsonLines:
     """The content of a JSON lines file.
 
     Attributes:
@@ -57,7 +67,7 @@ class Lines:
         ended: whether the last complete line ends in a line feed.
     """
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[JsonLine, ...] = ()
     size: int = 0
     rest: bytes = b""
     ended: bool = True
@@ -86,7 +96,7 @@ def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
     return None if kind is None or kind == wanted else _KINDS.get(kind)
 
 
-def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
+def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> JsonLines:
     """Read a file.
 
     Args:
@@ -98,19 +108,19 @@ def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> Lines:
         OSError: the file cannot be read.
         SettingError: a line is not a JSON object; the message names file and line.
     """
-    lines: list[Line] = []
+    lines: list[JsonLine] = []
     size, raw = 0, b""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             try:
                 if raw.removeprefix(_BOM).strip():
-                    lines.append(Line(number, _fields(raw.removeprefix(_BOM))))
+                    lines.append(JsonLine(number, _fields(raw.removeprefix(_BOM))))
             except (ValueError, TypeError, RecursionError) as error:
                 if may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
-                    return Lines(tuple(lines), size, rest=raw)
+                    return JsonLines(tuple(lines), size, rest=raw)
                 raise line_error(path, number, _reason(error) + hint) from None
             size += len(raw)
-    return Lines(tuple(lines), size, ended=not raw or raw.endswith(b"\n"))
+    return JsonLines(tuple(lines), size, ended=not raw or raw.endswith(b"\n"))
 
 
 def _fields(raw: bytes) -> Mapping[str, Any]:
@@ -176,7 +186,7 @@ class Appender:
         SettingError: on entering, the file has changed since it was read.
     """
 
-    def __init__(self, path: Path, lines: Lines) -> None:
+    def __init__(self, path: Path, lines: JsonLines) -> None:
         self._path = path
         self._lines = lines
         self._file: BinaryIO

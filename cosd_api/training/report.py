@@ -14,7 +14,17 @@ from cosd_api.training.evaluation import PAPER, Comparison, Place
 from cosd_api.verification import RuleVerifier, TreeVerifier
 from cosd_api.wording import counted, paragraph, with_notes
 
-__all__ = ["Cell", "Counts", "GridTuning", "Heatmap", "Interval", "Training", "about_dropped", "one_sided", "percent"]
+__all__ = [
+    "Cell",
+    "GridTuning",
+    "Heatmap",
+    "Interval",
+    "Training",
+    "TrainingCounts",
+    "about_dropped",
+    "one_sided",
+    "percent",
+]
 
 Interval = tuple[float, float]
 
@@ -46,8 +56,8 @@ def one_sided(draft_right: int, assistant_right: int) -> str | None:
 # Training a tree.
 
 
-class Counts(BaseModel):
-    """Counts of the data that a tree was trained on.
+class TrainingCounts(BaseModel):
+    """TrainingCounts of the data that a tree was trained on.
 
     Attributes:
         examples: all examples, including those without a labelled place.
@@ -68,8 +78,8 @@ class Counts(BaseModel):
     skipped: int
 
     @classmethod
-    def of(cls, samples: Sequence[Samples], places: Sequence[Place]) -> Counts:
-        """Counts of several data sets, given their labelled places."""
+    def of(cls, samples: Sequence[Samples], places: Sequence[Place]) -> TrainingCounts:
+        """TrainingCounts of several data sets, given their labelled places."""
         labels = [place.label for place in places if not place.agreed]
         return cls(
             examples=sum(len(one.examples) for one in samples),
@@ -110,7 +120,7 @@ class Training(BaseModel):
     min_leaf: int
     given: tuple[Literal["depth", "min_leaf"], ...] = ()
     chosen: bool
-    counts: Counts
+    counts: TrainingCounts
     comparison: Comparison | None
     warnings: tuple[str, ...] = ()
 

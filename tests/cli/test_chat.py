@@ -15,7 +15,7 @@ import pytest
 from typer.testing import Result
 
 from commands import Process, Scripted, cosd, start_scripted
-from cosd_api.cli.console import Lines
+from cosd_api.cli.console import MessageReader
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -37,14 +37,14 @@ def talking(scripted: Scripted) -> None:
 
 @pytest.fixture
 def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines come from somebody who can react, though not from a terminal."""
+    """MessageReader come from somebody who can react, though not from a terminal."""
 
-    class Typed(Lines):
+    class Typed(MessageReader):
         def __init__(self) -> None:
             super().__init__()
             self.interactive = True
 
-    monkeypatch.setattr("cosd_api.cli.chat.Lines", Typed)
+    monkeypatch.setattr("cosd_api.cli.chat.MessageReader", Typed)
 
 
 def chat(text: str | bytes, *options: str) -> Result:

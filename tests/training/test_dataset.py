@@ -23,7 +23,7 @@ from cosd_api.training.dataset import (
     samples_line,
 )
 from cosd_api.training.evaluation import Place, places_of
-from cosd_api.training.json_lines import SAMPLES, Appender, Lines, file_kind, read_lines
+from cosd_api.training.json_lines import SAMPLES, Appender, JsonLines, file_kind, read_lines
 
 GIVEN: dict[str, Any] = {"prompt": "Q", "answer": " a b"}
 
@@ -374,7 +374,7 @@ def test_a_file_that_changes_under_way_is_left_alone(path: Path) -> None:
 
 def test_a_line_is_in_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with Appender(path, Lines()) as appender:
+    with Appender(path, JsonLines()) as appender:
         appender.write("{}")
         assert path.read_bytes() == b"{}\n"
 

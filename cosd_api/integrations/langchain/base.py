@@ -62,7 +62,7 @@ _TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AnswerSettings:
     """Settings of one answer.
 
     Attributes:
@@ -145,7 +145,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         AnswerLimits.checked(**self._asked_with(None, {}).limits)
         return self
 
-    def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
+    def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
         """The settings of an answer: the fields, unless the call has its own.
 
         Raises:
@@ -163,7 +163,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         refuse({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
         limits["stop"] = self.stop if stop is None else stop
-        return Call({name: value for name, value in limits.items() if value is not None}, retries, model)
+        return AnswerSettings({name: value for name, value in limits.items() if value is not None}, retries, model)
 
     def _pattern(self) -> Fusion:
         return self._fusions.like(self._make)

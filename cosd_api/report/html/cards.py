@@ -12,7 +12,7 @@ from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.result import FusionResult
 from cosd_api.wording import counted
 
-__all__ = ["DRAFT", "Card", "Cards", "Standing", "request_key", "standing"]
+__all__ = ["DRAFT", "Cards", "HoverCard", "Standing", "request_key", "standing"]
 
 DRAFT = "draft"
 
@@ -32,7 +32,7 @@ _UNASKED = "nobody was asked: no assistant's answer could have changed it"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class HoverCard:
     """One hover card.
 
     Attributes:
@@ -94,14 +94,14 @@ class Cards:
         model = self.models.get(name)
         return f"{in_line(name)} ({model})" if model else in_line(name)
 
-    def token(self, at: int) -> Card:
+    def token(self, at: int) -> HoverCard:
         """The card of a token."""
         token = self.result.tokens[at]
         stands = standing(token)
         mark = f"by {in_line(token.source)}" if stands == "replaced" else _STANDING[stands]
         brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
         drafted = () if token.draft is None else (f"d{token.draft}",)
-        return Card(
+        return HoverCard(
             title=name_of(token.text, end=token.end),
             mark=mark,
             standing=stands,
@@ -167,7 +167,7 @@ class Cards:
         if token.raw is not None:
             yield f"bytes {token.raw}"
 
-    def request(self, request: Request) -> Card:
+    def request(self, request: Request) -> HoverCard:
         """The card of a request."""
         question = request.kind == "question"
         title = {"draft": "Draft", "hedge": "Draft ahead of a verdict", "question": "Question"}[request.kind]
@@ -178,4 +178,4 @@ class Cards:
         words = f"{'asked about' if question else 'wrote'} {did}, from byte {request.at:,} of the answer on"
         made = request.outcome
         who = (self.who(request.endpoint), "", "")
-        return Card(f"{title} {request.number}", made, made, (who,), (words,), tuple(foot))
+        return HoverCard(f"{title} {request.number}", made, made, (who,), (words,), tuple(foot))
