@@ -22,9 +22,9 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.greedy import Continuation, Position
-from cosd_providers.sglang import Sglang
 from cosd_providers.testing import Model, ScriptedProvider
 from cosd_providers.vllm import Vllm
 from fake_llama_cpp import FakeLlamaCpp

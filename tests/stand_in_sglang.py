@@ -255,11 +255,14 @@ class StandInSglang:
         if start == -1:
             return {"input_token_logprobs": [], "input_top_logprobs": []}
         first = 0 if self.whole else start
-        entries: list[Any] = [[None, *self._entry(prompt[first], 1.0, body)[1:]]]
+        # The server clips the ids of a prompt below the vocabulary's last one, against padding values of images.
+        last = len(self.model.tokens) - 1
+        shown = [0 if n == last else n for n in prompt]
+        entries: list[Any] = [[None, *self._entry(shown[first], 1.0, body)[1:]]]
         tops: list[Any] = [None]
         for at in range(first + 1, len(prompt)):
             probs = self._next(prompt[: at - self.shifted])
-            entries.append(self._entry(prompt[at], self._next(prompt[:at])[prompt[at]], body))
+            entries.append(self._entry(shown[at], self._next(prompt[:at])[prompt[at]], body))
             tops.append(self._top(probs, body))
         return {"input_token_logprobs": entries, "input_top_logprobs": tops}
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from cosd_providers.engines.llama_cpp import LlamaCpp
     from cosd_providers.engines.ollama import Ollama
     from cosd_providers.engines.openai import OpenAICompatible
+    from cosd_providers.engines.sglang import Sglang
     from cosd_providers.engines.tgi import Tgi
     from cosd_providers.probe import ProbeReport
-    from cosd_providers.sglang import Sglang
     from cosd_providers.vllm import Vllm
 
 __all__ = [

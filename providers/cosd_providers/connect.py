@@ -39,7 +39,7 @@ _EXPECTED = "expected http://HOST:PORT or https://HOST"
 ADAPTERS: Mapping[str, tuple[str, str]] = {
     "llama.cpp": ("cosd_providers.engines.llama_cpp", "LlamaCpp"),
     "ollama": ("cosd_providers.engines.ollama", "Ollama"),
-    "sglang": ("cosd_providers.sglang", "Sglang"),
+    "sglang": ("cosd_providers.engines.sglang", "Sglang"),
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.vllm", "Vllm"),
 }

@@ -13,7 +13,7 @@ import pytest
 
 from conformance import Conformance, Proposals, Subject
 from cosd_providers import probe
-from cosd_providers.sglang import Sglang
+from cosd_providers.engines.sglang import Sglang
 from plain import Behind, PlainLlamaCpp
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import LlamaModel

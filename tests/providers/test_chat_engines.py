@@ -12,9 +12,9 @@ import stand_in_tgi
 from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptToken
 from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm

@@ -12,8 +12,8 @@ from asked import draft
 from breaking import waiting
 from chats import ChatModel, chatml
 from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers.engines.sglang import Sglang
 from cosd_providers.messages import Message
-from cosd_providers.sglang import Sglang
 from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 from stand_in_sglang import StandInSglang

@@ -19,8 +19,8 @@ from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.sglang import Sglang
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.vllm import Vllm
 

@@ -29,9 +29,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
-from cosd_providers.sglang import Sglang
-from cosd_providers.sglang.reading import Events, scored
-from cosd_providers.sglang.wire import Answer
+from cosd_providers.engines.sglang import Answer, Events, Sglang, scored
 from cosd_providers.testing import Model, TableModel, TextModel
 from stand_in_sglang import StandInSglang
 
@@ -183,6 +181,22 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
     assert [path for path, _ in server.requests].count("/v1/tokenize") <= 2
 
 
+async def test_the_last_id_of_the_vocabulary_is_shown_as_0_in_a_scored_text() -> None:
+    probs = [0.05, 0.05, 0.3, 0.1, 0.1, 0.4]
+    model = TableModel([b"", b"Q", b"a", b" ", "\u00e9".encode(), b"b"], lambda ids: probs, end_ids=(0,))
+    server = stand_in(model, begins=False)
+    provider = Sglang(URL, http_client=server.client())
+    questions = [Question(at, (b"b",)) for at in (0, 1, 2)]
+    expected = await provider.with_strategy("list").propose("Q", b"bab", questions, usage=Usage())
+    assert await provider.propose("Q", b"bab", questions, usage=(usage := Usage())) == expected
+    assert usage.strategies == {"echo": 3}
+    assert await provider.score("Q", b"bab", usage=Usage()) == [
+        Token(b"b", near(0.4)),
+        Token(b"a", near(0.3)),
+        Token(b"b", near(0.4)),
+    ]
+
+
 async def test_a_text_is_scored_from_the_first_place_on() -> None:
     server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q" * 40: [" a", " b", " c"]}))
     provider = Sglang(URL, http_client=server.client(), strategy="echo")
@@ -224,7 +238,7 @@ async def test_nothing_to_go_on_from() -> None:
         lambda: draft(provider, prompt=""),
         lambda: provider.propose("", b"", [Question(0, (b"a",))], usage=Usage()),
     ):
-        with pytest.raises(InvalidRequestError, match="the model has no beginning-of-sequence token to go on from"):
+        with pytest.raises(InvalidRequestError, match="the model has no beginning-of-sequence token to continue from"):
             await ask()
     assert await provider.score("", b"", usage=Usage()) == []
     assert (await provider.score("", b"ab", usage=Usage()))[0].prob is None
@@ -503,7 +517,7 @@ def _meta(**changes: Any) -> Change:
             "maximum allowed length",
         ),
         (lambda answer: {"text": "x"}, ResponseError, "not as expected: meta_info"),
-        (lambda answer: [answer, answer], ResponseError, "1 prompts were asked, 2 answered"),
+        (lambda answer: [answer, answer], ResponseError, "1 prompts were sent, 2 answered"),
     ],
 )
 async def test_an_answer_that_cannot_be_right(change: Change, kind: type[ProviderError], words: str) -> None:
@@ -548,4 +562,4 @@ async def test_errors_within_a_stream() -> None:
 async def test_copies_hold_no_text() -> None:
     _, provider = fake({"Q": [" a"]})
     await draft(provider, prompt="a secret prompt", limit=1)
-    assert b"secret" not in pickle.dumps(Sglang(URL)) + pickle.dumps(provider._asking.__getstate__()["_ids"])
+    assert b"secret" not in pickle.dumps(Sglang(URL)) + pickle.dumps(provider._client.__getstate__()["_ids"])

@@ -632,7 +632,7 @@ async def test_strange_answers() -> None:
     with pytest.raises(ResponseError, match=r"the answer is not as expected: choices.0.token_ids"):
         await both(provider)
     server.change = lambda answer: {**answer, "choices": []}
-    with pytest.raises(ResponseError, match="1 prompts were asked, 0 answered"):
+    with pytest.raises(ResponseError, match="1 prompts were sent, 0 answered"):
         await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
 
 

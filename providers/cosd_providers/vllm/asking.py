@@ -135,7 +135,7 @@ class Asking:
             answer = parse(Answer, data, self._transport.endpoint)
             bill(usage, answer.usage)
             if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
-                words = f"{len(asked)} prompts were asked, {len(answer.choices)} answered"
+                words = f"{len(asked)} prompts were sent, {len(answer.choices)} answered"
                 raise ResponseError(words, endpoint=self._transport.endpoint, retryable=True)
             answers += sorted(answer.choices, key=lambda one: one.index)
         for prompt, one in zip(prompts, answers, strict=True):

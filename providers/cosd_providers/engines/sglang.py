@@ -1,0 +1,1344 @@
+"""SGLang, by its native `/generate`, and `/v1/tokenize` and `/v1/detokenize`.
+
+Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
+
+- A prompt is a text or ids, or a list of either; a text gets the model's special tokens, ids get nothing. Here it is
+  always ids. Every token of prompt and answer comes with its id, so nothing is compared by its text.
+- `logprob_start_len` is the place from which the tokens of a prompt get probabilities. The first of them has none: it
+  was computed at the token before. All before that may come from the prefix cache, so one scored text, from the first
+  place that is asked on, costs little however long the prompt is.
+- In these probabilities the vocabulary's last id is shown as 0; its own probability is right.
+- The most probable tokens are listed in order, with ids, as many as are asked for. At temperature 0 the probabilities
+  are those of the raw softmax. Some versions gave 1 and 0 there: that is refused.
+- A stream repeats in each event all before it, unless the server was started with `--incremental-streaming-output`.
+- The end of sequence is a token of the answer. `finish_reason` is then `"stop"` with its id; but an answer that has all
+  the tokens that were asked for ended for its `"length"`, whatever its last token is. A special token that was not
+  seen to end an answer is forced once, to see. A plain token that ends a sequence by the model's configuration alone
+  is known only once it did.
+- A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
+- `--allow-auto-truncate` cuts a prompt in silence, which shows in the number of tokens read.
+- Fields that a request leaves out fall back to `--preferred-sampling-params`.
+- `/v1/tokenize` renders messages since 2026, as the chat route does; with `/v1/detokenize` that is a text.
+- A token's text is shown decoded alone: a part of a character is U+FFFD there, and a SentencePiece vocabulary loses the
+  space before a word. The text of a whole answer is right. So a token on which the two agree is known; any other is
+  decoded behind a plain token, together with those before it that leave its character open (`TokenTexts`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from typing import Annotated, Any, Literal, Self, Unpack, cast
+
+from pydantic import BaseModel, Field
+
+from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import Next, from_ids
+from cosd_providers.engine import (
+    NO_TEMPLATE,
+    Engine,
+    EngineOptions,
+    Models,
+    ServerFacts,
+    answer_cue,
+    ask_only,
+    broken_off,
+    choose,
+    miscounted,
+    no_probs,
+    nothing_to_continue,
+    own_stop,
+)
+from cosd_providers.engines.openai.logprobs import unspaced
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ResponseError,
+    ServerError,
+    StatusError,
+    UnsupportedError,
+)
+from cosd_providers.greedy import (
+    ROUNDING,
+    TIES,
+    Choice,
+    Continuation,
+    Position,
+    boundaries,
+    check_greedy,
+    check_own,
+    is_plain,
+    keeps_spaces,
+    prob,
+    with_alternatives,
+    within,
+)
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores
+from cosd_providers.proposing import Rounds
+from cosd_providers.strategies import Strategy
+from cosd_providers.text import sendable
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.usage import Usage
+
+__all__ = ["Answer", "Events", "Sglang", "SglangClient", "SglangFacts", "TokenTexts", "Triple", "scored"]
+
+_GREEDY: dict[str, object] = {
+    "temperature": 0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "n": 1,
+    "stop": [],
+    "stop_token_ids": [],
+    "ignore_eos": False,
+    "min_new_tokens": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "no_stop_trim": False,
+}
+"""Greedy decoding. Fields left out fall back to the server's `--preferred-sampling-params`."""
+
+_OWNED = {
+    "custom_logit_processor",
+    "input_embeds",
+    "input_ids",
+    "logprob_start_len",
+    "lora_path",
+    "return_logprob",
+    "return_text_in_logprobs",
+    "sampling_params",
+    "session_params",
+    "stream",
+    "text",
+    "token_ids_logprob",
+    "top_logprobs_num",
+}
+"""Fields that a user's `extra_body` may not set."""
+
+_LETTERS = "a \u00e9 a"  # whose last token is a plain one
+_IT = {"looks": "SGLang", "url": "`sglang serve`"}
+_LIST = 64  # prompts in one request
+_REMEMBERED = 32  # encodings that are kept: they are long
+_STREAMED = 256  # tokens asked for in one stream: each event repeats all before it, so traffic grows with the square
+_MANY = 64  # most probable tokens to ask for where all that were listed are tied
+_LONGEST = 6  # tokens that are decoded together at once, to finish a character
+_NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
+_QUOTED = 300  # characters of the server's own words
+_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
+_LOST = "\ufffd"
+
+
+# What comes back.
+
+Triple = tuple[float | None, int, str | None]
+"""A token: the logarithm of its probability, its id, and its text, decoded alone."""
+
+_Run = tuple[int, ...]
+"""Ids that are decoded together: a token, with those before it that leave its character open."""
+
+
+class Finish(BaseModel):
+    """Why an answer ended: `"stop"`, `"length"` or `"abort"`.
+
+    Attributes:
+        matched: of a stop the id that ended it, the text, or ids.
+    """
+
+    type: str
+    matched: int | str | list[int] | None = None
+    message: str | None = None
+    status_code: int | None = None
+
+
+class Meta(BaseModel):
+    """Everything beside the text. The first entry of `input_...` has no probability."""
+
+    finish_reason: Finish | None = None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    input_token_logprobs: list[Triple] | None = None
+    input_top_logprobs: list[list[Triple] | None] | None = None
+    output_token_logprobs: list[Triple] | None = None
+    output_top_logprobs: list[list[Triple] | None] | None = None
+
+
+class Answer(BaseModel):
+    """An answer, or event, of `/generate`."""
+
+    text: str | None = None
+    meta_info: Meta
+
+
+class _Card(BaseModel):
+    """The answer of `/model_info`."""
+
+    model_path: str
+    is_generation: bool = True
+
+
+class _Running(BaseModel):
+    """The answer of `/server_info`."""
+
+    version: str | None = None
+    max_req_input_len: int | None = None
+
+
+class _Encoded(BaseModel):
+    """The answer of `/v1/tokenize` to a list."""
+
+    tokens: list[list[int]]
+
+
+class _Rendered(BaseModel):
+    """The answer of `/v1/tokenize` to messages."""
+
+    tokens: list[int]
+
+
+class _Decoded(BaseModel):
+    """The answer of `/v1/detokenize` to a list."""
+
+    text: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SglangFacts(ServerFacts):
+    """What is known of an SGLang server.
+
+    Attributes:
+        adapter: the adapter (LoRA) to use; None for the model itself.
+        beginning: the special tokens before every text.
+        anchor: a plain token; tokens decoded after it keep the space before a word.
+        anchored: the text of that token.
+        spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
+        begun: for an open run, the number of whole bytes before that character.
+        specials: ids without text, with their names.
+        ends: those of them that end a sequence.
+        shows: the others are text in an answer, by their names.
+    """
+
+    adapter: str | None
+    beginning: list[int]
+    anchor: int
+    anchored: str
+    spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
+    begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
+    specials: dict[int, str] = field(default_factory=dict[int, str])
+    ends: set[int] = field(default_factory=set[int])
+    shows: Annotated[bool, Field(exclude=True)] = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A token that the server took.
+
+    Attributes:
+        id: its id.
+        prob: its probability.
+        text: its text, decoded alone.
+        best: the probability of the most probable tokens.
+        tied: their ids.
+        more: there may be more of them than were listed.
+        others: the tokens listed beside it: id, probability, and text, decoded alone.
+    """
+
+    id: int
+    prob: float
+    text: str
+    best: float
+    tied: tuple[int, ...]
+    more: bool
+    others: tuple[tuple[int, float, str], ...] = ()
+
+
+def _checked(answer: Answer, endpoint: str, read: int) -> Answer:
+    """An answer, or event, that ended as it should, to a prompt of `read` tokens.
+
+    Raises:
+        UnsupportedError: the server has a stop of its own.
+        ProviderError: it was broken off.
+    """
+    meta = answer.meta_info
+    finish = meta.finish_reason
+    if finish is not None and finish.type not in ("stop", "length"):
+        raise _aborted(meta, endpoint)
+    if finish is not None and finish.type == "stop" and isinstance(finish.matched, str):
+        if finish.matched.startswith("NaN"):
+            raise ResponseError("the model's numbers are not finite (NaN)", endpoint=endpoint, retryable=True)
+        raise own_stop(endpoint)
+    if meta.prompt_tokens < read:
+        words = f"the server cut the text: it read {meta.prompt_tokens} of {read} tokens"
+        hint = "Shorten the prompt, or start the server without --allow-auto-truncate."
+        raise ContextLengthError(words, endpoint=endpoint, hint=hint)
+    return answer
+
+
+def _aborted(meta: Meta, endpoint: str) -> ProviderError:
+    """The server's own words for why it ended an answer, as an error."""
+    finish = meta.finish_reason
+    said = ((finish.message if finish else None) or "no reason was told")[:_QUOTED]
+    status = finish.status_code if finish else None
+    words = f"the server broke the answer off: {said}"
+    if status == 400:
+        long = "maximum allowed length" in said or "context length" in said
+        return (ContextLengthError if long else InvalidRequestError)(words, endpoint=endpoint, status=status)
+    if status is not None and status >= 500:
+        return ServerError(words, endpoint=endpoint, status=status)
+    return ResponseError(words, endpoint=endpoint, retryable=True)
+
+
+def _steps(answer: Answer, endpoint: str, *, since: int = 0) -> list[_Step]:
+    """The tokens of an answer, or of an event whose `since` first ones were read before.
+
+    Raises:
+        UnsupportedError: probabilities are missing, or are none.
+    """
+    meta = answer.meta_info
+    entries, tops = meta.output_token_logprobs or [], meta.output_top_logprobs or []
+    if len(entries) != meta.completion_tokens - since or len(tops) != len(entries):
+        raise _missing(endpoint, any_=bool(entries))
+    return [_step(entry, top or [], endpoint) for entry, top in zip(entries, tops, strict=True)]
+
+
+def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
+    if not any_:
+        return no_probs("return_logprob", endpoint)
+    words = "the server gives probabilities for some of its tokens only"
+    hint = "Some versions do so where they decode speculatively: start it without --speculative-algorithm."
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> _Step:
+    """One token that the server took, which has to be the most probable one."""
+    own, token_id, text = entry
+    best = max((value for value, _, _ in top if value is not None), default=None)
+    if best is None and own is not None:
+        raise _missing(endpoint, any_=True)
+    check_own(prob(own), endpoint)
+    assert own is not None and best is not None  # as it has a probability
+    values = [value for value, _, _ in top]
+    if own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
+        words = "what the server gives as probabilities of greedy decoding is 1 for its own token and 0 for all others"
+        hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
+        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+    check_greedy(prob(own), [prob(best)], endpoint)
+    tied = tuple(sorted(other for value, other, _ in top if value == best))
+    others = tuple((other, prob(value) or 0.0, said or "") for value, other, said in top if other != token_id)
+    return _Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
+
+
+def scored(answer: Answer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
+    """The prompt's tokens from place `first` on: each as it is, and the most probable ones at its place.
+
+    Some versions send entries for the whole prompt, others from the place that was asked for: the last one is the
+    prompt's last, and each has its id. The vocabulary's last id is shown as 0.
+
+    Raises:
+        UnsupportedError: they are missing, or do not belong to the tokens beside which they stand.
+    """
+    meta = answer.meta_info
+    entries, tops = meta.input_token_logprobs or [], meta.input_top_logprobs or []
+    count = len(ids) - first
+    if len(entries) < count or len(tops) != len(entries):
+        words = "the server does not give the probabilities of a text, although asked (logprob_start_len)"
+        raise UnsupportedError(words, endpoint=endpoint, hint="Use strategy='list'.")
+    found = [(entry, top or []) for entry, top in zip(entries, tops, strict=True)][len(entries) - count :]
+    pairs = zip(found, _shown(ids)[first:], ids[first:], strict=True)
+    if not all(_belongs(entry, top, {shown, own}, own) for (entry, top), shown, own in pairs):
+        words = "the probabilities that the server gives for a text do not belong to its tokens"
+        raise UnsupportedError(words, endpoint=endpoint, hint="Use strategy='list'.")
+    return found
+
+
+def _shown(ids: Sequence[int]) -> list[int]:
+    """Ids as the server may show them in a prompt: the greatest one as 0, if it is the vocabulary's last."""
+    last = max(ids, default=0)
+    return [0 if one == last else one for one in ids]
+
+
+def _belongs(entry: Triple, top: Sequence[Triple], shown: set[int], expected: int) -> bool:
+    """An entry is of the expected token, shown by one of its ids, and the tokens beside it are of the same place."""
+    own, token_id, _ = entry
+    values = [value for value, _, _ in top if value is not None]
+    if token_id not in shown or not values:
+        return False
+    listed = next((value for value, other, _ in top if other == expected), None)
+    if listed is None:  # it is less probable than all that are listed
+        return own is None or own <= min(values) + ROUNDING
+    return own is not None and abs(own - listed) < ROUNDING
+
+
+class Events:
+    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new ones.
+
+    Args:
+        endpoint: for errors.
+        read: tokens of the prompt.
+
+    Attributes:
+        seen: tokens so far.
+        finish: why the answer ended; None before it did.
+        last: everything beside the text in the last event.
+    """
+
+    def __init__(self, endpoint: str, read: int) -> None:
+        self.seen = 0
+        self.finish: str | None = None
+        self.last: Meta | None = None
+        self._endpoint = endpoint
+        self._read = read
+        self._text = ""
+
+    def feed(self, answer: Answer) -> tuple[list[_Step], str]:
+        """The new tokens of an event, and the new text."""
+        meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
+        if meta.finish_reason is not None:
+            self.finish = meta.finish_reason.type
+        if 0 < meta.completion_tokens <= self.seen:  # an event that was sent once more, or that ends the answer alone
+            return [], ""
+        entries = meta.output_token_logprobs or []
+        whole = len(entries) == meta.completion_tokens
+        text = answer.text or ""
+        found = _steps(answer, self._endpoint, since=0 if whole else self.seen)
+        if whole:
+            found = found[self.seen :]
+            text = text.removeprefix(self._text)
+        self._text += text
+        self.seen = meta.completion_tokens
+        return found, text
+
+    def bill(self, usage: Usage) -> None:
+        """Count the tokens read and written so far."""
+        if self.last is not None:
+            usage.bill(self.last.prompt_tokens, self.last.completion_tokens, self.last.cached_tokens)
+
+
+# What is sent, and the bytes of ids.
+
+
+class SglangClient:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        extra: merged into every generation request.
+        tokenizer: the model's own, where it was given: it is asked instead of the server.
+        special_tokens: special tokens are put before a text, where the model has some.
+        head: the start of texts that has these ids, whatever it looks like.
+
+    Attributes:
+        facts: what is known of the server, once it is.
+        model: the model's name.
+        lora: the adapter (LoRA) to use, if any.
+    """
+
+    facts: SglangFacts
+    model: str
+    lora: str | None = None
+
+    def __init__(
+        self,
+        transport: Transport,
+        extra: Mapping[str, object],
+        tokenizer: Tokenizer | None,
+        special_tokens: bool,
+        *,
+        head: tuple[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.tokenizer = tokenizer
+        self.head = head
+        self._extra = extra
+        self._special_tokens = special_tokens
+        self._ids: OrderedDict[str, list[int]] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but texts."""
+        return {**self.__dict__, "_ids": OrderedDict()}
+
+    def with_facts(self, facts: SglangFacts) -> Self:
+        """Take the facts of the server."""
+        self.facts, self.model, self.lora = facts, facts.info.model, facts.adapter
+        return self
+
+    def of_chat(self, head: tuple[str, Sequence[int]] | None = None) -> SglangClient:
+        """The same requests for rendered prompts, which have their beginning of sequence; with `head` as ids."""
+        return SglangClient(self.transport, self._extra, self.tokenizer, special_tokens=False, head=head)
+
+    def check_something(self, prompt: str | Sequence[int]) -> None:
+        """Refuse a prompt of no tokens.
+
+        Raises:
+            InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
+        """
+        if not prompt and not (self._special_tokens and self.facts.beginning):
+            raise nothing_to_continue(self.transport.endpoint)
+
+    def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
+        """A greedy request."""
+        sampling = {**_GREEDY, "max_new_tokens": wanted, **cast("dict[str, object]", fields.pop("sampling", {}))}
+        own = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
+        adapter = {} if self.lora is None else {"lora_path": self.lora}
+        return {**self._extra, **own, **adapter, "sampling_params": sampling, **fields}
+
+    async def batch(
+        self,
+        prompts: Sequence[list[int]],
+        wanted: int,
+        usage: Usage,
+        *,
+        singly: bool = False,
+        **more: Any,
+    ) -> list[Answer]:
+        """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
+        size = 1 if singly else _LIST
+        parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        found = await concurrently([partial(self._list, part, wanted, usage, more) for part in parts])
+        return [answer for part in found for answer in part]
+
+    async def _list(
+        self, prompts: Sequence[list[int]], wanted: int, usage: Usage, more: Mapping[str, Any]
+    ) -> list[Answer]:
+        endpoint = self.transport.endpoint
+        fields: dict[str, Any] = {"logprob_start_len": -1, **more}
+        body = self.body(wanted, input_ids=prompts[0] if len(prompts) == 1 else [*prompts], **fields)
+        data = await self.transport.post("/generate", body, usage=usage)
+        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
+        if len(listed) != len(prompts):
+            raise miscounted(len(prompts), len(listed), endpoint)
+        answers = [parse(Answer, one, endpoint) for one in listed]
+        for answer in answers:
+            meta = answer.meta_info
+            usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
+        return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
+
+    async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids that the model reads of each text, special tokens too."""
+        beginning = self.facts.beginning if self._special_tokens else []
+        return [[*beginning, *ids] for ids in await self.encode(texts)]
+
+    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without special tokens; those of the last texts are kept."""
+        if self.head is not None:
+            begun, ids = self.head
+            rest = await self._encode([text.removeprefix(begun) for text in texts])
+            return [[*ids, *more] if text.startswith(begun) else more for text, more in zip(texts, rest, strict=True)]
+        return await self._encode(texts)
+
+    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.tokenizer is not None:
+            return [[piece.id for piece in self.tokenizer.encode(text)] for text in texts]
+        known = {text: self._ids[text] for text in texts if text in self._ids}
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            body = {"model": self.model, "prompt": new, "add_special_tokens": False}
+            found = await self.transport.post("/v1/tokenize", body)
+            listed = parse(_Encoded, found, self.transport.endpoint).tokens
+            if len(listed) != len(new):
+                raise miscounted(len(new), len(listed), self.transport.endpoint, what="texts were sent")
+            known |= zip(new, listed, strict=True)
+        self._ids |= known
+        while len(self._ids) > _REMEMBERED:
+            self._ids.popitem(last=False)
+        return [known[text] for text in texts]
+
+    async def decode(self, runs: Sequence[Sequence[int]], *, specials: bool) -> list[str]:
+        """The text of each run of ids; with `specials`, special tokens are shown."""
+        body = {"model": self.model, "tokens": [list(run) for run in runs], "skip_special_tokens": not specials}
+        found = parse(_Decoded, await self.transport.post("/v1/detokenize", body), self.transport.endpoint).text
+        if len(found) != len(runs):
+            raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
+        return found
+
+    async def template(self, content: str) -> str | None:
+        """A user's message rendered by the model's chat template, up to the answer; None where the server does not."""
+        if self.tokenizer is not None:
+            return None
+        try:
+            ids = await self._templated([{"role": "user", "content": content}])
+            return (await self.decode([ids], specials=True))[0]
+        except (StatusError, ResponseError):  # older versions know no messages here
+            return None
+
+    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation rendered by the model's chat template, up to the answer; its ids are the server's own.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: the server does not render it; or its text is read as something else.
+        """
+        endpoint = self.transport.endpoint
+        try:
+            ids = await self._templated(messages)
+            text = (await self.decode([ids], specials=True))[0]
+        except InvalidRequestError as error:
+            said = str(error.args[0])
+            if error.status == 404 or "prompt" in said.lower():  # an older version asks for that
+                words = "this version of SGLang does not render messages (/v1/tokenize)"
+                hint = f"Update it. Or: {NO_TEMPLATE}"
+                raise UnsupportedError(words, endpoint=endpoint, hint=hint) from None
+            raise TemplateRefusal(said) from None
+        except ServerError as error:
+            if error.status != 500:
+                raise
+            raise TemplateRefusal(str(error.args[0])) from None
+        texts = [text, unspaced(text, _MARKER.findall(text))]
+        for one, own in zip(texts, await self._encode(texts), strict=True):
+            if own == ids:
+                return one
+        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
+        raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE)
+
+    async def _templated(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        found = await self.transport.post("/v1/tokenize", {"model": self.model, "messages": list(messages)})
+        return parse(_Rendered, found, self.transport.endpoint).tokens
+
+    async def headed(self, pieces: Sequence[str]) -> tuple[str, Sequence[int]] | None:
+        """All pieces but the last one with their ids, each encoded by itself; None where that is another text.
+
+        Some tokenizers put a space before whatever they encode.
+        """
+        found = await self._encode(pieces)
+        if self.tokenizer is None:
+            whole = (await self.decode([[n for ids in found for n in ids]], specials=True))[0]
+            if whole != "".join(pieces):
+                return None
+        return "".join(pieces[:-1]), [n for ids in found[:-1] for n in ids]
+
+    async def ends(self, token_id: int, usage: Usage) -> bool:
+        """An answer is over with this token: it is forced, to see.
+
+        Two tokens are asked for: with the last one that was, an answer always ends for its length.
+        """
+        forced = {"logit_bias": {str(token_id): 100.0}}
+        [answer] = await self.batch([[self.facts.anchor]], 2, usage, sampling=forced)
+        finish = answer.meta_info.finish_reason
+        return finish is not None and finish.type == "stop" and answer.meta_info.completion_tokens == 1
+
+    def room(self, ids: Sequence[int], wanted: int) -> int:
+        """Tokens that fit behind a prompt, at most `wanted`; 0 or less where none does."""
+        context, longest = self.facts.info.context, self.facts.info.longest_prompt
+        if longest is not None and len(ids) > longest:
+            return 0
+        return wanted if context is None else min(wanted, context - len(ids))
+
+    def too_long(self, ids: Sequence[int]) -> ContextLengthError:
+        """The error of a prompt behind which nothing fits."""
+        longest = self.facts.info.longest_prompt or self.facts.info.context
+        words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
+        return ContextLengthError(words, endpoint=self.transport.endpoint)
+
+    async def stream(
+        self, texts: TokenTexts, alternatives: int, ids: Sequence[int], left: int, attempt: int
+    ) -> AsyncGenerator[Next, None]:
+        """One request for a draft; see `drafting.IdsStream`."""
+        wanted, spaced, run = self.room(ids, min(left, _STREAMED)), False, texts.open_run
+        if wanted < 1:
+            raise self.too_long(ids)
+        top = max(2, 1 + alternatives)  # two, to see that it is greedy
+        body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True)
+        events = Events(self.transport.endpoint, len(ids))
+        try:
+            stream = self.transport.stream("/generate", body, usage=texts.usage, attempt=attempt)
+            async with stream as answers:
+                async for data in answers:
+                    found, text = events.feed(parse(Answer, data, self.transport.endpoint))
+                    runs = await texts.read(found, text, run, stopped=events.finish == "stop")
+                    for step, before, after in zip(found, runs, runs[1:], strict=False):
+                        spaced = spaced or keeps_spaces(said for _, _, said in step.others)
+                        choice = texts.choice(before, step.id, step.prob)
+                        others = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
+                        run = texts.open_run = after
+                        yield replace(choice, token=with_alternatives(Position(choice, others), alternatives))
+                        if choice.token.end:
+                            return
+                    if events.seen >= wanted:
+                        return
+        finally:
+            events.bill(texts.usage)
+        if events.finish is None:
+            raise broken_off(self.transport.endpoint)
+        yield "full"  # it ended before it had all tokens, and not with the end of sequence
+
+
+_UNKNOWN = b"\xff unknown"
+"""Stands for bytes that are not known yet; no text is like that."""
+
+
+class TokenTexts:
+    """The bytes of a server's ids; those found out are kept in `SglangFacts`.
+
+    Args:
+        client: the server's requests.
+        usage: is billed.
+
+    Attributes:
+        open_run: ids at the end of a draft that leave a character open.
+    """
+
+    def __init__(self, client: SglangClient, usage: Usage) -> None:
+        self.usage = usage
+        self.open_run: _Run = ()
+        self._client = client
+        self._facts = client.facts
+
+    def note(self, ids: Sequence[int], texts: Sequence[str], text: str) -> None:
+        """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
+        if self._client.tokenizer is not None or _LOST in text or "" in texts:
+            return
+        if len(texts) == 1 and text == " " + texts[0]:
+            texts = [text]
+        if "".join(texts) == text:
+            for token_id, one in zip(ids, texts, strict=True):
+                self._facts.spelt.setdefault((token_id,), one.encode())
+
+    async def read(self, found: Sequence[_Step], text: str, run: _Run = (), *, stopped: bool) -> list[_Run]:
+        """Learn from the tokens of an answer or event, and walk them.
+
+        Args:
+            found: the tokens.
+            text: their text.
+            run: ids before them that leave a character open.
+            stopped: the last of them ended the answer.
+        """
+        if found and stopped:
+            self.ended(found[-1].id)
+        shown = found[:-1] if stopped else found
+        self.note([step.id for step in shown], [step.text for step in shown], text)
+        return await self.walk([step.id for step in found], run)
+
+    async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
+        """The run of open ids before each token, and after the last one.
+
+        Args:
+            ids: some ids, in order.
+            run: those before them that leave a character open.
+        """
+        ahead = range(1, _LONGEST)
+        await self.know([*((token_id,) for token_id in ids), *((*run, *ids[:more]) for more in ahead if run)])
+        runs = [run]
+        for at, token_id in enumerate(ids):
+            if run and self._says((*run, token_id)) is _UNKNOWN:
+                await self.know((*run, *ids[at : at + more]) for more in ahead)
+            run = self.after(run, token_id)
+            runs.append(run)
+        return runs
+
+    async def spelt(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of ids that a text was encoded to: special tokens by their names.
+
+        Of a token that leaves a character open, the bytes before that character are known: it gets one byte of the
+        character, or none where an earlier token has it.
+        """
+        runs = await self.walk(ids)
+        found: list[bytes] = []
+        held: list[tuple[int, int]] = []  # open tokens, and how many bytes there are up to their end
+        for run, token_id in zip(runs, ids, strict=False):
+            if token_id in self._facts.specials:
+                found.append(self._facts.specials[token_id].encode())
+            elif (data := self._says((*run, token_id))) is None:
+                held.append((len(found), self._facts.begun[*run, token_id] + 1))
+                found.append(b"")
+            else:
+                done = 0
+                for at, end in held:
+                    found[at], done = data[done:end], max(done, end)
+                found.append(data[done:])
+                held = []
+        return found
+
+    def after(self, run: _Run, token_id: int) -> _Run:
+        """The run of open ids after a token, which is known."""
+        if token_id in self._facts.specials:
+            return run
+        return (*run, token_id) if self._says((*run, token_id)) is None else ()
+
+    def open(self, ids: Iterable[int]) -> _Run:
+        """The open ids at the end of known ones."""
+        run: _Run = ()
+        for token_id in ids:
+            run = self.after(run, token_id)
+        return run
+
+    def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
+        """A known token as scoring takes it.
+
+        Args:
+            run: the open ids before it.
+            token_id: its id.
+            prob: its probability.
+        """
+        if token_id in self._facts.specials:
+            end = token_id in self._facts.ends
+            name = self._facts.specials[token_id]
+            shown = name.encode() if self._facts.shows and not end else b""
+            return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
+        data = self._says((*run, token_id))
+        assert data is not _UNKNOWN
+        return Choice(token_id, Token(data or b"", prob), open=data is None)
+
+    def other(self, token_id: int, prob: float, text: str, *, spaced: bool) -> Choice:
+        """A token that was not taken and may not be known; no request is sent for it.
+
+        Args:
+            token_id: its id.
+            prob: its probability.
+            text: its text, decoded alone.
+            spaced: such texts keep the space before a word.
+        """
+        if self._says((token_id,)) is not _UNKNOWN:
+            return self.choice((), token_id, prob)
+        if (tokenizer := self._client.tokenizer) is not None:
+            return Choice(token_id, Token(tokenizer.token(token_id) or b"", prob))
+        return Choice(token_id, Token(text.encode(), prob), sure=spaced and is_plain(text))
+
+    def ended(self, token_id: int) -> None:
+        """An answer was over with this token."""
+        if token_id not in self._facts.ends:
+            self._facts.specials.setdefault(token_id, "")
+            self._facts.ends.add(token_id)
+
+    async def know(self, runs: Iterable[_Run]) -> None:
+        """Find out the bytes of runs of ids that are not known yet."""
+        new = [run for run in dict.fromkeys(runs) if self._says(run) is _UNKNOWN]
+        if not new:
+            return
+        if (tokenizer := self._client.tokenizer) is not None:
+            found = {run[-1]: tokenizer.token(run[-1]) for run in new}
+            self._facts.spelt.update({(n,): data for n, data in found.items() if data is not None})
+            await self._specials({n: "" for n, data in found.items() if data is None})
+            return
+        for run, text in zip(new, await self._decode(new, specials=False), strict=True):
+            data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
+            self._facts.spelt[run] = None if text.endswith(_LOST) else data
+            self._facts.begun[run] = len(data)
+        silent = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
+        shown = await self._decode(silent, specials=True) if silent else []
+        await self._specials({run[0]: text.strip() for run, text in zip(silent, shown, strict=True) if text})
+
+    async def _decode(self, runs: Sequence[_Run], *, specials: bool) -> list[str]:
+        """The text of each run, behind a plain token."""
+        asked = [[self._facts.anchor, *run] for run in runs]
+        texts = await self._client.decode(asked, specials=specials)
+        return [text.removeprefix(self._facts.anchored) for text in texts]
+
+    async def _specials(self, names: dict[int, str]) -> None:
+        """Note tokens without text, and whether an answer ends with them."""
+        new = [n for n in names if n not in self._facts.specials]
+        ends = await concurrently([partial(self._client.ends, n, self.usage) for n in new])
+        for token_id, end in zip(new, ends, strict=True):
+            if end:
+                self._facts.ends.add(token_id)
+            self._facts.specials[token_id] = names[token_id]
+
+    def _says(self, run: _Run) -> bytes | None:
+        """The bytes of a run; None where they are no whole characters; `_UNKNOWN` before it is known."""
+        if run[-1] in self._facts.specials:
+            return b""
+        if self._client.tokenizer is not None:
+            run = run[-1:]
+        return self._facts.spelt.get(run, _UNKNOWN)
+
+
+# Proposals.
+
+
+@dataclass(slots=True)
+class _Round:
+    """The tokens that the server wrote after one continuation, and the open ids before each of them."""
+
+    prompt: list[int]
+    found: list[_Step]
+    runs: Sequence[_Run] = field(default=())
+
+
+class _SglangRounds(Rounds):
+    """The rounds of one `propose`; see `Rounds`.
+
+    Args:
+        client: the server's requests.
+        prompt: what stands before the text.
+        text: the response.
+        usage: is billed.
+        echo: the text is scored first.
+        singly: each prompt has its own request.
+    """
+
+    def __init__(
+        self,
+        client: SglangClient,
+        prompt: str,
+        text: bytes,
+        usage: Usage,
+        *,
+        echo: bool = False,
+        singly: bool = False,
+    ) -> None:
+        super().__init__(prompt, text)
+        self._client = client
+        self._usage = usage
+        self._echo = echo
+        self._singly = singly
+        self._strings = TokenTexts(client, usage)
+        self._heads: dict[int, list[int]] = {}  # what the model reads before each place
+
+    async def encode(self, place: int) -> list[int]:
+        """The ids that the model reads up to a place."""
+        await self.prepare([place])
+        return self._heads[place]
+
+    async def prepare(self, places: Iterable[int]) -> None:
+        """Encode the text up to each place, all at once."""
+        new = sorted({*places} - {*self._heads})
+        texts = [self._before(place) for place in new]
+        self._heads |= zip(new, await self._client.prompts(texts), strict=True)
+
+    async def _begin(self, chains: Sequence[Continuation]) -> None:
+        await self.prepare(chain.question.start for chain in chains)
+
+    async def _scored(self, chains: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """The chains that the scored text answers: its encoding up to there is the model's own."""
+        if not self._echo:
+            return {}
+        whole = await self.encode(len(self._text))
+        heads = {chain.question.start: self._heads[chain.question.start] for chain in chains}
+        places = {start: len(head) for start, head in heads.items() if head and whole[: len(head)] == head}
+        if len(places) < 2 or self._client.room(whole, 1) < 1:
+            return {}
+        start = min(places)
+        positions = await self._positions(whole, places[start], sendable(self._text[start:]))
+        return self._along(chains, whole, places, positions)
+
+    async def _room(self, chain: Continuation, wanted: int) -> int:
+        return self._client.room(self._ids(chain), wanted)
+
+    async def _too_long(self, chain: Continuation) -> ContextLengthError:
+        return self._client.too_long(self._ids(chain))
+
+    async def _written(self, chains: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        prompts = [self._ids(chain) for chain in chains]
+        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly)
+        return await self._read(chains, prompts, answers)
+
+    def _ids(self, chain: Continuation) -> list[int]:
+        return [*self._heads[chain.question.start], *chain.ids]
+
+    async def _read(
+        self, chains: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[Answer]
+    ) -> list[Sequence[Position]]:
+        """The positions of several answers; where tokens are equally probable, all of them."""
+        endpoint = self._client.transport.endpoint
+        rounds = [_Round(ids, _steps(answer, endpoint)) for ids, answer in zip(prompts, answers, strict=True)]
+        for one, answer in zip(rounds, answers, strict=True):
+            finish = answer.meta_info.finish_reason
+            stopped = finish is not None and finish.type == "stop"
+            if one.found and stopped:
+                self._strings.ended(one.found[-1].id)
+            shown = one.found[:-1] if stopped else one.found
+            self._strings.note([step.id for step in shown], [step.text for step in shown], answer.text or "")
+        await self._widen([(one, at) for one in rounds for at, step in enumerate(one.found) if step.more])
+        await self._strings.know((step.id,) for one in rounds for step in one.found)
+        for chain, one in zip(chains, rounds, strict=True):
+            one.runs = await self._strings.walk([step.id for step in one.found], self._strings.open(chain.ids))
+        tied = [
+            (*run, other)
+            for one in rounds
+            for run, step in zip(one.runs, one.found, strict=False)
+            for other in step.tied
+        ]
+        await self._strings.know(tied)
+        return [[self._position(run, step) for run, step in zip(one.runs, one.found, strict=False)] for one in rounds]
+
+    async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
+        """Ask again where all tokens that were listed are equally probable: there may be more of them."""
+        if not doubts:
+            return
+        prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
+        answers = await self._client.batch(prompts, 1, self._usage, singly=self._singly, top=_MANY)
+        for (one, at), answer in zip(doubts, answers, strict=True):
+            [again] = _steps(answer, self._client.transport.endpoint)
+            tied = again.tied if one.found[at].id in again.tied else ()  # its arithmetic is not quite the same twice
+            one.found[at] = replace(one.found[at], tied=tied)
+
+    def _position(self, run: _Run, step: _Step) -> Position:
+        """A step with the tokens that are as probable as the one taken."""
+        alone = step.tied in ((), (step.id,))
+        value = step.prob if alone else step.best
+        others = () if alone else [self._strings.choice(run, n, value) for n in step.tied if n != step.id]
+        return Position(self._strings.choice(run, step.id, value), others)
+
+    async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
+        """The model's choice at each place from `first` on, and after the last one; None where in doubt.
+
+        Args:
+            ids: a text as the model reads it.
+            first: the number of them before the first place, which is between two characters; not 0.
+            text: the text of the ids from there on.
+        """
+        entries, last = await _scores(self._client, ids, first, self._usage)
+        own = ids[first:]
+        self._strings.note(own, [one or "" for (_, _, one), _ in entries], text)
+        runs = await self._strings.walk(own)
+        best = [_best(top) for _, top in entries] + [last]
+        await self._strings.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
+        return [
+            None if one is None else Position(self._strings.choice(run, *one))
+            for run, one in zip(runs, best, strict=True)
+        ]
+
+
+async def _scores(
+    client: SglangClient, ids: list[int], first: int, usage: Usage
+) -> tuple[list[tuple[Triple, list[Triple]]], tuple[int, float] | None]:
+    """The prompt's tokens from place `first` on, and the most probable one after them, where it is one.
+
+    The probability of a token was computed at the one before it. All before that one may come from the cache.
+    """
+    if first >= len(ids):
+        return [], None
+    [answer] = await client.batch([ids], 1, usage, logprob_start_len=first - 1)
+    endpoint = client.transport.endpoint
+    [step] = _steps(answer, endpoint)
+    return scored(answer, ids, first, endpoint), (step.id, step.prob) if len(step.tied) == 1 else None
+
+
+def _best(top: Sequence[Triple]) -> tuple[int, float] | None:
+    """The most probable token; None where there are several, or none."""
+    best = max((value for value, _, _ in top if value is not None), default=None)
+    first = [token_id for value, token_id, _ in top if value == best]
+    value = prob(best)
+    return None if value is None or len(first) != 1 else (first[0], value)
+
+
+# The provider.
+
+
+class Sglang(Engine[SglangFacts]):
+    """A model behind SGLang's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        tokenizer: the model's own, for servers that do not encode text for others; what `load_tokenizer` takes. It
+            also saves the requests that find out the bytes of tokens.
+        strategy: how proposals are asked (`strategies.Strategy`); by default `"echo"`, which scores the text where more
+            than one place of it is asked, and reads the server's cache. All give the same answers.
+        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts that were made by a
+            chat template, which have it already.
+        options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
+            `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+    """
+
+    strategies = ("echo", "list", "singles")
+
+    _facts_type = SglangFacts
+    _ready_route = "/v1/models"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tokenizer: object = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
+        add_special_tokens: bool = True,
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
+        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = SglangClient(self._transport, self._extra, local, add_special_tokens)
+
+    async def facts(self) -> SglangFacts:
+        """The facts, which the client of this view has from then on."""
+        facts = await self.discovered()
+        if self._is_chat:
+            facts = replace(facts, beginning=[], shows=True)
+        return self._client.with_facts(facts).facts
+
+    async def _draft(
+        self,
+        facts: SglangFacts,  # noqa: ARG002 - the client has them
+        prompt: str,
+        text: bytes,
+        continuation: Any,
+        max_tokens: int,
+        alternatives: int,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        if continuation is None:
+            [start] = await self._client.prompts([prompt + sendable(text)])
+        else:
+            start = [*continuation]
+        self._client.check_something(start)
+        stream = partial(self._client.stream, TokenTexts(self._client, usage), alternatives)
+        async with aclosing(from_ids(stream, start, max_tokens, alone=not text)) as items:
+            async for item in items:
+                yield item
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        await self.facts()
+        everywhere = questions is None
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        for question in questions:
+            self._client.check_something(prompt + sendable(text[: question.start]))
+        several = len(questions) > 1
+        way: Strategy = self._strategy or ("echo" if everywhere or several else "singles")
+        singly, echo = way == "singles", way == "echo" and several
+        rounds = _SglangRounds(self._client, prompt, text, usage, singly=singly, echo=echo)
+        return await rounds.propose(questions, way, usage)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request; see `contract.Provider`.
+
+        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        """
+        await self.facts()
+        whole, size = prompt + sendable(text), len(prompt.encode())
+        pieces = await self.tokenize(whole)
+        [ids] = await self._client.prompts([whole])
+        ends = list(accumulate(len(piece.data) for piece in pieces))
+        first = sum(end <= size for end in ends)  # the first token that ends behind the prompt
+        if first >= len(pieces):
+            return []
+        if self._client.room(ids, 1) < 1:
+            raise self._client.too_long(ids)
+        place = len(ids) - len(pieces) + first
+        entries, _ = await _scores(self._client, ids, max(place, 1), usage)
+        found = [prob(own) or 0.0 for (own, _, _), _ in entries]
+        probs = [*[0.0] * first, *([] if place else [None]), *found]
+        return within((Token(piece.data, value) for piece, value in zip(pieces, probs, strict=True)), size)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
+        await self.facts()
+        if self._client.tokenizer is not None and self._client.head is None:
+            return self._client.tokenizer.encode(text)
+        [ids] = await self._client.encode([text])
+        found = await TokenTexts(self._client, Usage()).spelt(ids)
+        joined = b"".join(found)
+        if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
+            at = next(at for at, data in enumerate(found) if data)
+            found[at], joined = found[at][1:], text.encode()
+        if joined != text.encode():
+            words = "the bytes of the server's tokens do not join to the text"
+            hint = "Give the model's tokenizer as `tokenizer`."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+        return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        await self.facts()
+        return await self._client.rendered(messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        await self.facts()
+        own = (await self.discovered()).beginning
+        if self._template is None or not own:
+            return prompt
+        try:
+            [beginning] = await self._client.decode([own], specials=True)
+        except InvalidRequestError:  # older versions decode nothing for others
+            return prompt
+        return prompt if prompt.startswith(beginning) else beginning + prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Self | None:
+        """The model, given token ids for a prompt: each piece encoded by itself."""
+        await self.facts()
+        head = await self._client.headed(pieces)
+        return None if head is None else await self._for_chat(head)
+
+    async def _for_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Self:
+        """The same server, to continue rendered prompts."""
+        await self.discovered()
+        view = copy(self)
+        view._is_chat, view._client = True, self._client.of_chat(head)
+        return view
+
+    async def probe_client(self) -> SglangProbeClient:
+        """The server without checks, for a probe."""
+        await self.facts()
+        return SglangProbeClient(self._client)
+
+    async def _discover(self) -> SglangFacts:
+        transport, client = self._transport, self._client
+        if not (await _card(transport)).is_generation:
+            words = "the server was started with a model that writes no text (--is-embedding)"
+            raise UnsupportedError(words, endpoint=transport.endpoint)
+        running = await _running(transport)
+        listed = await ask_only(transport, Models, "/v1/models", **_IT)
+        name = choose(listed.data, self._model, transport.endpoint)
+        client.model = name.id
+        plain = await _encoded(client)
+        if not plain:
+            raise ResponseError("the encoding of a letter has no token", endpoint=transport.endpoint)
+        read = await _read(client)
+        before = next((at for at in range(len(read)) if _same(read[at : at + len(plain)], plain)), None)
+        if before is None:
+            whose = "the server's /v1/tokenize" if client.tokenizer is None else "the tokenizer that was given"
+            words = f"{whose} encodes text differently from the model that is served: it is another one"
+            raise UnsupportedError(words, endpoint=transport.endpoint)
+        anchored = "" if client.tokenizer else (await client.decode([plain[-1:]], specials=True))[0]
+        info = ServerInfo(
+            endpoint=transport.endpoint,
+            engine="sglang",
+            model=name.id,
+            build=running.version,
+            context=name.max_model_len or next((one.max_model_len for one in listed.data if one.max_model_len), None),
+            capabilities=Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True),
+            longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
+            answer_cue=await answer_cue(client.template),
+        )
+        adapter = None if name.parent is None else name.id
+        return SglangFacts(info, adapter, read[:before], plain[-1], anchored)
+
+
+async def _card(transport: Transport) -> _Card:
+    """The route that only this engine has, by its older name where the newer one is not known."""
+    try:
+        return parse(_Card, await transport.get("/model_info"), transport.endpoint)
+    except (InvalidRequestError, ResponseError):
+        return await ask_only(transport, _Card, "/get_model_info", **_IT)
+
+
+async def _running(transport: Transport) -> _Running:
+    """Version and limits; nothing where they are kept from others."""
+    for path in ("/server_info", "/get_server_info"):
+        try:
+            return parse(_Running, await transport.get(path), transport.endpoint)
+        except (StatusError, ResponseError):
+            continue
+    return _Running()
+
+
+async def _encoded(client: SglangClient) -> list[int]:
+    try:
+        return (await client.encode([_LETTERS]))[0]
+    except InvalidRequestError as error:
+        words = "the server does not encode text for others (/v1/tokenize), as SGLang does since late 2025"
+        hint = "Update it, or give the model's own tokenizer as `tokenizer`."
+        raise UnsupportedError(words, endpoint=client.transport.endpoint, hint=hint) from error
+
+
+async def _read(client: SglangClient) -> list[int]:
+    """The ids that the server makes of a text; checks their probabilities, and that of one token more."""
+    endpoint = client.transport.endpoint
+    body = client.body(1, text=_LETTERS, logprob_start_len=0)
+    answer = _checked(parse(Answer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
+    _steps(answer, endpoint)
+    entries = answer.meta_info.input_token_logprobs
+    if not entries:
+        words = "the server does not give the probabilities of a text, although asked (logprob_start_len)"
+        raise UnsupportedError(words, endpoint=endpoint)
+    return [token_id for _, token_id, _ in entries]
+
+
+def _same(read: Sequence[int], own: Sequence[int]) -> bool:
+    """Ids that the server shows of a prompt are these."""
+    pairs = zip(own, _shown(own), strict=True)
+    return len(read) == len(own) and all(one in pair for one, pair in zip(read, pairs, strict=True))
+
+
+# The probe's client.
+
+
+_Tops = Sequence[Sequence[Triple] | None] | None
+
+
+class SglangProbeClient(ProbeClient):
+    """An SGLang server.
+
+    Args:
+        client: makes its requests.
+    """
+
+    forcing = (lambda text: {"regex": re.escape(text)},)
+
+    def __init__(self, client: SglangClient) -> None:
+        super().__init__(client.transport, client.model)
+        self._client = client
+
+    async def ask(
+        self,
+        prompts: Sequence[Prompt],
+        usage: Usage,
+        *,
+        limit: int = 1,
+        top: int = TIES,
+        temperature: float = 0.0,
+        **fields: object,
+    ) -> list[RawReply]:
+        """One request; further fields are those of the sampling."""
+        sent = [one if isinstance(one, str) else [*self._client.facts.beginning, *one] for one in prompts]
+        key = "text" if all(isinstance(one, str) for one in prompts) else "input_ids"
+        asked: dict[str, Any] = {key: sent[0] if len(sent) == 1 else sent, "logprob_start_len": -1}
+        answers = await self._post(limit, top, usage, {"temperature": temperature, **fields}, asked)
+        return [await self._reply(answer, usage) for answer in answers]
+
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """The tokens of a prompt, from the first one on."""
+        [answer] = await self._post(1, TIES, usage, {}, {"text": text, "logprob_start_len": 0})
+        meta = answer.meta_info
+        if not meta.input_token_logprobs:
+            raise self.unable("logprob_start_len is ignored: the answer does not hold the tokens of the prompt")
+        own = await self._positions(meta.input_token_logprobs, meta.input_top_logprobs, usage)
+        before = len(self._client.facts.beginning)
+        after = await self._positions(meta.output_token_logprobs or [], meta.output_top_logprobs, usage)
+        return RawScores("logprob_start_len", own[before:], before, next(iter(after), None))
+
+    async def _post(
+        self, limit: int, top: int, usage: Usage, sampling: dict[str, object], fields: dict[str, Any]
+    ) -> list[Answer]:
+        body = self._client.body(limit, top=top, sampling=sampling, **fields)
+        data = await self._transport.post("/generate", body, usage=usage)
+        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
+        answers = [parse(Answer, one, self._transport.endpoint) for one in listed]
+        for answer in answers:
+            meta = answer.meta_info
+            usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
+        return answers
+
+    async def _reply(self, answer: Answer, usage: Usage) -> RawReply:
+        meta = answer.meta_info
+        ended = meta.finish_reason is not None and meta.finish_reason.type == "stop"
+        if ended and meta.output_token_logprobs:
+            TokenTexts(self._client, usage).ended(meta.output_token_logprobs[-1][1])
+        positions = await self._positions(meta.output_token_logprobs or [], meta.output_top_logprobs, usage)
+        read, cached = meta.prompt_tokens, meta.cached_tokens
+        return RawReply(answer.text or "", positions, read, cached, meta.completion_tokens, ended)
+
+    async def _positions(
+        self, entries: Sequence[Triple], tops: Sequence[Sequence[Triple] | None] | None, usage: Usage
+    ) -> list[Position]:
+        """The tokens of an answer with the bytes of their ids."""
+        strings = TokenTexts(self._client, usage)
+        listed = [top or () for top in tops or [()] * len(entries)]
+        runs = await strings.walk([token_id for _, token_id, _ in entries])
+        await strings.know((*run, other) for run, top in zip(runs, listed, strict=False) for _, other, _ in top)
+        return [
+            Position(
+                strings.choice(run, token_id, prob(own)),
+                [strings.choice(run, other, prob(value)) for value, other, _ in top],
+            )
+            for run, (own, token_id, _), top in zip(runs, entries, listed, strict=False)
+        ]
