@@ -1,7 +1,8 @@
 """The loops of a draft, which hold for any engine that can stream raw tokens.
 
-**Engines that continue from ids** supply `IdsStream`: the raw tokens of one request. `from_ids` joins them, retries
-what breaks off, and continues from the ids of the draft itself: its text does not depend on where a stream ended.
+Engines supply `IdsStream`: the raw tokens of one request. `from_ids` joins them, retries what breaks off, and continues
+from the ids of the draft itself: its text does not depend on where a stream ended. TGI, which takes text only, has the
+server generate these ids again and skips them.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class IdsStream(Protocol):
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
-            ContextLengthError: nothing fits behind `ids`.
+            ContextLengthError: nothing fits behind `ids`. A server that takes text only says "full" instead.
         """
         ...
 
 
 def from_ids(
-    stream: IdsStream, start: Sequence[Any], max_tokens: int, *, alone: bool
+    stream: IdsStream, start: Sequence[Any], max_tokens: int, *, alone: bool, repeats: bool = False
 ) -> AsyncGenerator[Token | DraftEnd, None]:
     """Draft at most `max_tokens` tokens, then say why there are no more.
 
@@ -49,18 +50,21 @@ def from_ids(
         start: the prompt and the response so far, as the engine sends them.
         max_tokens: whole-character tokens to give at most.
         alone: `start` is the prompt alone, and it is an error if it is too long.
+        repeats: the server takes text only, and each stream generates the ids of the draft again and skips them. It is
+            left once the draft is full, and the draft has no continuation.
 
     Raises:
         ContextLengthError: the prompt alone is too long.
     """
-    return _IdsDraft(stream, start, max_tokens, alone).items()
+    return _IdsDraft(stream, start, max_tokens, alone, repeats).items()
 
 
 class _IdsDraft:
-    def __init__(self, stream: IdsStream, start: Sequence[Any], max_tokens: int, alone: bool) -> None:
+    def __init__(self, stream: IdsStream, start: Sequence[Any], max_tokens: int, alone: bool, repeats: bool) -> None:
         self._stream = stream
         self._start = start
         self._alone = alone
+        self._repeats = repeats
         self._draft = Draft(max_tokens)
         self._last: Next | None = None  # the last step of the last stream, if it was not a token
 
@@ -79,7 +83,10 @@ class _IdsDraft:
                 choice = await self._last()
                 for token in draft.feed(choice.id, choice.token):
                     yield token
-        yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*self._start, *draft.ids))
+        if draft.ended or self._repeats:
+            yield DraftEnd("end" if draft.ended else "limit")
+        else:
+            yield DraftEnd("limit", (*self._start, *draft.ids))
 
     async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """The tokens of one request, which continues from all that came before."""
@@ -94,7 +101,9 @@ class _IdsDraft:
                         return
                     for token in draft.feed(step.id, step.token):
                         yield token
+                    if draft.over and self._repeats:
+                        return
         except ContextLengthError:
-            if self._alone and not draft.ids:
+            if self._repeats or (self._alone and not draft.ids):
                 raise
             self._last = "full"

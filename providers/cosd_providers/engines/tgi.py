@@ -29,7 +29,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeVar, Unpack
 
@@ -38,6 +38,7 @@ from pydantic import AliasChoices, BaseModel, Field, RootModel
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import Next, from_ids
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Engine,
@@ -62,7 +63,6 @@ from cosd_providers.greedy import (
     TIES,
     Choice,
     Continuation,
-    Draft,
     Position,
     along,
     answer,
@@ -75,7 +75,7 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
-from cosd_providers.http.retries import resumed, until_answered
+from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores
@@ -692,10 +692,11 @@ class TgiClient:
 # A draft.
 
 
-class _TgiDraft:
-    """One draft. Tokens given out stand, whatever the server writes when it is asked again.
+class _TgiStream:
+    """The streams of one draft; see `drafting.IdsStream`.
 
-    The same text is asked again with more tokens as long as the server repeats itself, past the ids that are known.
+    The same text is asked again with more tokens as long as the server repeats itself. Where it writes something else,
+    or stops early, the text received so far is continued instead.
     """
 
     def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, alternatives: int) -> None:
@@ -705,84 +706,62 @@ class _TgiDraft:
         self._usage = usage
         self._alternatives = alternatives
         self._spaced = False  # listed tokens keep the space before a word
-        self._draft = Draft(0)
-        self._wanted = 0  # raw tokens to ask for
-        self._given: list[bytes] = []  # tokens behind the text
-        self._seen = 0  # raw tokens of the last answer
-        self._changed = False  # it differs from the answer before
-        self._full = False  # nothing more fits
+        self._skipped = 0  # ids of the draft that are in the text
+        self._data = b""  # bytes of the ids behind the text
+        self._left = 0  # whole tokens that were wanted behind the text
+        self._wanted = 0  # raw tokens to ask for; 0 for as many as are likely to be needed
 
-    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
-        """At most `max_tokens` tokens, then why there are no more."""
-        self._draft, self._wanted = Draft(max_tokens), max_tokens
-        while not self._draft.over:
-            async with aclosing(resumed(self._answer)) as tokens:
-                async for token in tokens:
-                    yield token
-            if self._full:
-                yield DraftEnd("context")
-                return
-        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit")
-
-    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer, and what to ask next."""
-        if attempt > _ATTEMPTS and self._given:
-            self._restart()
-        before, known = self._prompt + sendable(self._text), list(self._draft.ids)
-        limit = await self._client.room(before, self._wanted)
+    async def __call__(self, ids: Sequence[int], left: int, attempt: int) -> AsyncGenerator[Next, None]:
+        if attempt > _ATTEMPTS and self._data:
+            self._restart(ids)
+        known, before = ids[self._skipped :], self._prompt + sendable(self._text)
+        self._left = self._left if known else left
+        wanted = self._wanted = self._wanted or self._likely(len(known), left)
+        limit = await self._client.room(before, wanted)
         if limit <= len(known):
-            if not self._text and not known:
+            if not self._text and not ids:
                 raise await self._client.too_long(before)
-            self._full = True
+            yield "full"
             return
-        async with aclosing(self._read(before, limit, known, attempt)) as tokens:
-            async for token in tokens:
-                self._given.append(token.data)
-                yield token
-        if self._draft.over:
-            return
-        if self._changed or self._seen < limit:
-            self._restart()
-        elif limit < self._wanted:
-            self._full = True
-        elif self._given:  # a character is not finished, or was several tokens
-            written, left = len(self._draft.ids), self._draft.left
-            self._wanted = written + math.ceil(left * min(written / len(self._given), _EACH)) + _MORE
-        else:  # whatever it writes next is as good
-            self._wanted, self._draft = 2 * len(self._draft.ids) + _MORE, Draft(self._draft.left)
-
-    async def _read(self, before: str, limit: int, known: list[int], attempt: int) -> AsyncGenerator[Token, None]:
-        """Reads one stream into the draft, past the `known` ids."""
-        self._seen, self._changed = 0, False
-        top = min(1 + self._alternatives, self._client.facts.top)
+        top, seen, written = min(1 + self._alternatives, self._client.facts.top), 0, [*ids]
         stream = self._client.stream(before, limit, self._usage, attempt=attempt, top=top, whole=False)
         async with stream as events:
             async for event in events:
-                position = self._client.position(event)
-                self._seen += 1
-                if self._seen > len(known):
-                    for token in self._draft.feed(position.pick.id, self._with_alternatives(position, event)):
-                        yield token
-                    if self._draft.over:
-                        return
-                elif position.pick.id != known[self._seen - 1]:
-                    self._changed = True
+                choice = self._with_alternatives(self._client.position(event), event)
+                seen += 1
+                if seen > len(known):
+                    written.append(choice.id)
+                    self._data += choice.token.data
+                    yield choice
+                elif choice.id != known[seen - 1]:
+                    self._restart(ids)
                     return
+        self._wanted = 0
+        if seen < limit:
+            self._restart(written)
+        elif limit < wanted:
+            yield "full"
+        elif not self._data:  # a character is not finished: whatever comes next time is as good
+            self._skipped, self._wanted = len(written), 2 * seen + _MORE
 
-    def _with_alternatives(self, position: Position, event: Event) -> Token:
+    def _likely(self, known: int, left: int) -> int:
+        """Raw tokens to ask for. After the first answer, a character is not finished, or was several tokens."""
+        each = min(known / max(self._left - left, 1), _EACH)
+        return known + math.ceil(left * each) + _MORE if known else left
+
+    def _with_alternatives(self, position: Position, event: Event) -> Choice:
         """The server's own token with its alternatives; none where a listed text may have lost a space."""
         self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
         if not self._alternatives or not self._spaced:
-            return position.pick.token
+            return position.pick
         plain = [one for one in position.top if is_plain(readable(one.token.data))]
-        return with_alternatives(Position(position.pick, plain), self._alternatives)
+        return replace(position.pick, token=with_alternatives(Position(position.pick, plain), self._alternatives))
 
-    def _restart(self) -> None:
-        """Continue from the text received so far: the server wrote something else, or stopped early."""
-        if not self._given:
+    def _restart(self, ids: Sequence[int]) -> None:
+        if not self._data:
             raise silent(self._client.endpoint)
-        self._text += b"".join(self._given)
-        self._draft, self._wanted, self._given = Draft(self._draft.left), self._draft.left, []
+        self._text += self._data
+        self._skipped, self._data, self._wanted = len(ids), b"", 0
 
 
 # Proposals.
@@ -1014,7 +993,8 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        return _TgiDraft(self._client, prompt, text, usage, alternatives).draft(max_tokens)
+        stream = _TgiStream(self._client, prompt, text, usage, alternatives)
+        return from_ids(stream, (), max_tokens, alone=not text, repeats=True)
 
     async def _for_chat(self) -> Self:
         """The same server with the special tokens of its answer as text."""
