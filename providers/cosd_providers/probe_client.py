@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
@@ -20,7 +19,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.usage import Usage
 
-__all__ = ["REPLY_WAYS", "Forcing", "ProbeClient", "Prompt", "RawReply", "RawScores", "grammar"]
+__all__ = ["REPLY_WAYS", "Forcing", "ProbeClient", "Prompt", "RawReply", "RawRequest", "RawScores", "grammar"]
 
 REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "": ({}, {}),
@@ -36,6 +35,25 @@ Forcing = Sequence[Callable[[str], Mapping[str, object]]]
 """Fields that may make a server write one text, by that text; each is tried."""
 
 _FORCED = 48  # tokens, at most, of a text that a server is made to write
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request for the continuation of some prompts.
+
+    Attributes:
+        prompts: texts, or ids of texts.
+        limit: tokens of each answer.
+        top: alternatives at each place.
+        temperature: of the sampling.
+        fields: further fields, beside the temperature.
+    """
+
+    prompts: Sequence[Prompt]
+    limit: int = 1
+    top: int = TIES
+    temperature: float = 0.0
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +142,8 @@ class ProbeClient(ABC):
         self._models = models
 
     @abstractmethod
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
-        """Send several prompts in one request; returns as many answers as came.
-
-        Args:
-            prompts: what is continued.
-            usage: billed for it.
-            limit: tokens of each answer.
-            top: alternatives at each place.
-            temperature: of the sampling.
-            fields: further fields, beside the temperature.
-        """
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
+        """Send all prompts in one request; returns as many answers as came."""
 
     @abstractmethod
     async def score(self, text: str, usage: Usage) -> RawScores:
@@ -165,9 +165,9 @@ class ProbeClient(ABC):
         """An answer that can only be this text."""
         words = "no field makes the server write a given text"
         for force in self.forcing:
-            fields: dict[str, Any] = {**force(text)}
+            fields = force(text)
             try:
-                [reply] = await self.ask([prompt], usage, limit=_FORCED, **fields)
+                [reply] = await self.send(RawRequest([prompt], limit=_FORCED, fields=fields), usage)
             except (InvalidRequestError, ServerError, ResponseError, ValueError) as error:
                 if len(self.forcing) == 1:
                     words = f"{', '.join(fields)} is refused: {_message(error)}"

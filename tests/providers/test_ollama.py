@@ -35,6 +35,7 @@ from cosd_providers import (
 )
 from cosd_providers.engines.ollama import Event, Ollama
 from cosd_providers.engines.openai.wire import steps
+from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 from drawn import adapter_examples
 from stand_in_ollama import StandInOllama
@@ -276,15 +277,15 @@ async def test_what_is_kept_and_recalled() -> None:
 async def test_it_can_be_asked_freely() -> None:
     server, provider = fake()
     wire, usage = await provider.probe_client(), Usage()
-    [said] = await wire.ask(["Q"], usage, limit=2)
+    [said] = await wire.send(RawRequest(["Q"], limit=2), usage)
     assert (said.read, said.written, len(said.positions), usage.completion_tokens) == (1, 2, 2, 2)
-    await wire.ask(["Q"], usage, top=3, temperature=0.5)
+    await wire.send(RawRequest(["Q"], top=3, temperature=0.5), usage)
     body = server.bodies[-1]
     assert (body["options"]["temperature"], body["top_logprobs"], "temperature" in body) == (0.5, 3, False)
     assert await wire.models() == ["toy:latest"]
-    for ask in (wire.ask(["Q", "a"], usage), wire.ask([[1]], usage), wire.score("Q", usage)):
+    for send in (wire.send(RawRequest(["Q", "a"]), usage), wire.send(RawRequest([[1]]), usage), wire.score("Q", usage)):
         with pytest.raises(UnsupportedError, match="/api/generate"):
-            await ask
+            await send
     with pytest.raises(UnsupportedError, match="no field makes the server write"):
         await wire.recite("b", "Q", usage)
 

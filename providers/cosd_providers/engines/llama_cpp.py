@@ -66,7 +66,7 @@ from cosd_providers.greedy import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import parse, unless_none
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores, grammar
+from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.strategies import Strategy, counted
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
@@ -574,20 +574,12 @@ class LlamaCppProbeClient(ProbeClient):
         listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One request; an empty text before ids stands for the beginning of sequence, where the model has one."""
-        sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in prompts]
-        more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": temperature, **fields}
-        body = self._client.body(sent[0] if len(sent) == 1 else sent, n_predict=limit, n_probs=top, **more)
+        sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
+        more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
+        counts = {"n_predict": request.limit, "n_probs": request.top}
+        body = self._client.body(sent[0] if len(sent) == 1 else sent, **more, **counts, **request.fields)
         data = await self._transport.post("/completion", body, usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
         answers = [parse(Answer, one, self._transport.endpoint) for one in listed]

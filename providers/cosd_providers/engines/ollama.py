@@ -42,7 +42,7 @@ from cosd_providers.errors import ContextLengthError, InvalidRequestError, Respo
 from cosd_providers.greedy import ROUNDING, TIES, boundaries
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import Prompt, RawReply, RawScores
+from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
@@ -237,20 +237,11 @@ class OllamaProbeClient(CompletionsProbeClient):
         super().__init__(transport, client.path, body, ends, model, chat=None, models=DIALECT.models)
         self._client = client
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One text."""
-        if len(prompts) != 1 or not isinstance(prompts[0], str):
+        if len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
             raise self.unable("/api/generate takes one text at a time")
-        return await super().ask(prompts, usage, limit=limit, top=top, temperature=temperature, **fields)
+        return await super().send(request, usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
         """No field asks for that."""

@@ -84,7 +84,7 @@ from cosd_providers.greedy import (
 )
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores
+from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable
@@ -1278,21 +1278,13 @@ class SglangProbeClient(ProbeClient):
         super().__init__(client.transport, client.model)
         self._client = client
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One request; further fields are those of the sampling."""
-        sent = [one if isinstance(one, str) else [*self._client.facts.beginning, *one] for one in prompts]
-        key = "text" if all(isinstance(one, str) for one in prompts) else "input_ids"
+        sent = [one if isinstance(one, str) else [*self._client.facts.beginning, *one] for one in request.prompts]
+        key = "text" if all(isinstance(one, str) for one in sent) else "input_ids"
         asked: dict[str, Any] = {key: sent[0] if len(sent) == 1 else sent, "logprob_start_len": -1}
-        answers = await self._post(limit, top, usage, {"temperature": temperature, **fields}, asked)
+        sampling = {"temperature": request.temperature, **request.fields}
+        answers = await self._post(request.limit, request.top, usage, sampling, asked)
         return [await self._reply(answer, usage) for answer in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:

@@ -78,7 +78,7 @@ from cosd_providers.greedy import (
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawScores
+from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
@@ -850,21 +850,16 @@ class TgiProbeClient(ProbeClient):
         """The one of `/info`."""
         return [(await self._client.info()).model_id]
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One text."""
+        prompts, heat = request.prompts, request.temperature
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise self.unable("/generate takes one text at a time")
-        sampling: dict[str, object] = {"do_sample": True, "temperature": temperature} if temperature else {}
-        body = {"inputs": prompts[0], "parameters": {**parameters(limit, top), **sampling, **fields}}
+        sampling: dict[str, object] = {"do_sample": True, "temperature": heat} if heat else {}
+        body = {
+            "inputs": prompts[0],
+            "parameters": {**parameters(request.limit, request.top), **sampling, **request.fields},
+        }
         async with self._transport.stream("/generate_stream", body, usage=usage) as stream:
             events = [parse(_Last, event, self._transport.endpoint) async for event in stream]
         last = events[-1] if events else None

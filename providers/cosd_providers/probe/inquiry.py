@@ -21,7 +21,7 @@ from cosd_providers.errors import (
 )
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.report import Line, Value
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply
+from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.usage import Usage
 
 __all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Answer", "Check", "Inquiry", "check", "reason"]
@@ -91,7 +91,7 @@ class Inquiry:
         """Send one timed request without checks."""
         assert self.client is not None
         began = time.monotonic()
-        said = await self.client.ask(prompts, self.usage, limit=limit, top=top, temperature=temperature)
+        said = await self.client.send(RawRequest(prompts, limit, top, temperature), self.usage)
         if limit == 1 and len(prompts) == 1:
             self.fastest = min(time.monotonic() - began, self.fastest or math.inf)
         return said

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from cosd_providers.contract import Piece, Token
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
@@ -10,7 +11,7 @@ from cosd_providers.engines.openai.wire import Ranked
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.greedy import TIES, Choice, Position, prob
 from cosd_providers.http.transport import Transport
-from cosd_providers.probe_client import Prompt, RawReply, RawScores
+from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.usage import Usage
 from cosd_providers.vllm.asking import Asking
 from cosd_providers.vllm.wire import Server
@@ -38,19 +39,10 @@ class VllmProbeClient(CompletionsProbeClient):
         self._server = server
         self._encode = encode
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One request."""
-        sent = [one if isinstance(one, str) else [*self._server.beginning, *one] for one in prompts]
-        return await super().ask(sent, usage, limit=limit, top=top, temperature=temperature, **fields)
+        sent = [one if isinstance(one, str) else [*self._server.beginning, *one] for one in request.prompts]
+        return await super().send(replace(request, prompts=sent), usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:
         """By `prompt_logprobs`, whose entries are keyed by id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
@@ -14,7 +14,7 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, ServerErro
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import Forcing, ProbeClient, Prompt, RawReply, RawScores, grammar
+from cosd_providers.probe_client import Forcing, ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.usage import Usage
 
 __all__ = ["CompletionsProbeClient", "probe_client"]
@@ -56,20 +56,11 @@ class CompletionsProbeClient(ProbeClient):
         self._body = body
         self._ends = {*ends}
 
-    async def ask(
-        self,
-        prompts: Sequence[Prompt],
-        usage: Usage,
-        *,
-        limit: int = 1,
-        top: int = TIES,
-        temperature: float = 0.0,
-        **fields: object,
-    ) -> list[RawReply]:
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """One request; the answers in the order of their indices."""
-        prompt = prompts[0] if len(prompts) == 1 else list(prompts)
-        body = {**self._body(prompt, limit, top), "temperature": temperature, **fields}
-        answer = await self._post(body, usage)
+        prompt = request.prompts[0] if len(request.prompts) == 1 else list(request.prompts)
+        body = self._body(prompt, request.limit, request.top)
+        answer = await self._post({**body, "temperature": request.temperature, **request.fields}, usage)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         return [self._reply(choice, answer.usage if len(choices) == 1 else None) for choice in choices]
 
