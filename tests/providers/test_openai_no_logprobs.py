@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from cosd_providers.contract import Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.engines.openai.no_logprobs import words
 from cosd_providers.engines.openai.wire import Completion
+from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptedProvider, TextModel
 from drawn import adapter_examples
 from fake_openai import FakeOpenAI
@@ -96,6 +98,17 @@ async def test_a_space_that_the_server_takes_off_its_answers_is_put_back(strips:
     before = len(server.requests)
     await provider.propose("Q", text, [Question(15, (b" Rome",), word=True)], usage=Usage())
     assert len(server.requests) == before + 1  # found out once
+
+
+async def test_a_space_is_put_back_behind_the_start_of_an_answer_in_a_conversation() -> None:
+    server = FakeOpenAI(TextModel({"Q": list(ANSWER)}), probs="ignored", strips=True)
+    dialect = replace(TOY, api="chat", continues={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    asked = await provider.render_prompt([Message("user", "Q"), Message("assistant", " The capital is")])
+    questions = [Question(0, (b" Rome",), word=True)]
+    [found] = await asked.provider.propose(asked.prompt, b"", questions, usage=Usage())
+    assert found is not None
+    assert found.tokens[0].data == b" Lima"
 
 
 async def test_it_is_asked_again_until_a_word_is_whole() -> None:

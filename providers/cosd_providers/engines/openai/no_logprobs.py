@@ -50,25 +50,26 @@ class Agreement:
         self._usage = usage
         self._limit = _FIRST
 
-    async def ask(self, chains: list[Continuation]) -> list[Iterable[Position]]:
-        """The next words of each chain; none where the server writes no whole word."""
-        self._limit = max(self._limit, *(len(chain.ids) + 2 * chain.wanted for chain in chains))
+    async def ask(self, asked: list[Continuation]) -> list[Iterable[Position]]:
+        """The next words of each continuation; none where the server writes no whole word."""
+        self._limit = max(self._limit, *(len(one.ids) + 2 * one.wanted for one in asked))
         found: dict[int, list[Position]] = {}
-        while left := [at for at in range(len(chains)) if at not in found]:
-            prefixes = [Prefix(self._prompt, sendable(self._text[: chains[at].question.start])) for at in left]
+        while left := [at for at in range(len(asked)) if at not in found]:
+            prefixes = [Prefix(self._prompt, sendable(self._text[: asked[at].question.start])) for at in left]
             answers = await self._client.many(prefixes, self._limit, self._usage)
             for at, prefix, answer in zip(left, prefixes, answers, strict=True):
-                positions = await self._spaced(words(answer), prefix, chains[at].question)
-                positions = positions[len(chains[at].ids) :]
+                positions = await self._spaced(words(answer), prefix, asked[at].question)
+                positions = positions[len(asked[at].ids) :]
                 if positions or answer.finish_reason != "length" or self._limit >= _MOST:
                     found[at] = positions
             self._limit = min(2 * self._limit, _MOST)
-        return [found[at] for at in range(len(chains))]
+        return [found[at] for at in range(len(asked))]
 
     async def _spaced(self, positions: list[Position], prefix: Prefix, question: Question) -> list[Position]:
         """The words, the first one with the white space that the server took off it."""
         word = _text(positions[0]) if positions else ""
-        before = prefix.whole if self._client.api == "completions" else prefix.text
+        client, facts = self._client, self._client.facts
+        before = prefix.whole if client.api == "completions" else client.conversation.answer(prefix.text)
         if not word or word[0].isspace() or not before or before[-1].isspace():
             return positions
         drafted = sendable(b"".join(question.tokens))
@@ -79,13 +80,11 @@ class Agreement:
             space = space or " "
         if not space or not (same or word[0].isalnum()):
             return positions
-        facts = self._client.facts
         later = next((at for at, one in enumerate(positions) if at and _text(one)[:1].isspace()), None)
         if facts.trims is None and later is not None:
             known = space + "".join(map(_text, positions[:later]))
-            [answer] = await self._client.singles(
-                [Prefix(prefix.prompt, prefix.text + known)], self._limit, self._usage
-            )
+            further = Prefix(prefix.prompt, prefix.text + known)
+            [answer] = await client.singles([further], self._limit, self._usage)
             following, expected = "".join(map(_text, words(answer)[:1])), _text(positions[later])
             if following.strip() == expected.strip():
                 facts.trims = following != expected
