@@ -34,7 +34,7 @@ WRITTEN_WITHOUT_SPACES = (
     "KHMER",
     "MYANMAR",
 )
-"""How the Unicode names of characters of such scripts begin."""
+"""Scripts written without spaces, by the beginning of their characters' Unicode names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What came of one proposal: the decisions on the way, and then one of three ends.
+    """Decisions from one proposal, and one of three ends.
 
     Attributes:
         decisions: in the order of the text.
         replacement: the assistant's word, to be put in place of everything from the last decision's `first` on.
-        again: index of the unit's token from which the assistant must be asked anew: after a disagreement that
-            did not fire, or where the proposal gave out.
+        again: index of the unit's token from which the assistant must be asked again: after a disagreement that
+            stands, or where the proposal is too short.
 
-    With neither, the unit is through and was kept.
+    With neither, the unit is judged and stays as drafted.
     """
 
     decisions: tuple[Decision, ...]
@@ -87,7 +87,7 @@ class Judgement:
 
 
 def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
-    """Whether `token` starts a new unit after the tokens of the unit `before`, which is not empty."""
+    """Decide if `token` starts a new unit after the tokens of the unit `before`, which is not empty."""
     if unit == "token" or token.end or len(before) >= LONGEST:
         return True
     first = first_character(token.data)
@@ -105,27 +105,26 @@ def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
 def judge(
     tokens: Sequence[Token],
     proposal: Sequence[Token],
-    fires: Callable[[float, float], bool],
+    replaces: Callable[[float, float], bool],
     *,
     unit: Unit,
     first: int = 0,
     assistant: int = 0,
     needs_q: bool = True,
 ) -> Judgement:
-    """Walks a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
+    """Walk a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
 
     Args:
         tokens: the unit's draft tokens, whole.
         proposal: the assistant's continuation of the text before `tokens[first]`, in tokens of whole characters.
-        fires: the verifier's decision for `(p, q)`.
+        replaces: the verifier's decision for `(p, q)`.
         unit: `"token"` compares one token with one; `"word"` walks both by bytes.
         first: where the walk starts.
         assistant: its index, for the decisions.
-        needs_q: whether `fires` looks at `q`. Where it does, an unknown `q` never replaces; where it does not, an
-            unknown `q` is handed to it as NaN.
+        needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces; if not, it is passed as NaN.
     """
     decisions: list[Decision] = []
-    i = first  # draft tokens tokens[begin..i] and the assistant's proposal[a_begin..a] are what stands since boundary b
+    i = first  # tokens[begin:i] and proposal[a_begin:a] are what both wrote since the boundary
     a = 0
     while i < len(tokens):
         if a == len(proposal):
@@ -138,7 +137,7 @@ def judge(
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         judged = not agreed and p is not None and not (q is None and needs_q)
-        fired = judged and p is not None and fires(p, math.nan if q is None else q)
+        fired = judged and p is not None and replaces(p, math.nan if q is None else q)
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
         decisions.append(Decision(assistant, begin, i, theirs, p, q, agreed, fired, mine))
         if fired:
@@ -150,7 +149,7 @@ def judge(
 
 
 def _go_on(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgement:
-    """The boundary moves to the start of `tokens[i]`, and the assistant goes on from the text that stands there."""
+    """Move the boundary to the start of `tokens[i]`: the assistant continues the text that stands before it."""
     return Judgement(tuple(decisions), again=i if i < len(tokens) else None)
 
 
@@ -186,7 +185,7 @@ def span(
 
 
 def _end_of_word(proposal: Sequence[Token], begin: int, end: int) -> int:
-    """How far the replacement `proposal[begin:end]` goes on to complete its word."""
+    """The end of the replacement `proposal[begin:end]` with the tokens that complete its word."""
     while (
         end < len(proposal)
         and end - begin < LONGEST
@@ -202,5 +201,5 @@ def _bytes(tokens: Sequence[Token]) -> bytes:
 
 
 def least(tokens: Sequence[Token]) -> float | None:
-    """A span is as sure as its least sure token."""
+    """The probability of a span: that of its least sure token."""
     return join(list(tokens)).prob

@@ -1,4 +1,4 @@
-"""What one answer may spend: requests and billed tokens, over all of its endpoints together."""
+"""Limits of one answer: requests and billed tokens, over all of its endpoints together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError
 from cosd_providers.usage import Usage
 
 BYTES = 4
-"""Of text in a token, where nothing better is known."""
+"""Bytes of text in a token, where nothing better is known."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
 
 class Spending(Usage):
-    """What one call of a provider is billed, and what it has most likely cost while no bill is there.
+    """Usage of one call of a provider, with an estimate of what it has cost until its bill is there.
 
     Attributes:
-        guess: tokens that it reads, by the best guess there is.
-        written: tokens of a draft, as they came.
+        guess: estimate of the tokens that it reads.
+        written: tokens of a draft so far.
     """
 
     __slots__ = ("_budget", "_drafts", "_ledger", "guess", "written")
@@ -33,23 +33,23 @@ class Spending(Usage):
         self.written = 0
 
     def sent(self, now: float) -> None:
-        """A request goes out; see `Usage`. It counts here until the call is over, its time at the endpoint at once."""
+        """Record that a request goes out; see `Usage`. It counts here until the call is over, its time at once."""
         super().sent(now)
         self._ledger.sent(now)
         self._ledger.requests -= 1
 
     def answered(self, now: float) -> None:
-        """The first token or answer is here; see `Usage`."""
+        """Record that the first token or answer is here; see `Usage`."""
         super().answered(now)
         self._ledger.answered(now)
 
     def closed(self, now: float) -> None:
-        """A request is over; see `Usage`."""
+        """Record that a request is over; see `Usage`."""
         super().closed(now)
         self._ledger.closed(now)
 
     def wrote(self) -> None:
-        """The draft wrote a token.
+        """Count one more token of a draft.
 
         Raises:
             BudgetError: a limit is reached.
@@ -59,7 +59,7 @@ class Spending(Usage):
 
     @property
     def unbilled(self) -> int:
-        """Tokens that it has most likely cost beyond what was billed: nothing before it was sent."""
+        """Tokens that it has most likely cost beyond what was billed; 0 before it was sent."""
         if not self.requests + self.retries:
             return 0
         # A draft is one request, whose bill replaces the guess; of a question there may be several.
@@ -67,7 +67,7 @@ class Spending(Usage):
         return read + max(0, self.written - self.completion_tokens)
 
     def settle(self) -> None:
-        """The call is over: what it was billed is the endpoint's."""
+        """Add the call's bill to the endpoint's, when it is over."""
         ledger = self._ledger
         ledger.requests += self.requests
         ledger.retries += self.retries
@@ -77,20 +77,21 @@ class Spending(Usage):
 
 
 class Budget:
-    """The limits of one answer; every request asks it before it is sent.
+    """The limits of one answer, checked before every request.
+
+    No request is sent after a limit is reached. Tokens count as the servers bill them. Requests in flight count by
+    estimate until billed: the tokens of a draft as they come, and the text that is read at the rate at which this
+    endpoint billed earlier text. Before its first bill, the prompt counts as the draft's endpoint counts it, if it
+    does, else at four bytes a token; places that are asked about together read their text once. Requests that are
+    never billed, because the server reports nothing or because they were cancelled, stay estimated. So what is in
+    flight can overshoot a limit, as can an estimate that was too low; after one that was too high the answer ends a
+    little early.
 
     Args:
         ledgers: the draft's first, then the assistants'.
-        max_requests: generation requests, those sent again included. Those by which a server is asked once what it is
-            count nowhere: not here, not as tokens, and not in `FusionResult.usage`.
-        max_billed_tokens: tokens read and written. They count as the servers bill them. What is under way counts by an
-            estimate from the moment at which it is sent until its bill is there: the tokens of a draft as they come,
-            and what is read as this endpoint was billed for the same text (or, before its first bill: the prompt as
-            the draft's endpoint counts it, if it does, and else four bytes a token, places that are asked about
-            together reading their text once). What is never billed, because the server tells nothing, or because it
-            was left before, stays estimated. So a limit can be passed by what is under way when it is reached, and by
-            as much as an estimate was too low; and where one was too high, the answer ends a little early. Nothing
-            more is sent.
+        max_requests: generation requests, retries included. Requests that find out what a server is count nowhere: not
+            here, not as tokens, and not in `FusionResult.usage`.
+        max_billed_tokens: tokens read and written.
     """
 
     def __init__(
@@ -101,16 +102,21 @@ class Budget:
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
         self._never_billed = 0  # tokens, estimated
-        self._unreported = [0] * len(ledgers)  # tokens of calls that came to their end, and whose reading nobody told
+        self._unreported = [0] * len(ledgers)  # tokens of complete calls whose reading was not reported
         self._rates: dict[int, float] = {}  # tokens in a byte of text, as billed
 
     @property
     def unreported(self) -> list[int]:
-        """For each endpoint that does not tell what it has read, an estimate in tokens; 0 for the others."""
+        """An estimate of the tokens read, for each endpoint that does not report them; 0 for the others."""
         return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
-        """Before anything is sent: the draft reads so many tokens of prompt, which has `size` bytes.
+        """Check, before anything is sent, that some answer can keep the limits.
+
+        Args:
+            prompt: tokens of the prompt that the draft reads.
+            size: bytes of the prompt.
+            counted: whether the endpoint counted the tokens.
 
         Raises:
             BudgetError: the limit is below the least that an answer can cost.
@@ -124,11 +130,11 @@ class Budget:
 
     @contextmanager
     def spending(self, endpoint: int, sizes: Sequence[int], *, drafts: bool = False) -> Iterator[Spending]:
-        """One call under way; `endpoint` as in `ledgers`.
+        """Account for one call while it is under way.
 
         Args:
-            endpoint: whose.
-            sizes: bytes of each text that it goes on from.
+            endpoint: its index in `ledgers`.
+            sizes: bytes of each text that it continues.
             drafts: whether it is a draft.
         """
         rate = self._rates.get(endpoint)
@@ -152,7 +158,7 @@ class Budget:
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def check(self) -> None:
-        """Before a request is sent.
+        """Check both limits before a request is sent.
 
         Raises:
             BudgetError: a limit is reached.
@@ -163,7 +169,7 @@ class Budget:
         self.check_tokens()
 
     def check_tokens(self) -> None:
-        """Before a request is sent, and as a draft comes.
+        """Check the limit of tokens before a request is sent, and as a draft comes.
 
         Raises:
             BudgetError: the limit of tokens is reached.
@@ -179,7 +185,7 @@ class Budget:
 
 
 def timed_out(seconds: float, *, begun: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; one that was not `begun` has nothing that it could end with."""
+    """The error for an answer that took too long; one that was not `begun` has no text to end with."""
     if begun:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"

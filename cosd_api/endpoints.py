@@ -1,4 +1,4 @@
-"""The servers of a fusion: opened together, asked once what they are, closed together."""
+"""The servers of a fusion: opened together, discovered once, closed together."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the servers.
+    """Facts about the servers, for one answer.
 
     Attributes:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
-        unit: what they are judged by.
-        warnings: what a reader of any answer should know.
+        unit: what is judged together.
+        warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
-        without: the assistants that an answer goes without, by their index, and why.
+        without: the assistants that the answer leaves out, by their index, and why.
     """
 
     draft: Endpoint
@@ -47,7 +47,7 @@ class Facts:
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
-        """What a reader of the answer to `prompt` should know before it is there."""
+        """Warnings about the answer to `prompt` that are known before it."""
         if not isinstance(prompt, str):
             return self.warnings
         raw = tuple(
@@ -65,9 +65,9 @@ class Endpoints:
     Args:
         draft: URL or provider.
         assistant: one or several of them.
-        unit: what they are judged by; None finds out whether they have the same tokenizer.
+        unit: what is judged together; None compares the tokenizers.
         needs_q: whether the verifier looks at the assistants' probabilities.
-        spares: whether an answer goes on without an assistant that is down (`on_assistant_error="draft"`).
+        spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
 
     Attributes:
         breaker: knows which assistants have failed.
@@ -118,12 +118,12 @@ class Endpoints:
             await stack.aclose()
 
     async def discover(self) -> Facts:
-        """What the servers are, for an answer that begins now; asked once.
+        """Discover the servers, for an answer that starts now; each is asked once.
 
         Raises:
             FusionClosedError: they are not open.
-            UnsupportedError: one of them does not tell the probabilities that the verifier looks at.
-            ProviderError: one of them failed, and no answer goes on without it.
+            UnsupportedError: one of them does not report the probabilities that the verifier looks at.
+            ProviderError: one of them failed, and no answer continues without it.
         """
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
@@ -138,7 +138,7 @@ class Endpoints:
             return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
-        """Asks one assistant what it is; one that is down goes to those to do `without`."""
+        """Ask one assistant what it is; if it is down it is left out (`without`)."""
         try:
             self._infos[at] = await self.assistants[at].describe()
         except (ModelChoiceError, UnsupportedError):  # a mistake in how it is used, which no waiting mends
@@ -160,7 +160,7 @@ class Endpoints:
             for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
         )
         warnings = tuple(
-            f"{name} does not tell the probability of its end of sequence: no answer's end is ever contested by it"
+            f"{name} does not report the probability of its end of sequence: no answer's end is ever contested by it"
             for name, info in named
             if info.capabilities.probs and not info.capabilities.end_prob
         )
@@ -173,11 +173,11 @@ class Endpoints:
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit, warnings, cues)
 
     def _check_probs(self, named: Sequence[tuple[str, ServerInfo]]) -> None:
-        """Refuses a model that does not tell what is compared."""
+        """Refuse a model that does not report the probabilities that are compared."""
         for name, info in named:
             if info.capabilities.probs:
                 continue
-            words = f"the {name} does not tell the probabilities of its tokens"
+            words = f"the {name} does not report the probabilities of its tokens"
             if name == "draft":
                 words += ", and without them nobody knows where it is unsure"
                 hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
@@ -193,9 +193,10 @@ class Endpoints:
     async def turns(
         self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts
     ) -> tuple[list[RenderedPrompt], Facts]:
-        """How the draft and each assistant are asked to answer `prompt`, and what is known then.
+        """Render `prompt` for the draft and each assistant; an assistant found to be down is left out.
 
-        An assistant that is found to be down goes to those to do without.
+        Returns:
+            The draft's and the assistants' prompts, and the facts as they are then.
 
         Raises:
             UnsupportedError: one of them takes no messages, or not these.
@@ -219,12 +220,12 @@ class Endpoints:
         return turns, replace(facts, without=without)
 
     async def check_length(self, turns: Sequence[RenderedPrompt], without: Mapping[int, ProviderError]) -> None:
-        """Sees whether every model has room for its prompt and a token behind it, as far as that can be known.
+        """Check, as far as it is known, that every model has room for its prompt and one token.
 
-        Not those that the answer goes `without`.
+        Assistants that the answer leaves out (`without`) are not checked.
 
         Raises:
-            ContextLengthError: one has not. Found before anything is drafted.
+            ContextLengthError: the prompt is too long for a model; nothing was drafted yet.
         """
         named = zip(["draft", *self.names], turns, strict=True)
         asked = [(name, turn) for at, (name, turn) in enumerate(named, -1) if at not in without]
@@ -254,7 +255,7 @@ async def _check_length(name: str, provider: Provider, prompt: str) -> None:
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:
-    """`"token"` if all models encode the test text alike and tell probabilities; else, or if in doubt, `"word"`."""
+    """`"token"` if all models encode the test text alike and report probabilities; else, or in doubt, `"word"`."""
     if not all(info.capabilities.tokenize and info.capabilities.probs for info in infos):
         return "word"
     first, *others = [await fingerprint(provider, info) for provider, info in zip(providers, infos, strict=True)]
@@ -262,7 +263,7 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
 
 
 def _unknown(name: str, provider: Provider, error: ProviderError) -> Endpoint:
-    """What is known of an assistant that has never said what it is."""
+    """The record of an assistant that was never reached."""
     return Endpoint(name=name, endpoint=error.endpoint or provider.name, engine="unknown", model="unknown")
 
 

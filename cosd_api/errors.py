@@ -1,11 +1,11 @@
-"""What can be wrong with a fusion itself, as one tree. What is wrong with an endpoint: `cosd_providers.errors`.
+"""The errors of a fusion itself, as one tree; those of an endpoint are in `cosd_providers.errors`.
 
 ::
 
     FusionError
-    ├── SettingError             a setting that a fusion cannot take, with the reason (also a ValueError)
+    ├── SettingError             an invalid setting, with the reason (also a ValueError)
     ├── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
-    └── TraceError               a trace that is none, or does not hold together (also a ValueError)
+    └── TraceError               an invalid trace (also a ValueError)
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ __all__ = ["FusionClosedError", "FusionError", "SettingError", "TraceError"]
 
 
 class FusionError(Exception):
-    """Something is wrong with how a fusion is used."""
+    """A mistake in how a fusion is used."""
 
 
 class SettingError(FusionError, ValueError):
-    """A setting that a fusion cannot take; the message says why and what to do."""
+    """An invalid setting; the message says why and what to do."""
 
 
 class FusionClosedError(FusionError, RuntimeError):
-    """The fusion or the stream is not open."""
+    """A fusion or a stream that is not open."""
 
 
 class TraceError(FusionError, ValueError):
-    """A trace that cannot be read, or does not hold together; the message says where."""
+    """A trace that cannot be read or is inconsistent; the message says where."""

@@ -1,4 +1,4 @@
-"""What a fusion may cost, before it is run."""
+"""Estimates: the cost of an answer before it is generated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Model(BaseModel):
 
 
 class Range(_Model):
-    """A number that is at least `low`, most likely about `expected`, and never above `high`."""
+    """A number between `low` and `high`, most likely about `expected`."""
 
     low: int
     expected: int
@@ -41,11 +41,11 @@ class Range(_Model):
 
 
 class EndpointEstimate(_Model):
-    """What one answer may cost at one endpoint.
+    """The cost of one answer at one endpoint.
 
     Attributes:
         prompt_tokens: of the prompt, for this model.
-        counted: whether the endpoint has counted them; otherwise they are a guess from the prompt's bytes.
+        counted: whether the endpoint counted them; otherwise they are a guess from the prompt's bytes.
         requests: generation requests.
         billed_tokens: tokens read, from a cache or not, and written.
     """
@@ -57,18 +57,18 @@ class EndpointEstimate(_Model):
 
 
 class Estimate(_Model):
-    """What one answer may cost, nothing being sent again.
+    """The cost of one answer, without retries.
 
-    `low` is an answer of one token about which nobody is asked. `high` is the worst that can happen: every token is
-    replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time. It grows
-    with the square of `max_tokens` (with `max_ahead` it does not), and few answers come anywhere near it: plan with
-    `expected`, and set `max_billed_tokens` to bound a bill: nothing is sent once that much is billed.
+    `low` is an answer of one token about which nobody is asked. `high` is the worst case: every token is replaced, and
+    all that could be drafted behind it was drafted, asked about and thrown away each time. It grows with the square of
+    `max_tokens` (with `max_ahead` it does not), and few answers come near it: plan with `expected`, and set
+    `max_billed_tokens` to bound a bill.
 
     Attributes:
         max_tokens: of the answer.
         endpoints: by name, as in `FusionResult.usage`.
-        answers: how many answers of this fusion `expected` is drawn from; 0 uses the assumptions alone.
-        assumptions: what the numbers stand on, in words.
+        answers: how many past answers of this fusion `expected` is based on; 0 uses the assumptions alone.
+        assumptions: the basis of the numbers, in words.
     """
 
     max_tokens: int
@@ -88,8 +88,8 @@ class Estimate(_Model):
 
 
 @dataclass(slots=True)
-class Spent:
-    """What the past answers of a fusion cost at one endpoint: requests, tokens read and tokens written."""
+class PastCost:
+    """The cost of past answers at one endpoint: requests, tokens read and tokens written."""
 
     requests: int = 0
     read: int = 0
@@ -98,13 +98,13 @@ class Spent:
 
 @dataclass(slots=True)
 class Past:
-    """The answers that a fusion has given so far, added up.
+    """The past answers of a fusion, added up.
 
     Attributes:
         answers: how many.
-        tokens: of them.
-        size: bytes of them.
-        looked_back: for each of their tokens, the bytes before it that a request there has to read, added up.
+        tokens: in all.
+        size: bytes in all.
+        looked_back: bytes before each token, which a request there has to read, in all.
         spent: by endpoint.
     """
 
@@ -112,17 +112,17 @@ class Past:
     tokens: int = 0
     size: int = 0
     looked_back: float = 0.0
-    spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
+    spent: dict[str, PastCost] = field(default_factory=dict[str, PastCost])
 
     def add(self, prompt: str, result: FusionResult) -> None:
-        """One more answer."""
+        """Add one more answer."""
         size = len(result.text.encode())
         self.answers += 1
         self.tokens += len(result.tokens)
         self.size += size
         self.looked_back += len(result.tokens) * (len(prompt.encode()) + size / 2)
         for name, usage in result.usage.items():
-            spent = self.spent.setdefault(name, Spent())
+            spent = self.spent.setdefault(name, PastCost())
             spent.requests += usage.requests
             spent.read += usage.prompt_tokens
             spent.written += usage.completion_tokens
@@ -131,7 +131,7 @@ class Past:
 async def estimate(
     endpoints: Endpoints, settings: FusionSettings, past: Past, asked: str | Sequence[Message], max_tokens: int
 ) -> Estimate:
-    """What an answer to a prompt may cost.
+    """Estimate the cost of an answer to a prompt.
 
     Raises:
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
@@ -139,7 +139,7 @@ async def estimate(
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     found: dict[str, EndpointEstimate] = {}
     for at, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True), start=-1):
-        prompt = turn.prompt or turns[0].prompt  # of one that is down nobody knows it
+        prompt = turn.prompt or turns[0].prompt  # unknown for an assistant that is down
         count = None if at in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + _SPECIAL
@@ -148,7 +148,7 @@ async def estimate(
         if name == DRAFT:
             lows = (1, least + 1)
         else:
-            # One that is certain spares those listed after it.
+            # An assistant that is certain spares those listed after it.
             lows = (1, least + 1) if settings.ask == "all" and name == endpoints.names[0] else (0, 0)
         expected = _from_past(past, name, prompt, max_tokens) or (requests[0], tokens[0])
         found[name] = EndpointEstimate(
@@ -191,14 +191,14 @@ def _share(settings: FusionSettings) -> float:
 
 
 def _drafted(settings: FusionSettings, n: int) -> int:
-    """Tokens that are drafted and asked about at most: from every token on, as far as there is room."""
+    """Tokens that are drafted and asked about at most: all that there is room for, behind each token."""
     bounds = [bound for bound in (settings.draft_length, settings.tuning.max_ahead) if bound is not None]
     ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
     return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float] | None:
-    """Requests and billed tokens, if this answer is as the past ones were, for each of its tokens."""
+    """Requests and billed tokens, at the cost of past answers for each token."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
@@ -226,12 +226,12 @@ def _assumptions(settings: FusionSettings, past: Past) -> tuple[str, ...]:
 
 
 def guessed(prompt: str) -> int:
-    """The prompt's tokens, where nobody counts them."""
+    """The prompt's tokens, guessed from its bytes."""
     return max(1, len(prompt.encode()) // BYTES)
 
 
 async def counted(provider: Provider, prompt: str) -> int | None:
-    """The prompt's tokens, where the endpoint encodes."""
+    """The prompt's tokens, if the endpoint encodes text."""
     if (await provider.describe()).capabilities.tokenize:
         with suppress(UnsupportedError):
             return len(await provider.tokenize(prompt))

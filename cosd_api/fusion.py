@@ -248,7 +248,7 @@ def _cosd(settings: FusionSettings, limits: AnswerLimits, facts: Facts) -> CoSD:
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """Whether an error is an assistant's own: a limit of the caller's is not, nor is a fault in the user's code."""
+    """True for an assistant's own error: not for a limit of the caller's, nor for a fault in the user's code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 

@@ -14,7 +14,7 @@ _TIMES = 10  # as much as the draft's, billed by the assistants: worth a word
 
 
 def reencoded(seen: bool) -> list[str]:
-    """Whether the draft's endpoint read its own text as other tokens than it wrote."""
+    """A draft endpoint that was seen to read its own text as other tokens than it wrote."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"

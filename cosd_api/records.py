@@ -1,4 +1,4 @@
-"""What a fused answer is made of: its tokens, what was said about each, what was asked and what it cost."""
+"""The parts of a fused answer as records: tokens, decisions, requests, usage, endpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Placed
-from cosd_api.decoding.timeline import Kind, Outcome, Span
+from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import ServerInfo
 from cosd_providers.text import readable
@@ -23,25 +23,25 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """What goes through JSON and back unchanged."""
+    """A record that goes through JSON and back unchanged."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=(), defer_build=True)
 
 
 class TokenDecision(Record):
-    """What one assistant said where a fused token stands.
+    """One assistant's answer about the place of a fused token, and the decision on it.
 
     Attributes:
         assistant: its name.
-        text: what it wrote there; empty for its end of sequence.
-        prob: its probability of its least sure token there, in [0, 1]; None where the endpoint did not tell.
-        agreed: it wrote what the draft wrote.
-        fired: it differed, and the verifier would put its word in the draft's place. Of several that fire, the surest
-            does: the token's `source`.
+        text: its text there; empty for its end of sequence.
+        prob: its probability of its least sure token there, in [0, 1]; None if not reported.
+        agreed: whether it wrote what the draft wrote.
+        fired: whether it differed and the verifier replaces. Of several that fire the surest replaces: the token's
+            `source`.
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
-        draft_text: what the draft wrote there: the tokens that were judged together.
-        draft_prob: its probability of the least sure of them.
-        strategy: in which way the assistant was asked (`"list"`, `"echo"`, ...), where its provider tells.
+        draft_text: the draft's text there: the tokens that were judged together.
+        draft_prob: the draft's probability of the least sure of them.
+        strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
     """
 
@@ -58,11 +58,11 @@ class TokenDecision(Record):
 
 
 class DraftToken(Record):
-    """A token of the draft in whose place an assistant's word stands.
+    """A draft token that an assistant's word replaced.
 
     Attributes:
         text: its text; empty for the end of sequence.
-        prob: the draft's probability of it, in [0, 1]; None where the endpoint did not tell.
+        prob: the draft's probability of it, in [0, 1]; None if not reported.
         end: whether it is the end of sequence.
     """
 
@@ -78,24 +78,23 @@ class FusedToken(Record):
         text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
         source: `"draft"`, or the name of the assistant whose word it is.
         end: whether it is the end of sequence.
-        draft_prob: the draft's probability of what it wrote there, in [0, 1]: of this token, or of the tokens that
-            this one replaced (the least sure of them).
-        assistant_prob: the assistant's probability of what it wrote there; None where none was asked, or it
-            does not tell. With several, that of the surest.
-        replaced: on the first token of a replacement, the draft's text in whose place it stands.
-        asked: whether an assistant was asked about it. One that could not change the answer is not.
-        verified: whether every assistant was heard that could have changed it. Only an answer that went on without one
-            that had failed (`on_assistant_error="draft"`) has others.
+        draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the least sure
+            of them).
+        assistant_prob: the assistant's probability of its text there; None if none was asked or it is not reported.
+            With several assistants, that of the surest.
+        replaced: on the first token of a replacement, the draft's text that it replaced.
+        asked: whether an assistant was asked about it; it is not where no answer could change the text.
+        verified: whether every assistant was heard that could have changed it. It is False only in an answer that
+            continued without a failed assistant (`on_assistant_error="draft"`).
         reason: the decision in words; None where nobody was asked.
-        decisions: what each assistant that was asked said there. Empty where it could not answer, where its token
-            reaches beyond the unit (it is judged with the next), and where no answer could matter any more.
-        replaced_tokens: on the first token of a replacement, the draft's tokens in whose place it stands.
+        decisions: one for each assistant that was asked. Empty where it had no answer, where its token reaches beyond
+            the unit (it is judged with the next), and where no answer could matter any more.
+        replaced_tokens: on the first token of a replacement, the draft's tokens that it replaced.
         unit: number of its unit in the answer, from 0.
         round: the drafting round that it belongs to, from 1, as `FusionResult.iterations` counts them.
-        draft: the `number` of the draft, among `FusionResult.requests`, that wrote it, or the first of what its word
-            replaced.
-        placed_at: seconds from the start of the answer until it stood there.
-        final_at: until nothing could change it any more.
+        draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or what it replaced.
+        placed_at: seconds from the start of the answer until it was placed there.
+        final_at: seconds until nothing could change it any more.
         raw: its bytes in hexadecimal, where they are no characters.
     """
 
@@ -124,7 +123,7 @@ class FusedToken(Record):
 
     @classmethod
     def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float) -> Self:
-        """The public form of a token that the decoder placed, final by `now`; `names` are the assistants'."""
+        """The record of a token that the decoder placed, final by `now`; `names` are the assistants'."""
         decisions = tuple(_decision(decision, names, verifier) for decision in placed.decisions)
         deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
         mine = placed.winner is None
@@ -154,7 +153,7 @@ class FusedToken(Record):
 
 
 def _unreadable(data: bytes) -> str | None:
-    """Bytes in hexadecimal, unless they are a text that can be written as it is."""
+    """Bytes in hexadecimal, unless they are valid text."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -190,17 +189,17 @@ def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> T
 
 
 class EndpointUsage(Record):
-    """What was sent to one endpoint during one fusion, and billed.
+    """Requests to one endpoint during one answer, and the tokens that it billed.
 
     Attributes:
         requests: generation requests sent.
-        retries: requests sent again.
+        retries: requests repeated.
         prompt_tokens: tokens read, cached ones included, as the server counts them.
         completion_tokens: tokens written.
         cached_tokens: prompt tokens that came from the server's cache.
         first_token_seconds: from the first request to its first token or answer.
         busy_seconds: time during which at least one request was under way.
-        strategies: how many places an assistant answered in which way, e.g. `{"list": 12}`.
+        strategies: places that an assistant answered, by the way in which it was asked, e.g. `{"list": 12}`.
     """
 
     requests: int = 0
@@ -219,7 +218,7 @@ class EndpointUsage(Record):
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
-        """The public form of a ledger."""
+        """The record of a ledger."""
         return cls.model_validate({name: copy(getattr(usage, name)) for name in cls.model_fields})
 
 
@@ -232,13 +231,13 @@ class Request(Record):
         number: drafts are counted from 1, and so are questions.
         endpoint: `"draft"`, or the assistant's name.
         kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; or `"question"`.
-        at: byte offset in the answer, as it stood then, from which it goes on; of a question, of its first place.
-        start: seconds from the start of the answer until it was begun.
-        first: until its first token came; None for questions, and where none came.
-        end: until it was over.
-        tokens: drafted by it.
-        places: asked about by it.
-        outcome: `"cancelled"` is what could not matter any more, such as a draft behind a replacement.
+        at: byte offset in the answer, as it was then, that it continues; of a question, that of its first place.
+        start: seconds from the start of the answer until it was sent.
+        first: seconds until its first token; None for questions, and if none came.
+        end: seconds until it was over.
+        tokens: tokens that it drafted.
+        places: places that it asked about.
+        outcome: `"cancelled"` if it could not matter any more, such as a draft behind a replacement.
     """
 
     number: int
@@ -253,8 +252,8 @@ class Request(Record):
     outcome: Outcome
 
     @classmethod
-    def of(cls, span: Span, names: Sequence[str]) -> Self:
-        """The public form; `names` are those of all endpoints, the draft's first."""
+    def of(cls, span: RequestSpan, names: Sequence[str]) -> Self:
+        """The record of a span; `names` are those of all endpoints, the draft's first."""
         end = span.start if span.end is None else span.end
         fields = ("number", "kind", "at", "start", "first", "tokens", "places", "outcome")
         return cls(endpoint=names[span.who], end=end, **{name: getattr(span, name) for name in fields})
@@ -275,13 +274,13 @@ class Endpoint(Record):
 
     @classmethod
     def of(cls, name: str, info: ServerInfo) -> Self:
-        """The public form of what a provider tells."""
+        """The record of a provider's description of itself."""
         fields = cls.model_fields.keys() - {"name"}
         return cls(name=name, **{field: getattr(info, field) for field in fields})
 
 
 class Timings(Record):
-    """Seconds: in all, until the first fused token was final (None without one), and in all per token."""
+    """Seconds: in all, until the first fused token was final, and in all per token; None without tokens."""
 
     total: Seconds
     first_token: Seconds | None

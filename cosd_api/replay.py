@@ -15,11 +15,11 @@ _DRAFT = "draft"
 
 
 def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool) -> bytes:
-    """The text that a verifier makes of what was recorded, unit by unit (Algorithm 1, lines 9 to 14).
+    """Build the text from the recorded decisions, judged again unit by unit (Algorithm 1, lines 8 to 14).
 
     Args:
         tokens: of the whole answer.
-        verifier: judges each decision again, by the probabilities that stand there.
+        verifier: judges each decision again, by the recorded probabilities.
         assistants: their names, in the order given.
         stops: whether a stop string may have ended it.
 
@@ -27,7 +27,7 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
         The answer's bytes.
 
     Raises:
-        TraceError: the verifier decides otherwise than was recorded, or the record does not hold together.
+        TraceError: the verifier decides otherwise than was recorded, or the record is inconsistent.
     """
     text = b""
     numbered = enumerate(tokens, 1)
@@ -89,7 +89,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
 
 
 def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *, whole: bool) -> None:
-    """Sees whether the word that stands there is the one that has won."""
+    """Check that the replacement is the word of the decision that won."""
     number, token = word[0]
     if token.source != winner.assistant:
         words = f"is the word of {token.source}, and {winner.assistant} was surer"

@@ -1,4 +1,4 @@
-"""What comes out of a fusion: the text, where each token of it comes from, and what it cost; and its trace."""
+"""The result of a fusion: the text, the source of each token, the cost; and its trace as a file."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class FusionResult(Record):
         schema_version: of this form; see the changelog.
         text: the answer.
         finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (a limit
-            of the caller's own), or `"error"` (only in what an error holds as its `partial`).
-        stop_reason: which: the end token, the stop string, `"max_tokens"`, `"context"`, `"max_requests"`, the error's
-            name, ...
+            of the caller's), or `"error"` (only in the `partial` of an error).
+        stop_reason: the details: the end token, the stop string, `"max_tokens"`, `"context"`, `"max_requests"`, the
+            error's name, ...
         tokens: the answer, token by token; their texts together are `text`, but for a character of which two models
             wrote a part each.
-        acceptance_rate: draft tokens kept / (kept + replaced), tokens that nobody needed to ask about counting as
-            kept: the paper's proportion of draft tokens that were not replaced. 1.0 for an empty answer.
-        replacements: how often an assistant's word was taken.
-        iterations: drafting rounds that the text took: one, plus the replacements (and losses of an assistant) after
-            which drafting went on.
+        acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
+            replaced. Tokens that nobody needed to ask about count as kept. 1.0 for an empty answer.
+        replacements: how often an assistant's word replaced the draft's.
+        iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
+            continued.
         kept_tokens: draft tokens in the answer.
-        replaced_tokens: draft tokens in whose place an assistant's word stands.
-        drafted_tokens: tokens that the draft wrote in all, those thrown away included. Depends on timing.
+        replaced_tokens: draft tokens that were replaced.
+        drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
-        hedge_hits: how many of them the draft went on as. Together with those that it was begun anew,
-            `draft_requests - hedged_drafts - 1`, they are what could have been hits.
-        hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them thrown away.
-        draft_requests: drafts that were started, those ahead included. Depends on timing.
+        hedge_hits: how many of them became the draft. The restarts that could have been hits are these and
+            `draft_requests - hedged_drafts - 1` more.
+        hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them discarded.
+        draft_requests: drafts that were started, hedged ones included. Depends on timing.
         assistant_requests: questions sent to assistants, each about one or many places. Depends on timing.
         usage: per endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: in seconds.
-        warnings: what a reader of the answer should know, in words.
+        warnings: in words.
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
-        requests: what was asked of whom and when, in the order in which it was begun. Depends on timing.
+        requests: all drafts and questions, in the order in which they were started. Depends on timing.
         library_version: of cosd-api.
     """
 
@@ -82,7 +82,7 @@ class FusionResult(Record):
 
     @property
     def trace(self) -> Trace:
-        """Why each token is there, as a file can keep it."""
+        """The reasons for each token, as a file can keep them."""
         return Trace(self)
 
     def __str__(self) -> str:
@@ -101,11 +101,11 @@ _LISTS = {"token": "tokens", "request": "requests"}
 
 
 class Trace:
-    """Why each token of an answer is there: a `FusionResult` as JSON lines, one for each token and each request.
+    """The reasons for each token of an answer: a `FusionResult` as JSON lines, one for each token and each request.
 
-    Each line has its `type`. The first is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
-    settings), the last one the end (the text, how it ended, what it cost). Between them stand lines of type `"token"`
-    (`FusedToken`, with its `index` from 0) and `"request"` (`Request`). The prompt is not in it.
+    Each line has a `type`. The first is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
+    settings), the last one the end (the text, the finish reason, the cost). Between them are lines of type `"token"`
+    (`FusedToken`, with its `index` from 0) and `"request"` (`Request`). The prompt is not included.
 
     Attributes:
         result: the answer.
@@ -131,7 +131,7 @@ class Trace:
         yield _json({"type": "end", **whole})
 
     def save(self, path: str | Path) -> None:
-        """Writes the trace to a file, UTF-8.
+        """Write the trace to a file, UTF-8.
 
         Raises:
             OSError: the file cannot be written.
@@ -140,11 +140,11 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a trace from its file.
+        """Read a trace from its file.
 
         Raises:
             OSError: the file cannot be read.
-            TraceError: it is no trace, a newer one than this version reads, or a part of it is missing.
+            TraceError: it is not a trace, or of a newer version, or a part of it is missing.
         """
         try:
             return cls._read(Path(path).read_bytes())
@@ -156,7 +156,7 @@ class Trace:
         found = [_object(line, number) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
         header = found[0] if found else {}
         if header.get("kind") != _TRACE_KIND:
-            raise TraceError("this is no trace: its first line is not the header of one")
+            raise TraceError("this is not a trace: its first line is not the header of one")
         if header.get("schema_version") != cls.schema_version:
             words = f"of form {header.get('schema_version')!r}, and this version of cosd-api reads {cls.schema_version}"
             raise TraceError(f"the trace is {words}: update it")
@@ -178,7 +178,7 @@ class Trace:
             raise TraceError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
     def replay(self, verifier: Verifier | None = None) -> str:
-        """Judges every recorded decision again and builds the text from the verdicts.
+        """Judge every recorded decision again, and build the text from the verdicts.
 
         Args:
             verifier: by default the recorded one.

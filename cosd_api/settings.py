@@ -28,7 +28,7 @@ from cosd_providers.contract import Provider
 from cosd_providers.messages import Message, OnSpecialTokens, checked_messages
 
 Asking = Literal["contestable", "all"]
-"""What assistants are asked about: what could change the text, or everything."""
+"""The places that assistants are asked about: those that could change the text, or all."""
 OnBudget = Literal["raise", "end"]
 """At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
@@ -305,7 +305,7 @@ def _elsewhere(name: str) -> str:
 
 
 def missing_members(given: object) -> list[str]:
-    """What `given` lacks of a provider: the members of `cosd_providers.Provider` in their order, methods with `()`."""
+    """The members of `cosd_providers.Provider` that `given` lacks, in their order, methods with `()`."""
     entered = ("__aenter__", "__aexit__")
     members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
     return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
@@ -315,7 +315,7 @@ def check_verifier(verifier: Verifier) -> Verifier:
     """The verifier as given.
 
     Raises:
-        SettingError: it is not one.
+        SettingError: it is not a verifier.
     """
     if isinstance(verifier, type) or not isinstance(verifier, Verifier):
         raise SettingError(
@@ -326,10 +326,10 @@ def check_verifier(verifier: Verifier) -> Verifier:
 
 
 def check_hedge(hedge: int, draft: Provider) -> None:
-    """Sees whether a draft can be hedged.
+    """Check that a draft can be hedged.
 
     Raises:
-        SettingError: its provider takes no `alternatives`, such as one that was written for an earlier version.
+        SettingError: its provider takes no `alternatives`, because it was written for an earlier version, say.
     """
     taken = inspect.signature(draft.generate).parameters
     if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
@@ -338,10 +338,10 @@ def check_hedge(hedge: int, draft: Provider) -> None:
 
 
 def check_unit(unit: Unit | None) -> Unit | None:
-    """The unit as given; None means that the endpoints' tokenizers are compared.
+    """The unit as given; None compares the endpoints' tokenizers.
 
     Raises:
-        SettingError: it is not one.
+        SettingError: it is invalid.
     """
     if unit not in (None, "token", "word"):
         raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
@@ -349,7 +349,7 @@ def check_unit(unit: Unit | None) -> Unit | None:
 
 
 def check_choice(name: str, given: str, choices: object) -> None:
-    """Sees whether a setting is one of the words of a `Literal`.
+    """Check that a setting is one of the words of a `Literal`.
 
     Raises:
         SettingError: it is not.
@@ -360,10 +360,10 @@ def check_choice(name: str, given: str, choices: object) -> None:
 
 
 def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
-    """A time: above 0, or from `least` on.
+    """The seconds as given: above 0, or from `least` on.
 
     Raises:
-        SettingError: it is no such number.
+        SettingError: they are not.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
@@ -373,10 +373,10 @@ def check_seconds(name: str, value: float, *, least: float | None = None) -> flo
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """A number of tokens or the like, from `least` on.
+    """The number as given: a whole one, from `least` on.
 
     Raises:
-        SettingError: it is not a whole number from there on.
+        SettingError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(f"{name} must be a whole number from {least} on, not {value!r}")
@@ -387,7 +387,7 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
     """The prompt as given; messages as such.
 
     Raises:
-        SettingError: it is neither text nor a conversation, or there is nothing to go on from.
+        SettingError: it is neither text nor a conversation, or it is empty.
     """
     if not isinstance(prompt, str):
         if isinstance(prompt, Message | Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):

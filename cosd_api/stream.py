@@ -32,7 +32,7 @@ Method = Callable[[FusionSettings, AnswerLimits, Facts], Decoder]
 class FusionStream:
     """A fused answer under way; made by `Fusion.stream`.
 
-    An async context manager and an async iterator over `FusedToken`. After the last token `result` is there.
+    An async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FusionStream:
         return token
 
     async def finished(self) -> FusionResult:
-        """The whole answer, for who does not want its tokens one by one. Raises what reading them would."""
+        """Wait for the whole answer. Raises what reading its tokens would."""
         assert self._task is not None
         await asyncio.wait([self._task])
         async for _ in self:
@@ -152,7 +152,7 @@ class FusionStream:
             self._report_failures(decoder)
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
-        """Refuses a limit that no answer can keep."""
+        """Refuse a limit that no answer can keep."""
         if self._limits.max_billed_tokens is None:
             return
         count = await counted(turn.provider, turn.prompt)
@@ -232,19 +232,19 @@ class FusionStream:
 
 
 def _finish(error: ProviderError) -> Finish:
-    """How an answer ends that an error has ended."""
+    """The finish of an answer that an error ended."""
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """Whether waiting may mend it. What does not pass is said at once each time, or was about this text alone."""
+    """True for an error that may pass. Others come at once each time, or were about this text alone."""
     return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Waits until cancelled tasks have closed what they held, even while being cancelled itself."""
+    """Wait until cancelled tasks have closed what they held, even while being cancelled itself."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):  # from anyio's cancellation; asyncio's own is put off
         while waiting := [task for task in tasks if not task.done()]:

@@ -467,7 +467,7 @@ async def test_a_full_context_ends_the_answer() -> None:
 async def test_an_end_without_probability_is_warned_of() -> None:
     result = await fuse("Q:", draft=draft(end_prob=False), assistant=assistant())
     assert result.text == FUSED
-    assert any("draft does not tell the probability of its end" in warning for warning in result.warnings)
+    assert any("draft does not report the probability of its end" in warning for warning in result.warnings)
 
 
 async def test_a_text_only_draft_that_reads_itself_otherwise_is_warned_of() -> None:
@@ -1191,17 +1191,20 @@ async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() 
     [
         (
             {"draft": draft(probs=False), "verifier": AgreementVerifier()},
-            "the draft does not tell the probabilities of its tokens, and without them nobody knows where it is unsure",
+            (
+                "the draft does not report the probabilities of its tokens, and without them nobody knows where it is "
+                "unsure"
+            ),
             "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft.",
         ),
         (
             {"assistant": [assistant(), assistant(probs=False)]},
-            "the assistant 2 does not tell the probabilities of its tokens, which the verifier compares",
+            "the assistant 2 does not report the probabilities of its tokens, which the verifier compares",
             "verifier=AgreementVerifier(alpha=0.5) goes by whether the two differ where the draft is unsure.",
         ),
         (
             {"assistant": assistant(probs=False), "verifier": AgreementVerifier(), "unit": "token"},
-            'the assistant does not tell the probabilities of its tokens, and can be asked in unit="word" only',
+            'the assistant does not report the probabilities of its tokens, and can be asked in unit="word" only',
             'Leave out unit="token".',
         ),
     ],

@@ -293,11 +293,11 @@ def _line(at: int, old: str, new: str) -> Callable[[list[str]], list[str]]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lines: [], "this is no trace"),
+        (lambda lines: [], "this is not a trace"),
         (lambda lines: ["[1, 2]"], "line 1 is not a JSON object"),
         (lambda lines: ["The capital is Lima."], "line 1 is not JSON"),
         (lambda lines: ["[" * 100_000], "line 1 is not JSON"),
-        (lambda lines: ['{"kind": "cosd-samples", "schema_version": 1}'], "this is no trace"),
+        (lambda lines: ['{"kind": "cosd-samples", "schema_version": 1}'], "this is not a trace"),
         (
             lambda lines: [lines[0].replace('"schema_version":1', '"schema_version":2'), *lines[1:]],
             "the trace is of form 2, and this version of cosd-api reads 1: update it",

@@ -13,14 +13,14 @@ class Response:
     """Tokens, from left to right: emitted | settled, held back for a stop | pending.
 
     Args:
-        max_tokens: how long it may become, its end of sequence included.
+        max_tokens: its length at most, its end of sequence included.
         stop: strings (as UTF-8) before which it ends.
 
     Attributes:
         tokens: all of them.
         text: their bytes.
         settled: how many are final.
-        over: how the text as it stands ends; None while it may go on. A replacement may change that.
+        over: the end of the text as it stands; None while it may continue. A replacement may change that.
     """
 
     def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
@@ -36,11 +36,11 @@ class Response:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ends the text as it stands."""
+        """True if a stop string ends the text as it stands."""
         return self._stop_starts is not None
 
     def place(self, placed: Placed) -> None:
-        """Puts a token at the end, and sees whether the text is over with it."""
+        """Put a token at the end, which may end the text."""
         token = placed.token
         self.tokens.append(placed)
         self.text += token.data
@@ -55,7 +55,7 @@ class Response:
             self.over = Finish("length", "max_tokens")
 
     def cut_back(self, count: int) -> None:
-        """Throws away all but the first `count` tokens."""
+        """Throw away all but the first `count` tokens."""
         del self.tokens[count:], self._ends[count:]
         del self.text[self.end_of(count) :]
         self.over = self._stop_starts = None
@@ -65,7 +65,7 @@ class Response:
         return self._ends[count - 1] if count else 0
 
     def settle(self, count: int) -> tuple[Placed, ...]:
-        """The first `count` tokens are final; gives those that may go out now.
+        """Make the first `count` tokens final, and return those that may go out now.
 
         Text that could still become a stop string is held back.
         """
@@ -78,14 +78,14 @@ class Response:
         return self._emit(end)
 
     def finish(self) -> tuple[Placed, ...]:
-        """The answer is complete: cuts it before its stop string and gives the tokens that are left to go out."""
+        """Complete the answer: cut it before its stop string, and return the tokens that are left to go out."""
         if self._stop_starts is not None:
             self._trim(self._stop_starts)
         self.settled = len(self.tokens)
         return self._emit(self.settled)
 
     def keep_emitted(self, over: Finish) -> None:
-        """Throws away all but what was emitted, and is over with it."""
+        """Throw away all but what was emitted, and end there."""
         self.cut_back(self._emitted)
         self.over = over
 
@@ -95,7 +95,7 @@ class Response:
         return tokens
 
     def _trim(self, cut: int) -> None:
-        """Ends the text at byte `cut`; a token that straddles it keeps what stands before."""
+        """End the text at byte `cut`; a token that straddles it keeps the bytes before."""
         while self._ends and self._ends[-1] > cut:
             start = self.end_of(len(self.tokens) - 1)
             if start < cut:

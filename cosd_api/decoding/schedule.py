@@ -303,7 +303,7 @@ class Hedges:
         return commands
 
     def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[bytes, tuple[DraftUnit, Ahead]]:
-        """What is to be under way, by its text."""
+        """The likeliest hedges, by their text."""
         texts = {hedge.ahead.text for hedge in self.under_way.values()}
         ranked: list[tuple[int, DraftUnit, Ahead]] = []
         found = 0
@@ -319,7 +319,7 @@ class Hedges:
         return {ahead.text: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
 
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
-        """What the answer may continue from once the unit is judged, the likeliest first."""
+        """Texts that the answer may continue from once the unit is judged, the likeliest first."""
         if unit.ahead is None:
             at, words = self._words(unit)
             if at < 0:
@@ -332,7 +332,7 @@ class Hedges:
         return unit.ahead
 
     def _words(self, unit: DraftUnit) -> tuple[int, Sequence[bytes]]:
-        """What may replace the unit's tokens from some index on; the index is -1 where nothing may."""
+        """Possible replacements of the unit's tokens from some index on; the index is -1 if there are none."""
         winner = unit.winner
         if winner is not None:  # of those that were heard so far
             ends = winner.replacement[-1].end

@@ -10,7 +10,7 @@ from cosd_providers.text import readable
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop string that was found: how many bytes before the end of the text it begins."""
+    """A stop string that was found, and its distance in bytes from the end of the text."""
 
     distance: int
     text: str
@@ -41,7 +41,7 @@ class StopFinder:
         return Stop(len(window) - end + len(stop), readable(stop))
 
     def held_back(self, text: bytearray, end: int) -> int:
-        """How many bytes before byte `end` of `text` could still become a stop string."""
+        """Number of bytes before byte `end` of `text` that could still become a stop string."""
         for length in range(min(self.longest - 1, end), 0, -1):
             tail = text[end - length : end]
             if any(len(stop) > length and stop.startswith(tail) for stop in self.stops):

@@ -1,4 +1,4 @@
-"""What was asked of which endpoint, and when: a record of one answer's requests, on which nothing depends."""
+"""The requests of one answer and their times; a record, on which nothing depends."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Outcome = Literal["done", "cancelled", "failed"]
 
 
 @dataclass(slots=True)
-class Span:
+class RequestSpan:
     """One request.
 
     Attributes:
         who: 0 is the draft, 1 the first assistant, and so on.
         kind: a draft, one that was started ahead of a verdict, or a question to an assistant.
         number: as the decoder counts drafts, and questions.
-        at: byte offset in the response from which it goes on, or of its first place.
-        start: when it was begun, in seconds since the answer was.
-        first: when its first token came; None before it, and for questions.
-        end: when it was over; None while it is under way.
-        tokens: drafted by it.
-        places: asked about by it.
-        outcome: what became of it.
+        at: byte offset in the response that it continues, or of its first place.
+        start: seconds from the start of the answer until it was sent.
+        first: seconds until its first token; None before it, and for questions.
+        end: seconds until it was over; None while it is under way.
+        tokens: tokens that it drafted.
+        places: places that it asked about.
+        outcome: its end.
     """
 
     who: int
@@ -41,31 +41,31 @@ class Span:
     outcome: Outcome = "cancelled"
 
     def wrote(self, now: float) -> None:
-        """It wrote one more token."""
+        """Count one more token."""
         self.tokens += 1
         if self.first is None:
             self.first = now
 
 
 class Timeline:
-    """The requests of one answer, in the order in which they were begun.
+    """The requests of one answer, in the order in which they were sent.
 
     Args:
-        began: when the answer was, by `time.perf_counter`.
+        began: start of the answer, by `time.perf_counter`.
     """
 
     def __init__(self, began: float) -> None:
         self._began = began
-        self.spans: list[Span] = []
+        self.spans: list[RequestSpan] = []
 
     def now(self) -> float:
         """Seconds since the answer began."""
         return time.perf_counter() - self._began
 
     @contextmanager
-    def request(self, who: int, kind: Kind, number: int, *, at: int, places: int = 0) -> Iterator[Span]:
-        """A request that is under way while the block is."""
-        span = Span(who, kind, number, at, self.now(), places=places)
+    def request(self, who: int, kind: Kind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
+        """Record a request that is under way for as long as the block."""
+        span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)
         try:
             yield span

@@ -12,7 +12,7 @@ from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Sequence[Token]], bool]
-"""Whether an answer about these tokens could change the text."""
+"""True for tokens about which an answer could change the text."""
 
 
 class Hearing(Enum):
@@ -27,7 +27,7 @@ class Hearing(Enum):
 
 @dataclass(slots=True)
 class Verdict:
-    """What one assistant has said of one unit so far.
+    """The answers of one assistant about one unit so far.
 
     Attributes:
         hearing: its state.
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is asked of this assistant here."""
+        """True if nothing more is asked of this assistant here."""
         return self.hearing is Hearing.DONE or self.hearing is Hearing.LOST
 
 
@@ -96,17 +96,17 @@ class DraftUnit:
 
     @property
     def waiting(self) -> bool:
-        """Whether an assistant has to be heard."""
+        """True if an assistant has to be heard."""
         return self.state is State.WAITING
 
     @property
     def heard(self) -> bool:
-        """Whether every assistant has judged it."""
+        """True if every assistant has judged it."""
         return all(verdict.done for verdict in self.verdicts)
 
     @property
     def contested(self) -> bool:
-        """Whether an assistant replaces something in it: then all that follows will be thrown away."""
+        """True if an assistant replaces something in it: then all that follows will be thrown away."""
         return any(verdict.replacement for verdict in self.verdicts)
 
     @property
@@ -117,12 +117,12 @@ class DraftUnit:
 
     @property
     def asked(self) -> bool:
-        """Whether any assistant was asked; not those that were lost before."""
+        """True if any assistant was asked; those that were lost before were not."""
         return any(verdict.hearing is not Hearing.LOST or verdict.error is not None for verdict in self.verdicts)
 
     @property
     def settled_tokens(self) -> int:
-        """How many of its tokens every assistant that is still to be heard has left as they are."""
+        """Number of its first tokens that every assistant still to be heard has left as they are."""
         return min((verdict.at for verdict in self.verdicts if not verdict.done), default=0)
 
     def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:

@@ -237,11 +237,11 @@ class CoSD:
     # ------------------------------------------------------------------------------------------------ verification
 
     def contestable(self, tokens: Sequence[Token]) -> bool:
-        """Whether an assistant is to be asked about these tokens."""
+        """True if an assistant is to be asked about these tokens."""
         return self.could_change(tokens) if self._skip else bool(tokens)
 
     def could_change(self, tokens: Sequence[Token]) -> bool:
-        """Whether an answer about these tokens could change the text."""
+        """True if an answer about these tokens could change the text."""
         contestable = self.verifier.contestable
         for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
             if token.prob is not None and contestable(token.prob):

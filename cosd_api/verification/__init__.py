@@ -1,4 +1,4 @@
-"""Verifiers: whether an assistant's word replaces the draft's, from two probabilities."""
+"""Verifiers, which decide from two probabilities between the draft's word and an assistant's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Verifier(Protocol):
     """
 
     def replaces(self, p: float, q: float) -> bool:
-        """Whether the assistant's word replaces the draft's."""
+        """True if the assistant's word replaces the draft's."""
         ...
 
     def contestable(self, p: float) -> bool:
-        """Whether some `q` in [0, 1] would replace. Where it is False the assistant is never asked."""
+        """True if some `q` in [0, 1] would replace. Where it is False the assistant is never asked."""
         ...
 
     def explain(self, p: float, q: float) -> str:
@@ -35,5 +35,5 @@ class Verifier(Protocol):
 
 
 def needs_q(verifier: Verifier) -> bool:
-    """Whether the verifier looks at the assistant's probability."""
+    """True if the verifier looks at the assistant's probability."""
     return bool(getattr(verifier, "needs_q", True))

@@ -126,7 +126,7 @@ class TreeVerifier(BaseModel):
         return last.value == 1
 
     def contestable(self, p: float) -> bool:
-        """Whether a leaf with answer 1 can be reached with this `p` and some `q` in [0, 1]."""
+        """True if a leaf with answer 1 can be reached with this `p` and some `q` in [0, 1]."""
         p32 = _float32(p)
         # Each entry: a node and the values of q that lead to it, above `low` and at most `high`.
         open_nodes = [(0, -1.0, 1.0)]
@@ -255,7 +255,7 @@ def _is_samples(data: bytes) -> bool:
 
 
 def _fault(fields: dict[str, object]) -> str | None:
-    """What is wrong with the object as a whole; None where it may be a tree."""
+    """The fault of the object as a whole; None if it may be a tree."""
     kind, version, nodes = fields.get("kind", "tree"), fields.get("schema_version", 1), fields.get("nodes")
     if kind != "tree":
         return f"its kind is {_shown.repr(kind)}, not 'tree'"

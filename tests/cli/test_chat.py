@@ -71,7 +71,7 @@ def test_answers_on_stdout_and_the_rest_on_stderr(scripted: Scripted) -> None:
 def test_each_warning_is_told_once(scripted: Scripted) -> None:
     scripted.providers["http://one"].end_prob = False
     result = chat("Q\nR\n")
-    assert result.stderr.count("note: assistant does not tell the probability of its end") == 1
+    assert result.stderr.count("note: assistant does not report the probability of its end") == 1
 
 
 def test_a_backslash_goes_on_in_the_next_line(scripted: Scripted) -> None:

@@ -114,7 +114,7 @@ def test_an_example_that_is_too_long(scripted: Scripted, examples: Path, output:
 
 def test_notes_are_on_stderr(scripted: Scripted, examples: Path, output: Path) -> None:
     scripted.providers["http://one"].end_prob = False
-    assert "cosd: note: assistant does not tell the probability of its end" in collect(examples, output).stderr
+    assert "cosd: note: assistant does not report the probability of its end" in collect(examples, output).stderr
 
 
 def test_an_endpoint_that_cannot_be_asked(scripted: Scripted, examples: Path, output: Path) -> None:

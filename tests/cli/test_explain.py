@@ -76,9 +76,9 @@ def test_the_page_is_written_and_replaced(trace: str, tmp_path: Path, result: Fu
     ("content", "complaint"),
     [
         (None, "No such file or directory"),
-        ("", "this is no trace"),
+        ("", "this is not a trace"),
         ("Once upon a time\n", "line 1 is not JSON"),
-        ('{"kind":"cosd-samples","schema_version":1}\n', "this is no trace"),
+        ('{"kind":"cosd-samples","schema_version":1}\n', "this is not a trace"),
         ('{"kind":"cosd-trace","schema_version":2}\n', "this version of cosd-api reads 1"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_trace_that_cannot_be_kept_is_said_before_anything_is_asked(scripted: 
 
 def test_warnings_are_on_stderr(scripted: Scripted) -> None:
     scripted.providers["http://one"].end_prob = False
-    assert "cosd: note: assistant does not tell the probability of its end" in scripted("Q").stderr
+    assert "cosd: note: assistant does not report the probability of its end" in scripted("Q").stderr
     assert scripted("Q", "--quiet").stderr == ""
 
 

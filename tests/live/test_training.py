@@ -84,7 +84,7 @@ class TestCollect:
         assert found.usage["draft"].requests == 1
         places = found.usage["assistant"].strategies["singles"]
         assert found.usage["assistant"].requests >= places > 3
-        assert "assistant does not tell the probability of its end of sequence" in found.warnings[0]
+        assert "assistant does not report the probability of its end of sequence" in found.warnings[0]
         assert found.skipped and found.examples[0].samples[-1].reference == "."  # its end is not known
         assert found.labelled  # what the capital is
 

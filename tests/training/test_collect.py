@@ -89,7 +89,7 @@ async def test_warnings() -> None:
     found = await collect(EXAMPLES, draft=draft, assistant=assistant)
     assert len(found.warnings) == 2
     assert any(one.startswith("draft is a chat model, and the prompt is raw text") for one in found.warnings)
-    assert any("does not tell the probability of its end of sequence" in one for one in found.warnings)
+    assert any("does not report the probability of its end of sequence" in one for one in found.warnings)
     assert found.skipped == 1  # the end of the first; of the second it is not what the draft would write
 
 
