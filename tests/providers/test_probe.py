@@ -16,6 +16,7 @@ import pytest
 
 from cosd_api import Fusion, SettingError
 from cosd_providers import (
+    BudgetError,
     ConnectError,
     ContextLengthError,
     ModelChoiceError,
@@ -981,6 +982,30 @@ async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any,
     assert report.can_assist and report.assistant_lacks == ()
     assert "singles" in report.strategies
     assert not any(word in str(report) for word in ("nothing to ask", "streamed logprobs  yes"))
+
+
+async def test_a_limit_of_the_users_own_ends_the_probe() -> None:
+    class Limited(ScriptedProvider):
+        async def propose(self, *given: Any, **options: Any) -> list[Proposal | None]:
+            raise BudgetError("no more requests are allowed")
+
+    with pytest.raises(BudgetError):
+        await probe(Limited(Talker()))
+
+
+async def test_a_draft_without_probabilities_is_replaced_by_whole_answers() -> None:
+    fake = Server(Talker())
+    async with fake.client() as client:
+        provider: Any = connect("http://gpu1:8080", engine="openai", http_client=client)
+
+        async def unsure(*given: Any, **options: Any) -> AsyncGenerator[Any, None]:
+            async for item in type(provider).generate(provider, *given, **options):
+                yield replace(item, prob=None) if isinstance(item, Token) else item
+
+        provider.generate = unsure
+        report = await probe(provider)
+    assert (report["draft"].value, report["draft"].seen) == (False, "its tokens have no probabilities")
+    assert (report["logprobs"].value, report["propose"].value) == (False, True)
 
 
 async def test_a_strategy_that_does_not_fit_the_context_is_not_used() -> None:

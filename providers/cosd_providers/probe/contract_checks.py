@@ -160,6 +160,8 @@ async def propose(inquiry: Inquiry) -> Answer:
         found = await inquiry.provider.propose(
             inquiry.prompt, _text(inquiry.own), _questions(inquiry.own), usage=inquiry.usage
         )
+    except STOPPING:
+        raise
     except ProviderError as error:
         if error.retryable:
             raise
@@ -169,6 +171,7 @@ async def propose(inquiry: Inquiry) -> Answer:
 
 async def _write(inquiry: Inquiry) -> bool:
     """Have the model write an answer in one piece; False where that shows no probabilities."""
+    inquiry.own = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
         shown = takewhile(lambda position: not position.pick.open, said.positions)
