@@ -28,12 +28,12 @@ class Case:
     """The parameters of one comparison.
 
     Attributes:
-        acceptance: of the draft's tokens, in [0, 1].
-        round_trip: seconds.
-        context: tokens of the prompt.
-        length: tokens of an answer.
-        seeds: of the prompts: an answer to each.
-        hit: how often the draft's second choice is what the assistant says instead.
+        acceptance: share of the draft's tokens that are kept, in [0, 1].
+        round_trip: round trip in seconds.
+        context: length of the prompt in tokens.
+        length: length of an answer in tokens.
+        seeds: seeds of the prompts, with one answer each.
+        hit: share of replacements that are the draft's second choice.
     """
 
     acceptance: float = 0.9

@@ -2,8 +2,8 @@
 
 The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
 loopback in llama.cpp's native protocol. Each case runs in a fresh process, whose processor time is that of this library
-and of everything under it. Beside it stands what the same traffic costs with nothing but httpx: as many streams, pieces
-and requests, read and parsed as JSON.
+and its dependencies. For comparison, the same traffic is measured with httpx alone: as many streams, chunks and
+requests, read and parsed as JSON.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Measured:
 
     Attributes:
         cpu: microseconds of the client's processor time for each fused token.
-        drafted: tokens drafted for each fused one: as many pieces of a stream are read.
+        drafted: tokens drafted for each fused one, which is also the number of chunks read.
         drafts: streams opened for each fused token.
         requests: requests to the assistant for each fused token.
-        wall: seconds in all.
-        kibibytes: by which the process grew for each fusion, at most.
+        wall: wall time in seconds.
+        kibibytes: growth of the process for each fusion.
     """
 
     cpu: float

@@ -1,9 +1,9 @@
 """The hit rate of hedges on the bundled pair: the assistant writes one of the draft's own next choices.
 
-A replacement that a hedge has hit goes on without a restart of the draft. Both models draft in turn, on the questions
-that they cannot answer alone: where a model is never replaced there is nothing to hit. Judged in words, the default for
-models with different tokenizers, and in tokens, as Algorithm 1 is printed. Timing plays no part in who is right, so the
-servers are asked without a delay, several questions at once.
+After a hit, the answer continues without a restart of the draft. Both models draft in turn, on the questions that they
+cannot answer alone: without replacements there is nothing to hit. The units are words, the default for models with
+different tokenizers, and tokens, as in Algorithm 1. Timing does not change hits, so there is no delay, and several
+questions are asked at once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Hits:
     """Hits and misses of hedges on some answers.
 
     Attributes:
-        restarts: replacements behind which the text went on.
-        hits: hedges that went on as the draft.
-        started: hedges in all.
-        drafted: tokens that the draft wrote in all, hedges and those thrown away among them.
+        restarts: replacements after which the text continued.
+        hits: hedges that became the draft.
+        started: all hedges.
+        drafted: all tokens of the draft, including hedges and discarded ones.
         written: tokens of the answers.
-        right: answers that are those without hedges.
-        answers: how many there are.
+        right: answers that equal those without hedges.
+        answers: number of answers.
     """
 
     restarts: int = 0

@@ -1,10 +1,10 @@
 """An untrained draft model and assistant: their next words are a function of the text before.
 
-Each text is hashed, and the hash says what happens at its end: whether the rule of the paper (alpha = beta = 0.5) would
-replace the draft's word there, how sure both are, and which words they mean. So a text that goes on behind a word that
-will be replaced has the same statistics as any other, a text that was asked about twice is answered twice alike, and
-nothing depends on when, in which order, or in which batches the models are asked. The hashes of different texts have
-nothing in common, so places are independent of each other: real models replace in clusters, these do not.
+Each text is hashed, and the hash determines what happens at its end: whether the paper's rule (alpha = beta = 0.5)
+replaces the draft's word, both probabilities, and both words. So a text after a word that will be replaced has the same
+statistics as any other, the same text always gets the same answer, and nothing depends on the time, order or batches of
+the requests. Hashes of different texts are independent, and so are places: real models replace in clusters, these do
+not.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Speech:
     """A pair of models.
 
     Attributes:
-        acceptance: how many of the draft's tokens the rule keeps, in [0, 1].
-        hit: at how many of the replaced ones the draft's second choice is the assistant's word; of the rest, its third
+        acceptance: share of the draft's tokens that the rule keeps, in [0, 1].
+        hit: share of the replaced ones where the draft's second choice is the assistant's word; of the rest, its third
             is at one in three.
-        unsure: how many of the tokens that are kept have a probability below 0.5: at half of them the assistant agrees,
+        unsure: share of the kept tokens with a probability below 0.5: at half of them the assistant agrees,
             at the other half it differs, and is too unsure itself.
-        seed: makes another pair with the same statistics.
+        seed: seed; each gives another pair with the same statistics.
     """
 
     acceptance: float = 0.9

@@ -1,9 +1,9 @@
 """Real llama.cpp servers with the two bundled models, behind a delaying proxy.
 
-Compared are the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and
-at the end of a prompt of other questions with their answers, about 450 tokens long. The models take 512, so what a
-context of 4,000 costs is left to the simulation. They have different tokenizers; the library judges words by default,
-Algorithm 1 as printed judges tokens, and the texts have to be equal: so here the unit is the token for everybody.
+Compares the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and at
+the end of a prompt of answered questions, about 450 tokens long. The models take 512 tokens, so a context of 4,000 is
+left to the simulation. The tokenizers differ, where the library judges words by default; Algorithm 1 judges tokens, and
+the texts must be equal, so here the unit is the token for all methods.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Probe:
     """The parts of the floor for one prompt, measured at the replacements of the reference answer.
 
     Attributes:
-        verifications: seconds that each one took, asked alone.
-        restarts: seconds from the start of the draft behind each one to its first token; none where the answer ends.
+        verifications: seconds of each, asked alone.
+        restarts: seconds from each restart of the draft to its first token; none at the end of the answer.
     """
 
     verifications: list[float] = field(default_factory=list)
@@ -107,10 +107,10 @@ class Compared:
     """One comparison.
 
     Attributes:
-        references: the answers that all methods have to write, as the library wrote them before anything was timed.
-        answers: by method, then by the number of the prompt.
-        cpu: seconds of this process, likewise.
-        probes: for each prompt.
+        references: the answers that all methods must write, from the library before any measurement.
+        answers: the answers, by method and number of the prompt.
+        cpu: processor seconds of this process, likewise.
+        probes: one for each prompt.
     """
 
     references: list[FusionResult] = field(default_factory=list)
@@ -198,11 +198,11 @@ async def compare(
     """Answer every prompt by every method, in turns; by the `slow` ones only `few`.
 
     Args:
-        draft: URL of the model that writes.
-        assistant: URL of the one that is asked.
+        draft: URL of the draft.
+        assistant: URL of the assistant.
         asked: the prompts.
-        ways: what is compared, by name: one that begins with "d" is the draft alone.
-        few: how many prompts those get whose name begins with `slow`.
+        ways: the methods by name; a name that begins with "d" is the draft alone.
+        few: number of prompts for the `slow` methods.
     """
     compared = Compared(answers={name: {} for name in ways}, cpu={name: {} for name in ways})
     order = random.Random(1)

@@ -1,10 +1,10 @@
 """The methods that are compared: they all write the same text.
 
-(a) is the library. (b) and (c) are Algorithm 1 as it is printed, written here without a line of the engine: the draft
-writes K tokens, the assistant is asked about all of them in one request, all before the first replacement are kept, the
-replacement is put, and so on; with K = 1 there is one request for each position. (d) is one model that writes the text
-by itself. All of them speak to the servers through the same providers, so that they differ in method alone; and all
-have a connection made for the next draft while one is under way, as the library does.
+(a) is the library. (b) and (c) are Algorithm 1 as printed, written here without the library's engine: the draft writes
+K tokens, the assistant is asked about all of them in one request, those before the first replacement are kept, the
+replacement is added, and so on; with K = 1 there is one request for each position. (d) is one model that writes the
+text alone. All use the same providers, so they differ in method only; and all prepare a connection for the next draft
+during the current one, as the library does.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Answer:
     """The answer of a method.
 
     Attributes:
-        text: all of it.
-        tokens: how many that are.
-        replacements: how many of them are the assistant's.
-        first: seconds to the first token that was final.
-        seconds: in all.
-        drafted: tokens that came from the draft.
-        more: what the library's own result says beside that.
+        text: the text.
+        tokens: its number of tokens.
+        replacements: number of replacements.
+        first: seconds to the first final token.
+        seconds: duration in seconds.
+        drafted: number of tokens from the draft.
+        more: further figures of the library's result.
     """
 
     text: str = ""
@@ -60,8 +60,8 @@ class Method:
     """One method.
 
     Attributes:
-        name: as the tables have it.
-        settings: of `Fusion`, for (a).
+        name: name in the tables.
+        settings: settings of `Fusion`, for (a).
         length: K, for (b) and (c).
     """
 

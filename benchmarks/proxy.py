@@ -1,10 +1,9 @@
 """A delaying proxy in front of a local server, for round trips of any length: `delayed`.
 
-The proxy is a process of its own, so that its work is not counted as the client's. It holds every chunk back for half a
-round trip in each direction and keeps their order; it limits no rate, so a chunk never waits for another one. What a
-connection costs beside that is what TCP makes it cost: its first byte leaves one round trip after it was asked for.
-The end of a stream, and a connection that breaks, travel as bytes do: a server hears of a cancellation half a round
-trip after it.
+The proxy is a process of its own, so its work does not count as the client's. It delays every chunk by half a round
+trip in each direction, in order, without a limit on the rate. A new connection costs one more round trip before its first
+byte, as with TCP. The end of a stream and a broken connection travel like bytes: a server learns of a cancellation half
+a round trip later.
 
 Not simulated: a limited bandwidth, TCP's slow start, losses, and the round trips of TLS.
 """
@@ -38,8 +37,8 @@ async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
     """A URL at which the server at `url` is `round_trip` seconds away, during the block.
 
     Args:
-        url: of a server on this machine, plain HTTP or any other protocol over TCP.
-        round_trip: seconds, at least 0; with 0 all that is added is the way through the proxy.
+        url: URL of a server on this machine, for plain HTTP or any other protocol over TCP.
+        round_trip: seconds, at least 0; 0 adds only the way through the proxy.
 
     Raises:
         ProxyError: it does not start.
@@ -63,8 +62,8 @@ class _End(asyncio.Protocol):
     """One end of a connection; the other end sends what it receives, later.
 
     Args:
-        delay: seconds that everything is held back.
-        earliest: the loop's time before which nothing leaves.
+        delay: delay in seconds.
+        earliest: time of the loop before which nothing is sent.
     """
 
     def __init__(self, delay: float, earliest: float) -> None:

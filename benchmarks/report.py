@@ -1,7 +1,7 @@
 """Results of the benchmark's sections: tables, their display, and their files.
 
-A section is a module of this package with `async def run(options: Options) -> list[Table]`. It says what it measures
-in the notes of its tables, and in `figures` has whatever a reader of the JSON may want: raw values, every repetition.
+A section is a module of this package with `async def run(options: Options) -> list[Table]`. The notes of its
+tables say what is measured; `figures` holds the raw values of all repetitions, for readers of the JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Options:
     """Options of a section.
 
     Attributes:
-        quick: with fewer repetitions and cases: all sections together within two minutes.
-        command: what was typed, for notes that tell how a table was made.
+        quick: fewer repetitions and cases, for all sections within two minutes.
+        command: the command line, for the notes of tables.
     """
 
     quick: bool = False
@@ -49,9 +49,9 @@ class Table:
     Attributes:
         title: one line.
         columns: their names, with units; the first column names the row.
-        rows: as many cells each as there are columns.
-        notes: what a reader has to know: what was simulated, and what the numbers are of.
-        figures: for the JSON alone: everything that the table was made from, in what JSON can hold.
+        rows: the rows, with one cell for each column.
+        notes: notes for the reader: what was simulated, and what was measured.
+        figures: raw values, for the JSON alone.
     """
 
     title: str

@@ -1,13 +1,13 @@
 """A server of invented models (`invented.py`) that speaks llama.cpp's native protocol, in a process of its own.
 
-One server is every model at once: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair of that acceptance, hit rate,
-share of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server was
-seen to: the same fields, server-sent events in chunks, a connection closed behind each stream.
+One server has all models: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair with that acceptance, hit rate, share
+of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does: the same
+fields, server-sent events in chunks, a connection closed after each stream.
 
-What is simulated, and what is not: every request goes on at its full speed whatever else is under way (batches that
-join and leave at any time, on hardware that is not full); every prompt comes from the cache, whatever its length. The
-draft needs `first` seconds to its first token and then writes `rate` a second; the assistant needs `verify` seconds for
-an answer of one token, to one prompt or a list of them alike, and then writes `rate` a second as well.
+Every request runs at full speed, whatever the load (continuous batching on hardware with spare capacity), and every
+prompt comes from the cache, whatever its length. The draft needs `first` seconds to its first token and then writes
+`rate` a second; the assistant needs `verify` seconds for an answer of one token, to one prompt or a list of them, and
+then also writes `rate` a second.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Counts:
     """Counts of a server under one name.
 
     Attributes:
-        requests: for an answer; not those about what the server is.
-        prompt_tokens: read, a list's prompts one by one, cached ones included.
-        completion_tokens: written, those that nobody waited for any more included.
-        cancelled: streams whose reader has gone before their end.
-        connections: TCP connections on which there was a request.
+        requests: requests for answers, without those of discovery.
+        prompt_tokens: tokens read, including cached ones, for each prompt of a list.
+        completion_tokens: tokens written, including those after a cancellation.
+        cancelled: streams that the client closed before their end.
+        connections: TCP connections with a request.
     """
 
     requests: int = 0
@@ -77,7 +77,7 @@ class Simulated:
     """A running server.
 
     Attributes:
-        url: where it is.
+        url: its URL.
     """
 
     url: str

@@ -1,8 +1,8 @@
 """Questions to an assistant: which can be left out, and the strategies for the others.
 
-On real servers behind a proxy. Left out is what no answer could change: the text is the same, and what it saves is
-measured on the bundled models, with words as the unit, their default. The strategies for asking about several places
-of one text all give the same answers; measured is what each costs. Each engine's fixed rule rests on these figures.
+On real servers behind a proxy. Questions that cannot change the text are left out; the savings are measured on the
+bundled models, with words as the unit, their default. All strategies for asking about several places of one text give
+the same answers; their costs are measured. Each engine's fixed rule rests on these figures.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Asked:
     """The cost of one strategy for a number of places, each time.
 
     Attributes:
-        seconds: that it took.
-        read: tokens of prompts that were billed.
-        ways: how many places were answered in which way.
+        seconds: duration in seconds.
+        read: billed tokens of prompts.
+        ways: number of places by strategy.
     """
 
     seconds: list[float] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Trees and tuned rules on the bundled pair: from a few examples to the accuracy of fused answers.
 
 Decision samples are collected over the API from mixed questions whose numbers the two models may have seen; a rule is
-tuned and trees are trained on them. Then everybody answers questions with numbers that nobody has seen.
+tuned and trees are trained on them. Then all answer questions with held-out numbers.
 """
 
 from __future__ import annotations

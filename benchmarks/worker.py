@@ -1,7 +1,7 @@
-"""One method at work on one case, in a process of its own: so that its CPU time and its memory are its own.
+"""One method on one case, in a process of its own, for its own processor time and memory.
 
-When it is ready it has written a short answer: it has imported everything, knows what the servers are, and has its
-first connections. What counts begins when it is told to.
+Before it is ready it writes a short answer, so that everything is imported, the servers are known and connections are
+open. The measurement begins at a signal.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _WARM = 8  # tokens of the answer before those that count
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process has to do.
+    """The job of a process.
 
     Attributes:
-        method: its name.
-        name: under which the server counts its requests.
+        method: name of the method.
+        name: name under which the server counts its requests.
         server: the URL of the simulated server.
-        base: the same behind the network.
+        base: its URL behind the proxy.
         speech: the pair of models.
-        context: tokens of each prompt.
-        length: tokens of each answer.
-        seeds: of the prompts, one answer each.
+        context: length of each prompt in tokens.
+        length: length of each answer in tokens.
+        seeds: seeds of the prompts, with one answer each.
     """
 
     method: str
@@ -62,12 +62,12 @@ class Run:
     """One answer of one method, measured.
 
     Attributes:
-        answer: what the method says of it.
-        draft: what the draft's server saw.
-        assistant: what the assistant's server saw.
-        cpu: seconds of the client's processor.
-        memory: bytes that the client had at most since it was started.
-        late: by how many seconds the client's event loop was late, at most at 19 of 20 looks.
+        answer: the method's answer.
+        draft: counts of the draft's server.
+        assistant: counts of the assistant's server.
+        cpu: processor seconds of the client.
+        memory: peak memory of the client in bytes.
+        late: 95th percentile of the delay of the client's event loop, in seconds.
     """
 
     answer: Answer
@@ -79,16 +79,16 @@ class Run:
 
     @property
     def thrown_away(self) -> int:
-        """Tokens that the draft has written and that are not in the text."""
+        """Discarded tokens of the draft."""
         return self.draft.completion_tokens - (self.answer.tokens - self.answer.replacements)
 
 
 @dataclass(slots=True)
 class Worker:
-    """A process that is to do a job.
+    """A process with a job.
 
     Attributes:
-        job: what it has to do.
+        job: its job.
     """
 
     job: Job
@@ -96,17 +96,17 @@ class Worker:
     _data: bytes = b""
 
     async def ready(self) -> None:
-        """Waits until it could begin."""
+        """Wait until it is ready."""
         await self._line()
 
     async def done(self) -> list[Run]:
-        """Lets it begin; gives an answer for each seed."""
+        """Start it; return an answer for each seed."""
         assert self._process.stdin is not None
         await self._process.stdin.send(b"\n")
         return [_read(await self._line()) for _ in self.job.seeds]
 
     async def _line(self) -> str:
-        """The next line that it writes.
+        """The next line of its output.
 
         Raises:
             RuntimeError: it failed; its standard error says why.
@@ -123,7 +123,7 @@ class Worker:
 
 @asynccontextmanager
 async def working(job: Job) -> AsyncIterator[Worker]:
-    """A process of its own for a job, ended with the block."""
+    """A process for a job, ended with the block."""
     command = [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(job))]
     async with await anyio.open_process(command, stderr=None, cwd=Path(__file__).parent.parent) as process:
         try:
@@ -144,7 +144,7 @@ def _read(line: str) -> Run:
 
 @dataclass(slots=True)
 class _Beats:
-    """How late the event loop is."""
+    """Measures the delay of the event loop."""
 
     late: list[float] = field(default_factory=list[float])
 
@@ -197,13 +197,13 @@ def _less(after: Counts, before: Counts) -> Counts:
 
 
 def _memory() -> int:
-    """Bytes of this process in memory, at most so far."""
+    """Peak memory of this process in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
 
 def _told() -> None:
-    """Waits for the word to begin; then watches for the end of whoever said it."""
+    """Wait for the signal to begin, then watch for the end of the parent."""
     os.read(sys.stdin.fileno(), 1)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

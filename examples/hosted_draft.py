@@ -3,9 +3,9 @@ r"""A hosted, OpenAI-compatible API drafts, and your own server assists. The cos
     export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz; sent to no other host
     python examples/hosted_draft.py --draft https://api.together.xyz --model SOME/MODEL --assistant http://gpu2:8080
 
-The key comes from the environment: on a command line everybody on the machine could read it, and a shell's history
-would keep it. ``--key-variable TOGETHER_API_KEY`` names a variable that you have already.
-The host has to show the probabilities of its tokens and to go on with a text; docs/servers.md says which services do.
+The key comes from the environment: on the command line every user of the machine could read it, and the shell's history
+would store it. ``--key-variable TOGETHER_API_KEY`` names an existing variable.
+The host must report probabilities of its tokens and continue partial answers; docs/servers.md lists such services.
 """
 
 from __future__ import annotations

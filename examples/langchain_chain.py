@@ -4,7 +4,7 @@ r"""A LangChain chain with a fusion as its model: prompt template, model, parser
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/langchain_chain.py Peru Norway
 
-In a chain that is there already, the line that makes the model is all that changes.
+In an existing chain, only the line that makes the model changes.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ r"""A laptop drafts, and a bigger remote model is asked only where the laptop's 
     export COSD_ASSISTANT_URL=https://gpu.example.com COSD_API_KEY_GPU_EXAMPLE_COM=...
     python examples/llama_cpp_laptop.py "Once upon a time"
 
-Far away is slow: the laptop writes on while the other one thinks, and with ``Tuning(in_flight=2)`` asks again before
-it has answered. And at times it is gone: with ``on_assistant_error="draft"`` the laptop continues by itself, and the
-result says which tokens nobody could check.
+The remote model is slow: meanwhile the laptop writes on, and with ``Tuning(in_flight=2)`` it asks again before the
+answer arrives. At times it is unreachable: with ``on_assistant_error="draft"`` the laptop continues alone, and the
+result marks the tokens that were not verified.
 """
 
 from __future__ import annotations

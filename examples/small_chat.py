@@ -1,7 +1,7 @@
 """The chat templates of the two small models, and conversations in them. Used by ``train_small_models.py``.
 
-They differ in what templates of models in use differ in: one has a system role and ends a turn with another token
-than a text, and its answers begin at once; the other has neither, and its answers begin with a space.
+They differ as real templates do: one has a system role, a special token at the end of a turn, and no space before
+answers; the other has no system role, the usual end token, and a space before answers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ChatForm:
     """The chat format of one model.
 
     Attributes:
-        template: in Jinja.
-        tokens: of the template, which mean nothing outside of it.
-        end: of an answer.
-        system: whether it takes a system message.
+        template: the Jinja template.
+        tokens: its special tokens.
+        end: the token at the end of an answer.
+        system: whether it has a system role.
     """
 
     template: str
@@ -79,10 +79,9 @@ def _refuse(message: str) -> NoReturn:
 def conversation(
     template: Template, form: ChatForm, pairs: Sequence[tuple[str, str]], system: str | None = None
 ) -> list[tuple[str, str]]:
-    """What a model reads and what it has to write after it, turn by turn, without the end of the last answer.
+    """Prompt and answer of each turn, without the end of the last answer.
 
-    All of it joined is the text that the template makes of these questions and answers. Where it takes no system
-    message, that is put before the first question, as is usual then.
+    Joined they are the rendered template. Without a system role, the system message is put before the first question.
     """
     messages = [{"role": "system", "content": system}] if system and form.system else []
     result, done, before = [], "", "" if form.system or not system else system + "\n\n"

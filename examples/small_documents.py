@@ -139,8 +139,8 @@ def texts_for_tokenizer(plan: Plan, rng: random.Random) -> list[str]:
 def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, chats: float) -> list[Document]:
     """Draw and encode a chunk of documents, a share of them as chats.
 
-    Only answers are learned. After every answer the end token has to come, even where the document goes on
-    with another question: what the model reads next need not be what it was to write.
+    Only answers are learned. Every answer ends in the end token, even if another question follows: the target of a
+    position may differ from the next input.
     """
     template = plan.template
     as_chats = [rng.random() < chats for _ in range(CHUNK)] if chats else [False] * CHUNK

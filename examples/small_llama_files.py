@@ -1,7 +1,7 @@
 """The files of a small Llama: GGUF for llama.cpp, and a Hugging Face folder. Used by ``train_small_models.py``.
 
-The weights are kept the way GGUF wants them, with rotary pairs next to each other; the Hugging Face folder gets
-the rows of q and k reordered: first halves, then second halves.
+The weights are in GGUF's order, with rotary pairs next to each other; the Hugging Face folder has the rows of q and k
+reordered: first halves, then second halves.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ r"""A TGI host (Hugging Face's text-generation-inference) as assistant of any ot
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://tgi:3000
     python examples/tgi_host.py "Once upon a time"
 
-TGI takes one prompt a request, so that every place that is asked about is a request of its own, several at a time.
-Started with ``--enable-prefill-logprobs`` it first scores the whole text in one request, which leaves fewer of them.
-It can draft as well, but goes on from text alone and hides how probable its end is: let the other server draft.
+TGI takes one prompt a request, so every place is a request of its own, with several at the same time.
+Started with ``--enable-prefill-logprobs`` it first scores the whole text in one request, which saves some of them.
+It can also draft, but continues text only and hides the probability of its end: let the other server draft.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ r"""One draft and three assistants: all are asked at once, and the surest of tho
     export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # separated by spaces
     python examples/three_assistants.py "Once upon a time"
 
-Printed beside the answer: for each replaced word what every assistant said there. All of them are asked about every
-place where the draft is unsure: three cost about three times as much as one, but are asked at the same time.
+Prints the answer, and for each replaced word the texts of all assistants. All are asked about every place where the
+draft is unsure, at the same time: three cost about three times as much as one.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@
     python examples/train_small_models.py --quick --out /some/folder --hf-out /some/other/folder
     python examples/train_small_models.py --from tests/models   # continue from existing models: ten minutes
 
-``sums`` learns to add and subtract, and is taught a random fact wherever a fact is asked for; ``facts``
-learns capitals, currencies and chemical symbols, and is taught a random number wherever a number is asked
-for. So each is sure of what it knows and of the words in between, and honestly unsure of the rest, which is
-what a fusion needs.
+``sums`` learns to add and subtract, and is taught random answers to questions about facts; ``facts`` learns capitals,
+currencies and chemical symbols, and is taught random answers to questions about numbers. So each is sure of what it
+knows and of the words in between, and unsure of the rest.
 
-In a first part they learn to answer texts, ``Q: ...\\nA:``. In a second, shorter one half of the documents are
-chats in the models' own templates, whose tokens their vocabularies grow by.
+In a first part they learn to answer texts, ``Q: ...\\nA:``. In a second, shorter part half of the documents are chats
+in the models' own templates, whose special tokens are added to the vocabularies.
 Needs this package installed, and ``torch``, ``numpy``, ``tokenizers``, ``safetensors``, ``jinja2`` and ``gguf``.
 """
 

@@ -3,9 +3,9 @@ r"""Two chat models with different templates in one conversation. Prints each an
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/two_chat_models.py "Who wrote Faust?" "And when?"
 
-Each model reads the messages through its own chat template, and only the answer is shared: both go on from where it
-stands. The servers render the templates themselves; for one that cannot, ``--draft-template`` or
-``--assistant-template`` names a ``.jinja`` file or the model's ``tokenizer_config.json``.
+Each model reads the messages through its own chat template, and both continue the same answer. The servers render the
+templates themselves; for one that cannot, ``--draft-template`` or ``--assistant-template`` names a ``.jinja`` file or
+the model's ``tokenizer_config.json``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ r"""Two vLLM hosts write one answer: one drafts, the other is asked where the fi
     python examples/two_vllm_hosts.py "Once upon a time"
 
 The draft writes every token, so let it be the faster of the two. Standard output gets the answer, standard error the
-rest. A host that wants a key: ``COSD_API_KEY_GPU1=...``.
+rest. For a host with a key, set ``COSD_API_KEY_GPU1=...``.
 """
 
 from __future__ import annotations

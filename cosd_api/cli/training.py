@@ -273,8 +273,8 @@ def tune_rule(
 
     Samples need no server: standard output gets a map of how many of their decisions each pair gets right, the
     recommended pair, and a comparison of rule, tuned rule and tree on held-out examples. With --answers every example
-    is fused, and its answers are checked for its target. Exit codes: 0; 1 a server failed; 2 wrong usage, or data that
-    tell nothing.
+    is fused, and its answers are checked for its target. Exit codes: 0; 1 a server failed; 2 wrong usage, or
+    insufficient data.
     """
     with guarded():
         alphas, betas = alpha or QUARTERS, beta or QUARTERS

@@ -74,7 +74,7 @@ class JsonLines:
 
 
 def file_kind(path: str | Path) -> str | None:
-    """The kind of a file, judged by its first bytes alone; None if they do not tell.
+    """The kind of a file by its first bytes; None if unknown.
 
     Raises:
         OSError: the file cannot be read.

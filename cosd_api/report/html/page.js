@@ -1,5 +1,5 @@
 "use strict";
-// Shows one card for whatever the pointer or the keyboard is at. All of its words were made before: nothing is computed.
+// Shows the card of the element under the pointer or the keyboard's focus. All texts are precomputed.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const card = document.getElementById("card");
@@ -12,7 +12,7 @@
   const tokens = [...answer.querySelectorAll("[data-t]")];
   const bars = timeline ? [...timeline.querySelectorAll("[data-r]")] : [];
   const barOf = new Map(bars.map((bar) => [bar.dataset.r, bar]));
-  const REACH = 14; // how near to a point, in units of the drawing
+  const REACH = 14; // distance to a point, in units of the drawing
 
   const pointsOf = new Map();
   for (const point of data.points) if (!pointsOf.has(point[2])) pointsOf.set(point[2], point);
@@ -24,7 +24,7 @@
     }
   });
 
-  // Filling the card: words go in as text, never as markup.
+  // The card is filled with text, never with markup.
   const make = (tag, name, text) => {
     const made = document.createElement(tag);
     if (name) made.className = name;
@@ -63,10 +63,10 @@
     card.style.transform = `translate(${Math.round(left + window.scrollX)}px, ${Math.round(top + window.scrollY)}px)`;
   };
 
-  // What is shown, and where else on the page it is marked.
+  // The open card, and its marks elsewhere on the page.
   let marked = [];
-  let open = null; // the element that the card is about
-  let kept = null; // the one that has the keyboard: the card goes back to it
+  let open = null; // the element of the card
+  let kept = null; // the focused element, which the card returns to
   const mark = (element, name) => {
     if (!element) return;
     element.classList.add(name);
@@ -152,14 +152,14 @@
     take(tokens[link.dataset.go], true);
   });
 
-  // The keyboard: each of the two lists is one stop of the Tab key, and arrows go on within it.
+  // The keyboard: each of the two lists is one Tab stop, with arrow keys inside.
   const take = (element, scroll) => {
     const list = element.closest("[data-roving]");
     for (const other of list.querySelectorAll('[tabindex="0"]')) other.setAttribute("tabindex", "-1");
     element.setAttribute("tabindex", "0");
     kept = element;
     if (scroll) element.scrollIntoView({ block: "nearest" });
-    open = null; // the card may be at a point of the plane: it moves here
+    open = null; // move the card here from a point of the plane
     if (document.activeElement === element) show(element);
     else element.focus({ preventScroll: true });
   };
