@@ -18,6 +18,9 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Rounds"]
 
+_REST: Mapping[Strategy, Strategy] = {"echo": "list", "filter": "singles"}
+"""How the places are asked that a scored text does not answer."""
+
 Shared = Callable[[Continuation, Sequence[int], Sequence[Position]], None]
 
 
@@ -40,7 +43,9 @@ class Rounds(ABC):
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
         """The answers to all questions, marked and counted by the strategy that answered them."""
         found = await answer(questions, self.ask)
-        return counted(marked(found, "list", but=self.from_text) if way == "echo" else found, way, usage)
+        if way in _REST:
+            found = marked(found, _REST[way], but=self.from_text)
+        return counted(found, way, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
         """The next positions of each open continuation; see `greedy.answer`."""

@@ -64,8 +64,6 @@ from cosd_providers.greedy import (
     Choice,
     Continuation,
     Position,
-    along,
-    answer,
     boundaries,
     check_greedy,
     check_own,
@@ -79,7 +77,8 @@ from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
-from cosd_providers.strategies import Strategy, counted, marked
+from cosd_providers.proposing import Rounds
+from cosd_providers.strategies import Strategy
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
@@ -104,7 +103,6 @@ _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 _REMEMBERED = 4  # encodings; they are long
 _LONG = 2000  # characters; a shorter text costs little to encode
 _BYTES = 4  # in a token, roughly
-_DOUBLED = 16  # raw tokens of a continuation up to which as many are asked for again
 _ATTEMPTS = 2  # at the same text; after that, a draft restarts from the text received so far
 _MORE = 4  # raw tokens to ask for at least, to finish a character
 _EACH = 4  # raw tokens of a whole token at most, apart from special ones
@@ -267,15 +265,13 @@ class Scored:
                 yield Token(data, min(known) if len(known) == len(parts) else None)
                 parts = []
 
-    def likely(self, start: int, ends: Container[int]) -> list[Position]:
-        """The model's choices from token `start` on, for as long as they are surely the text's own tokens."""
-        positions = list[Position]()
-        own = self.text
-        for token_id, data, value in zip(own.ids[start:], own.data[start:], self.probs[start:], strict=True):
-            if value is None or value <= _MOST_PROBABLE or token_id in ends:
-                return positions
-            positions.append(Position(Choice(token_id, Token(data, value), open=not data)))
-        return positions if self.after is None else [*positions, self.after]
+    def positions(self, ends: Container[int]) -> list[Position | None]:
+        """The model's choice at each token and after the last one; None where it may be another one than the text's."""
+        found: list[Position | None] = []
+        for token_id, data, value in zip(self.text.ids, self.text.data, self.probs, strict=True):
+            sure = value is not None and value > _MOST_PROBABLE and token_id not in ends
+            found.append(Position(Choice(token_id, Token(data, value), open=not data)) if sure else None)
+        return [*found, self.after]
 
 
 # The server.
@@ -767,68 +763,59 @@ class _TgiStream:
 # Proposals.
 
 
-_Known = dict[int, tuple[list[int], list[Position]]]
+class _TgiRounds(Rounds):
+    """The rounds of one `propose`; in the first one the text is scored if that can answer `least` places."""
 
-
-class _TgiQuestions:
-    """The questions of one `propose`."""
-
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage) -> None:
+    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, least: int | None) -> None:
+        super().__init__(prompt, text)
         self._client = client
-        self._prompt = prompt
-        self._text = text
         self._usage = usage
-        self.known: _Known = {}
-        """For places of the text its own ids from there on, and the model's choices at them."""
+        self._least = least
 
-    async def ask(self, continuations: Sequence[Continuation]) -> list[Iterable[Position]]:
-        """The next positions of each continuation; see `greedy.answer`."""
-        return await concurrently([partial(self._ask, one) for one in continuations])
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        """Nothing to prepare."""
 
-    async def _ask(self, one: Continuation) -> Iterable[Position]:
-        if not one.ids and one.question.start in self.known:
-            return along(one, *self.known[one.question.start])
-        taken, data = one.turned
-        before = self._before(one.question.start, data)
-        again = one.ids[taken:]
-        wanted = len(again) + max(one.wanted, min(len(again), _DOUBLED))  # the server repeats all of `again`
-        limit = await self._client.room(before, wanted)
-        if limit <= len(again):
-            if not one.ids:
-                raise await self._client.too_long(before)
-            return []  # the answer has reached the end of the context
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """A place can be answered where the encoding of the text before it is the start of that of the whole."""
+        whole = self._before(len(self._text))
+        cuts = {one.question.start: self._before(one.question.start) for one in open_}
+        if self._least is None or len(cuts) < self._least or await self._client.room(whole, 1) < 1:
+            return {}
+        own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
+        ids = {at: part.ids for at, part in zip(cuts, parts, strict=True)}
+        places = {at: len(before) for at, before in ids.items() if own.ids[: len(before)] == before}
+        if len(places) < self._least:
+            return {}
+        scored = await self._client.prefill(whole, own, self._usage)
+        return self._along(open_, own.ids, places, scored.positions(self._client.facts.ends))
 
+    async def _room(self, one: Continuation, wanted: int) -> int:
+        return await self._client.room(self._asked(one), wanted)
+
+    async def _too_long(self, one: Continuation) -> ContextLengthError:
+        return await self._client.too_long(self._asked(one))
+
+    def _asked(self, one: Continuation) -> str:
+        """The text up to where the continuation last overrode the server."""
+        return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
+
+    def _skipped(self, one: Continuation) -> int:
+        return len(one.ids) - one.turned[0]
+
+    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        return await concurrently([partial(self._new, one, count) for one in open_])
+
+    async def _new(self, one: Continuation, count: int) -> Sequence[Position]:
         async def read(attempt: int) -> list[Position]:
             top = self._client.facts.top
-            async with self._client.stream(before, limit, self._usage, attempt=attempt, top=top) as events:
+            stream = self._client.stream(self._asked(one), count, self._usage, attempt=attempt, top=top)
+            async with stream as events:
                 return [self._client.position(event) async for event in events]
 
-        positions = await until_answered(read)
+        positions, again = await until_answered(read), one.ids[one.turned[0] :]
         if [position.pick.id for position in positions[: len(again)]] != again:
             return []  # the server wrote something else this time: the tokens known stand, and nothing can follow
         return positions[len(again) :]
-
-    async def filter(self, starts: Iterable[int], least: int) -> None:
-        """Score the text once, if that can answer at least `least` places.
-
-        A place can be answered where the encoding of the text before it is the start of the encoding of the whole.
-        """
-        whole = self._before(len(self._text))
-        cuts = {at: self._before(at) for at in sorted(starts)}
-        if len(cuts) < least or await self._client.room(whole, 1) < 1:
-            return
-        own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
-        sizes = {
-            at: len(part.ids) for at, part in zip(cuts, parts, strict=True) if own.ids[: len(part.ids)] == part.ids
-        }
-        if len(sizes) < least:
-            return
-        scored = await self._client.prefill(whole, own, self._usage)
-        found = {at: (own.ids[size:], scored.likely(size, self._client.facts.ends)) for at, size in sizes.items()}
-        self.known = {at: (ids, positions) for at, (ids, positions) in found.items() if positions}
-
-    def _before(self, place: int, more: bytes = b"") -> str:
-        return self._prompt + sendable(self._text[:place] + more)
 
 
 class _Last(Event):
@@ -937,13 +924,10 @@ class Tgi(Engine[TgiFacts]):
             pieces = await self._client.pieces(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
         way: Strategy = self._strategy or ("filter" if facts.prefill and len(questions) > 1 else "singles")
-        asked = _TgiQuestions(self._client, prompt, text, usage)
-        if way == "filter":
-            if not facts.prefill:
-                raise self._client.unscored()
-            await asked.filter({question.start for question in questions}, least=1 if self._strategy else 2)
-        found = await answer(questions, asked.ask)
-        return counted(marked(found, "singles", but=asked.known) if way == "filter" else found, way, usage)
+        if way == "filter" and not facts.prefill:
+            raise self._client.unscored()
+        least = None if way != "filter" else 1 if self._strategy else 2
+        return await _TgiRounds(self._client, prompt, text, usage, least).propose(questions, way, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """Score all tokens with one request; see `contract.Provider`."""
