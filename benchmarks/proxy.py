@@ -1,9 +1,9 @@
 """A delaying proxy in front of a local server, for round trips of any length: `delayed`.
 
 The proxy is a process of its own, so its work does not count as the client's. It delays every chunk by half a round
-trip in each direction, in order, without a limit on the rate. A new connection costs one more round trip before its first
-byte, as with TCP. The end of a stream and a broken connection travel like bytes: a server learns of a cancellation half
-a round trip later.
+trip in each direction, in order, without a limit on the rate. A new connection costs one more round trip before its
+first byte, as with TCP. The end of a stream and a broken connection travel like bytes: a server learns of a
+cancellation half a round trip later.
 
 Not simulated: a limited bandwidth, TCP's slow start, losses, and the round trips of TLS.
 """

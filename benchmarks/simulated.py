@@ -1,8 +1,8 @@
 """A server of invented models (`invented.py`) that speaks llama.cpp's native protocol, in a process of its own.
 
 One server has all models: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair with that acceptance, hit rate, share
-of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does: the same
-fields, server-sent events in chunks, a connection closed after each stream.
+of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does: the
+same fields, server-sent events in chunks, a connection closed after each stream.
 
 Every request runs at full speed, whatever the load (continuous batching on hardware with spare capacity), and every
 prompt comes from the cache, whatever its length. The draft needs `first` seconds to its first token and then writes
