@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -64,7 +65,8 @@ async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
     rounds = ({"draft_length": 1}, {"draft_length": 8}, {"tuning": Tuning(max_ahead=4)})
     tunings = Tuning(hedge=2), Tuning(in_flight=3), Tuning(batch_wait=0.02, hedge=1)
-    for cost in ({}, *rounds, *({"tuning": tuning} for tuning in tunings)):
+    costs: list[dict[str, Any]] = [{}, *rounds, *({"tuning": tuning} for tuning in tunings)]
+    for cost in costs:
         async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:
             texts.append([result.text async for result in fusion.map(PROMPTS[:12], max_tokens=MAX_TOKENS)])
     assert all(one == texts[0] for one in texts)
