@@ -1,4 +1,4 @@
-"""What a probe says of a live server, held against what the same server answers plainly: for every kind of server."""
+"""A probe's report on a live server, held against plain requests to it: for every kind of server."""
 
 from __future__ import annotations
 

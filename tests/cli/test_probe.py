@@ -41,7 +41,7 @@ REPORTS: Mapping[str, ProbeReport | Exception] = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is probed, in order: URLs, models, engines and prompts."""
+    """The arguments of each probe, in order: URLs, models, engines and prompts."""
     calls: list[Any] = []
 
     async def stand_in(url: str, *, prompt: str, model: str | None, engine: str | None) -> ProbeReport:

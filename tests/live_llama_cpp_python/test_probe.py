@@ -22,7 +22,7 @@ async def test_each_line(plain: Mapping[str, PlainLlamaCppPython], name: str, sc
     assert report["end"].value is False
 
 
-async def test_what_the_url_alone_tells(plain: Mapping[str, PlainLlamaCppPython]) -> None:
+async def test_the_url_alone_is_enough(plain: Mapping[str, PlainLlamaCppPython]) -> None:
     """Without a tokenizer all places are asked one by one, whatever the way is called; and an error has no dump."""
     report = await probed(plain["facts"])
     assert str(report).startswith(f"{plain['facts'].url}: llama-cpp-python, model ")

@@ -22,12 +22,12 @@ async def test_each_line_is_what_plain_requests_say(vllm_pair: Pair, vllm_name: 
     found = {line.name: line.value for line in report.lines}
     assert (report.engine, report.version) == ("vllm", plain.get("/version")["version"])
 
-    def told(**fields: Any) -> Any:
+    def answered(**fields: Any) -> Any:
         return plain.complete(OPENING, max_tokens=1, **fields)["logprobs"]["top_logprobs"][0]
 
-    most = told(logprobs=20)
+    most = answered(logprobs=20)
     assert found["depth"] == len(most)
-    warm = told(logprobs=20, temperature=0.5)
+    warm = answered(logprobs=20, temperature=0.5)
     assert {string: warm[string] for string in most if string in warm} == pytest.approx(
         {string: most[string] for string in most if string in warm}, abs=0.05
     )

@@ -171,7 +171,7 @@ class Server(FakeOpenAI):
 
 
 class Beginning(Server):
-    """What is scored gets a token before it that a prompt does not get."""
+    """A scored text gets a token before it, a prompt does not."""
 
     def _echoed(self, ids: Sequence[int], count: int) -> list[Shown]:
         return super()._echoed([258, *ids], count)[1:]
@@ -225,11 +225,11 @@ async def test_no_way_of_showing_tokens_is_a_fault(shape: Any, opened: Any) -> N
 
 @pytest.mark.parametrize("seed", partly(range(8), 2))
 async def test_faults_of_scoring_are_seen_whatever_the_model(seed: int) -> None:
-    told = {}
+    found = {}
     for echo in ("yes", "ignored", "shifted", "scaled", "refused"):
-        told[echo] = (await examined(Server(Talker(seed), echo=echo)))["scoring"]
-    told["beginning"] = (await examined(Beginning(Talker(seed))))["scoring"]
-    assert {name: line.value for name, line in told.items()} == {
+        found[echo] = (await examined(Server(Talker(seed), echo=echo)))["scoring"]
+    found["beginning"] = (await examined(Beginning(Talker(seed))))["scoring"]
+    assert {name: line.value for name, line in found.items()} == {
         "yes": "echo",
         "ignored": False,
         "shifted": "echo, moved by +1",
@@ -237,11 +237,11 @@ async def test_faults_of_scoring_are_seen_whatever_the_model(seed: int) -> None:
         "refused": False,
         "beginning": False,
     }
-    assert "ignored: the answer does not begin with the text's own tokens" in told["ignored"].seen
-    assert "equal to what is generated at 3 of 3 places, moved by +1" in told["shifted"].seen
-    assert "not believed: equal to what is generated at no more than" in told["scaled"].seen
-    assert "refused: 400: echo is not supported together with logprobs" in told["refused"].seen
-    assert "not believed" in told["beginning"].seen
+    assert "ignored: the answer does not begin with the text's own tokens" in found["ignored"].seen
+    assert "equal to what is generated at 3 of 3 places, moved by +1" in found["shifted"].seen
+    assert "not believed: equal to what is generated at no more than" in found["scaled"].seen
+    assert "refused: 400: echo is not supported together with logprobs" in found["refused"].seen
+    assert "not believed" in found["beginning"].seen
 
 
 async def test_where_all_places_are_alike_no_scoring_is_proved() -> None:
@@ -569,7 +569,7 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
 
 @pytest.mark.parametrize("wrong", [False, True])
 async def test_a_provider_that_does_not_draft_is_asked_as_an_assistant(wrong: bool) -> None:
-    """There is no draft to compare with: what it proposes for several places must be what it proposes for each."""
+    """Without a draft, its proposals for several places are compared with those for each place alone."""
 
     class Silent(ScriptedProvider):
         async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
@@ -672,16 +672,16 @@ async def test_with_a_report_nothing_is_found_out_again(engine: str) -> None:
     report = ProbeReport.model_validate_json(report.model_dump_json())
     async with fake.client() as client:
         known = connect("http://gpu1:8080", report=report, http_client=client)
-        anew = connect("http://gpu1:8080", engine=engine, http_client=client)
+        fresh = connect("http://gpu1:8080", engine=engine, http_client=client)
         fake.requests.clear()
         async with known:
             described = await known.describe()
             asked = [path for path, _ in fake.requests]
             own = await drafted(known)
         fake.requests.clear()
-        async with anew:
-            assert described == await anew.describe()
-            assert own == await drafted(anew)
+        async with fresh:
+            assert described == await fresh.describe()
+            assert own == await drafted(fresh)
     assert asked == ["/info" if engine == "tgi" else "/v1/models"]
 
 
@@ -838,7 +838,7 @@ async def test_without_probabilities_short_answers_are_no_verdict_either() -> No
 
 
 async def test_an_end_that_the_adapter_does_not_rely_on_is_named() -> None:
-    """Its end is told, and the row of such servers says that it is not: a fusion warns."""
+    """The server shows its end, but the table of dialects says that such servers hide it: a fusion warns."""
     report = await examined(Server(Terse()), prompt="Be terse.")
     assert report["end"].value is True
     shown = " ".join(str(report).split())

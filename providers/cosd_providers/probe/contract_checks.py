@@ -11,7 +11,7 @@ from typing import Any
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError
-from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Answer, Inquiry, check, reason
+from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Finding, Inquiry, check, reason
 from cosd_providers.probe.report import EXAMPLE, Way
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
@@ -36,7 +36,7 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
 @check(
     "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
 )
-async def tokenizer(inquiry: Inquiry) -> Answer:
+async def tokenizer(inquiry: Inquiry) -> Finding:
     """Encode a text: the bytes of its tokens have to be that text."""
     pieces = await inquiry.provider.tokenize(TEST_TEXT)
     if b"".join(piece.data for piece in pieces) != TEST_TEXT.encode():
@@ -47,7 +47,7 @@ async def tokenizer(inquiry: Inquiry) -> Answer:
 
 
 @check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
-async def draft(inquiry: Inquiry) -> Answer:
+async def draft(inquiry: Inquiry) -> Finding:
     """Draft with probabilities, and pause: the draft has to continue as it does without a pause."""
     given = inquiry.prompt
     try:
@@ -106,7 +106,7 @@ async def _drafted(
     return tokens, end
 
 
-async def _resumed(inquiry: Inquiry) -> Answer:
+async def _resumed(inquiry: Inquiry) -> Finding:
     """Draft once more with a pause, and compare."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
     first, paused = await _drafted(inquiry, inquiry.prompt, b"", half)
@@ -128,7 +128,7 @@ async def _resumed(inquiry: Inquiry) -> Answer:
 
 
 @check("score", "the draft's text to be scored, held against the draft", refused=False)
-async def score(inquiry: Inquiry) -> Answer | None:
+async def score(inquiry: Inquiry) -> Finding | None:
     """Score the text of the draft: that has to give the draft's probabilities."""
     body = [token for token in inquiry.draft if not token.end]
     if not body:
@@ -147,7 +147,7 @@ async def score(inquiry: Inquiry) -> Answer | None:
 
 
 @check("propose", "what is proposed at places of its own answer, held against that answer")
-async def propose(inquiry: Inquiry) -> Answer:
+async def propose(inquiry: Inquiry) -> Finding:
     """Ask the model as an assistant at places of its own answer: it has to propose that answer."""
     if not inquiry.info.capabilities.probs:
         return await _agreement(inquiry)
@@ -185,7 +185,7 @@ async def _write(inquiry: Inquiry) -> bool:
     return bool(inquiry.own)
 
 
-async def _consistent(inquiry: Inquiry) -> Answer:
+async def _consistent(inquiry: Inquiry) -> Finding:
     """Compare the proposals of a provider without a draft: several places together, and each by itself."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:_ASKED]
@@ -242,7 +242,7 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
     return [position.pick.token for position in said.positions]
 
 
-async def _agreement(inquiry: Inquiry) -> Answer:
+async def _agreement(inquiry: Inquiry) -> Finding:
     """Ask a model that shows no probabilities whether it agrees with its own words."""
     if inquiry.client is None:
         return None, "it shows no probabilities, and its words cannot be asked for"

@@ -24,7 +24,7 @@ from cosd_providers.probe.report import Line, Value
 from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.usage import Usage
 
-__all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Answer", "Check", "Inquiry", "check", "reason"]
+__all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Check", "Finding", "Inquiry", "check", "reason"]
 
 PROMPT = "Q: What is the capital of France?\nA:"
 """The default prompt of the short draft."""
@@ -40,7 +40,7 @@ STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitEr
 _DUMP = re.compile(r"\n|\{['\"]")
 """The place where a server's message becomes a dump of data."""
 
-Answer = tuple[Value, str]
+Finding = tuple[Value, str]
 """The value of a line, and what was seen."""
 
 
@@ -130,14 +130,14 @@ class Check:
 
     name: str
     asked: str
-    find: Callable[[Inquiry], Awaitable[Answer | None]]
+    find: Callable[[Inquiry], Awaitable[Finding | None]]
     refused: Value = None
     refusals: tuple[type[ProviderError], ...] = (UnsupportedError, InvalidRequestError)
 
 
 def check(
     name: str, asked: str, *, refused: Value = None, also: tuple[type[ProviderError], ...] = ()
-) -> Callable[[Callable[[Inquiry], Awaitable[Answer | None]]], Check]:
+) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
     """Make a `Check` of a function.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from cosd_providers.distributions import agree, listed, power_of
 from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
-from cosd_providers.probe.inquiry import Answer, Inquiry, check, reason
+from cosd_providers.probe.inquiry import Finding, Inquiry, check, reason
 from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
 from cosd_providers.text import whole
 
@@ -39,7 +39,7 @@ _LEAST = 3  # characters that have to agree
 
 
 @check("models", "the server's list of models")
-async def models(inquiry: Inquiry) -> Answer:
+async def models(inquiry: Inquiry) -> Finding:
     """The models that the server lists."""
     assert inquiry.client is not None
     names = tuple(await inquiry.client.models())
@@ -48,7 +48,7 @@ async def models(inquiry: Inquiry) -> Answer:
 
 
 @check("logprobs", "one token, with 5 alternatives")
-async def logprobs(inquiry: Inquiry) -> Answer:
+async def logprobs(inquiry: Inquiry) -> Finding:
     """Ask for one token with its probability and alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
     if not any(listed(position) for position in inquiry.first.positions):
@@ -60,7 +60,7 @@ async def logprobs(inquiry: Inquiry) -> Answer:
 
 
 @check("depth", "one token, with more and more alternatives")
-async def depth(inquiry: Inquiry) -> Answer | None:
+async def depth(inquiry: Inquiry) -> Finding | None:
     """The number of alternatives that are listed at most."""
     if not inquiry.first.positions:
         return None
@@ -80,7 +80,7 @@ async def depth(inquiry: Inquiry) -> Answer | None:
 
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
-async def probabilities(inquiry: Inquiry) -> Answer | None:
+async def probabilities(inquiry: Inquiry) -> Finding | None:
     """Compare the probabilities of one place at several temperatures: the model's own do not change."""
     if not inquiry.value("logprobs"):
         return None
@@ -107,7 +107,7 @@ async def probabilities(inquiry: Inquiry) -> Answer | None:
 
 
 @check("lists", "two prompts in one request, held against each by itself", refused=False, also=(ServerError,))
-async def lists(inquiry: Inquiry) -> Answer:
+async def lists(inquiry: Inquiry) -> Finding:
     """Send two prompts together, and each alone: the answers have to be the same."""
     alone = [inquiry.first, await inquiry.after(_OTHER)]
     found = await inquiry.ask([_OPENING, _OTHER])
@@ -120,7 +120,7 @@ async def lists(inquiry: Inquiry) -> Answer:
 
 
 @check("ids", "the ids of a text, held against the text", refused=False)
-async def ids(inquiry: Inquiry) -> Answer:
+async def ids(inquiry: Inquiry) -> Finding:
     """Send the ids of a text: the answer has to be that to the text."""
     if not inquiry.info.capabilities.tokenize:
         [reply] = await inquiry.ask([_FEW_IDS])
@@ -135,7 +135,7 @@ async def ids(inquiry: Inquiry) -> Answer:
 
 
 @check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
-async def scoring(inquiry: Inquiry) -> Answer:
+async def scoring(inquiry: Inquiry) -> Finding:
     """Score a given text, and compare with what is generated at places of it.
 
     The distribution of a neighbour looks like a right one, and so does one that a temperature has changed. So scoring
@@ -208,7 +208,7 @@ def _entry(scores: RawScores, at: int) -> Position | None:
 
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
-async def exact_bytes(inquiry: Inquiry) -> Answer:
+async def exact_bytes(inquiry: Inquiry) -> Finding:
     """Force a known text with characters of several bytes: its tokens have to be these bytes. Note its end, too."""
     assert inquiry.client is not None
     reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
@@ -248,7 +248,7 @@ def _end_shown(reply: RawReply) -> str | None:
 
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
-async def reading(inquiry: Inquiry) -> Answer:
+async def reading(inquiry: Inquiry) -> Finding:
     """Send longer and longer prompts: all tokens have to be read. Note those that come from a cache, too."""
     took: list[float] = []
     reply: list[RawReply] = []
@@ -276,13 +276,13 @@ async def reading(inquiry: Inquiry) -> Answer:
 
 
 @check("round_trip", "one token, several times")
-async def round_trip(inquiry: Inquiry) -> Answer | None:
+async def round_trip(inquiry: Inquiry) -> Finding | None:
     """The duration of the shortest request."""
     return None if inquiry.fastest is None else (round(inquiry.fastest, 4), "the fastest of them")
 
 
 @check("template", "a user's message, as the server's template writes it")
-async def template(inquiry: Inquiry) -> Answer:
+async def template(inquiry: Inquiry) -> Finding:
     """The text before an answer."""
     cue = inquiry.info.answer_cue
     if cue is None:
@@ -291,7 +291,7 @@ async def template(inquiry: Inquiry) -> Answer:
 
 
 @check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
-async def prefill(inquiry: Inquiry) -> Answer:
+async def prefill(inquiry: Inquiry) -> Finding:
     """Start a reply with its own first half: the other half has to follow."""
     assert inquiry.client is not None
     first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
