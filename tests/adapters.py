@@ -24,9 +24,9 @@ from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.greedy import Continuation, Position
 from cosd_providers.testing import Model, ScriptedProvider
-from cosd_providers.vllm import Vllm
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
 from fake_vllm import FakeVllm

@@ -46,8 +46,8 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.tgi import Tgi
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptToken, TextModel
-from cosd_providers.vllm import Vllm
 from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from cosd_providers.engines.openai import OpenAICompatible
     from cosd_providers.engines.sglang import Sglang
     from cosd_providers.engines.tgi import Tgi
+    from cosd_providers.engines.vllm import Vllm
     from cosd_providers.probe import ProbeReport
-    from cosd_providers.vllm import Vllm
 
 __all__ = [
     "AuthenticationError",

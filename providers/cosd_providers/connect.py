@@ -41,7 +41,7 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "ollama": ("cosd_providers.engines.ollama", "Ollama"),
     "sglang": ("cosd_providers.engines.sglang", "Sglang"),
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
-    "vllm": ("cosd_providers.vllm", "Vllm"),
+    "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
 """Module and class of the engines with an adapter of their own, imported at their first use.
 

@@ -16,8 +16,8 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import Question, UnsupportedError, Usage, connect
 from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.vllm import Vllm
 from vllm_cpu import servers
 
 ASKED = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."

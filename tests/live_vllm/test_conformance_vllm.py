@@ -9,7 +9,7 @@ import pytest
 
 from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
-from cosd_providers.vllm import Vllm
+from cosd_providers.engines.vllm import Vllm
 from plain import PlainVllm
 
 

@@ -13,7 +13,7 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
-from cosd_providers.vllm import Vllm
+from cosd_providers.engines.vllm import Vllm
 from hedged import hedged
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"

@@ -14,9 +14,9 @@ from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.testing import ScriptToken
-from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import StandInTgi

@@ -13,8 +13,8 @@ from breaking import waiting
 from chats import ChatModel, chatml
 from cosd_providers import Question, UnsupportedError, Usage
 from cosd_providers.engines.sglang import Sglang
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message
-from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 from stand_in_sglang import StandInSglang
 

@@ -14,7 +14,7 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.tgi import Tgi
-from cosd_providers.vllm import Vllm
+from cosd_providers.engines.vllm import Vllm
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider
-from cosd_providers.vllm import Vllm
 
 ADAPTERS = (LlamaCpp, Vllm, Tgi, Sglang, Ollama, OpenAICompatible)
 

@@ -35,8 +35,8 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from cosd_providers.vllm import Vllm
 from fake_vllm import FakeVllm
 
 URL = "http://gpu:8000"
@@ -249,9 +249,7 @@ async def test_a_space_that_a_string_has_lost_is_found_in_the_text(
     server.spaces, server.bare, server.per_event = True, bare, per_event
     ours, theirs = await draft(provider, "P:", limit=5), await draft(expected, "P:", limit=5)
     assert [one.data for one in ours[:-1]] == [one.data for one in theirs[:-1]]
-    await provider.describe()
-    assert provider._server.found is not None
-    assert provider._server.found.bare is bare
+    assert (await provider.facts()).bare is bare
 
 
 async def test_what_the_scored_text_leaves_open_is_asked_by_a_list() -> None:
@@ -623,6 +621,22 @@ async def test_an_error_within_a_stream() -> None:
     server.change = lambda answer: {"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}}
     with pytest.raises(ServerError, match="500: EngineCore died"):
         await draft(provider)
+
+
+async def test_a_version_that_refuses_fields_that_it_does_not_know() -> None:
+    """As 0.6 does."""
+    server, _ = fake({"Q": ["a"]})
+
+    def refusing(request: httpx.Request) -> httpx.Response:
+        if b"return_token_strs" not in request.content:
+            return server.handle(request)
+        words = "[{'type': 'extra_forbidden', 'loc': ('body', 'return_token_strs')}]"
+        return httpx.Response(400, json={"object": "error", "message": words, "code": 400})
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(refusing))
+    words = r"this version of vLLM refuses fields that are needed\. Update the server\."
+    with pytest.raises(UnsupportedError, match=words):
+        await Vllm(URL, http_client=client).describe()
 
 
 async def test_strange_answers() -> None:

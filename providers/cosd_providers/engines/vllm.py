@@ -1,0 +1,1170 @@
+"""vLLM, by `/v1/completions`, `/tokenize` and `/detokenize`.
+
+Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
+
+- A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing. With
+  `return_token_ids` (newer versions) prompt and answer come with their ids, so a generation continues from its own.
+- The text of an answer is right. The strings of its tokens are not always: a token that leaves a character unfinished
+  has an empty one, alternatives are keyed by string, so that equal ones hide each other, and in older versions
+  SentencePiece's lose their space. Where two tokens are equally probable the place is asked again by ids.
+- Behind ids that end inside a character the server repeats text of the prompt: it is never asked there. It writes the
+  character's tokens again.
+- The end of sequence is a token with a probability and a string; `finish_reason` is `"stop"`, `stop_reason` null or
+  its id.
+- `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
+- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: here it always fits.
+- `/tokenize` renders messages, and with `/detokenize` that is a text with its special tokens: its ids are those that
+  the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning of
+  sequence; a second one is put before it unless `add_special_tokens` is off.
+- With `skip_special_tokens` off, special tokens are text in an answer; the one that ends it never is.
+- 0.6 and older refuse fields that they do not know: such servers are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Self, Unpack, cast
+
+from pydantic import BaseModel
+
+from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import (
+    NO_TEMPLATE,
+    Engine,
+    EngineOptions,
+    Models,
+    ServerFacts,
+    answer_cue,
+    ask_only,
+    broken_off,
+    choose,
+    miscounted,
+    no_probs,
+    nothing_to_continue,
+    own_stop,
+    silent,
+    unknown_bytes,
+)
+from cosd_providers.engines.openai.logprobs import TokenAligner, unspaced
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
+from cosd_providers.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ResponseError,
+    StatusError,
+    UnsupportedError,
+)
+from cosd_providers.greedy import (
+    TIES,
+    Choice,
+    Continuation,
+    Draft,
+    Position,
+    boundaries,
+    check_greedy,
+    check_own,
+    prob,
+    with_alternatives,
+    within,
+)
+from cosd_providers.http.retries import resumed
+from cosd_providers.http.transport import Transport
+from cosd_providers.parsing import parse
+from cosd_providers.probe_client import RawReply, RawRequest, RawScores
+from cosd_providers.proposing import Rounds
+from cosd_providers.strategies import Strategy
+from cosd_providers.text import sendable, whole
+from cosd_providers.token_counts import Counts
+from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import kind_of, spell
+
+__all__ = ["Vllm", "VllmClient", "VllmFacts"]
+
+_Prompt = str | list[int]
+"""A text, which the server encodes, or ids, which it takes as they are."""
+
+_GREEDY: dict[str, object] = {
+    "temperature": 0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "n": 1,
+    "stop": [],
+    "ignore_eos": False,
+    "min_tokens": 0,
+    "skip_special_tokens": True,
+    "echo": False,
+    "return_tokens_as_token_ids": False,
+    "return_token_ids": True,
+}
+"""Greedy decoding. Fields left out fall back to the model's `generation_config.json`."""
+
+_OWNED = {
+    *_GREEDY,
+    "add_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "best_of",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "include_stop_str_in_output",
+    "length_penalty",
+    "logit_bias",
+    "logprob_token_ids",
+    "logprobs",
+    "max_tokens",
+    "model",
+    "prompt",
+    "prompt_embeds",
+    "prompt_logprobs",
+    "repetition_detection",
+    "response_format",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "structured_outputs",
+    "suffix",
+    "thinking_token_budget",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "use_beam_search",
+    "watermarking",
+}
+"""Fields that a user's `extra_body` may not set."""
+
+_LETTERS = "a \u00e9 a"  # whose tokens show the kind of the vocabulary
+_FORCE = 100.0  # added to a logit, this decides; the most that is allowed
+_MOST = 20  # probabilities at one place: the most that a server gives by default
+_MANY = re.compile(r"maximum allowed count of (\d+)")
+_REMEMBERED = 4  # encodings that are kept: they are long
+_AGAIN = 2  # resume from the same ids or text this many times; after that, restart from the text received so far
+_SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+
+
+class _Version(BaseModel):
+    """The answer of `/version`."""
+
+    version: str
+
+
+class _Encoded(BaseModel):
+    """The answer of `/tokenize`."""
+
+    tokens: list[int]
+    token_strs: list[str] | None = None
+    max_model_len: int | None = None
+
+
+class _Decoded(BaseModel):
+    """The answer of `/detokenize`."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The beginning of a text, as it is given to the model.
+
+    Attributes:
+        text: its text.
+        tokens: its ids.
+        token_strs: the entries of the vocabulary; None where the server does not show them.
+    """
+
+    text: str
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class VllmFacts(ServerFacts):
+    """What is known of a vLLM server.
+
+    Attributes:
+        beginning: the special tokens before every text.
+        anchor: a plain token; tokens decoded after it keep the space before a word.
+        exact: a whole string of a token is its bytes: no decoder takes a space from it.
+        bare: strings of tokens have lost the space at their front; None where that is not known.
+        ends: strings and ids of ends of sequence that were seen.
+        spelt: the bytes of tokens found so far; None for parts of characters.
+    """
+
+    beginning: list[int]
+    anchor: int
+    exact: bool
+    bare: bool | None
+    ends: set[str | int] = field(default_factory=set[str | int])
+    spelt: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
+
+
+def _special(string: str) -> bool:
+    """The string looks like a token without text, such as `"</s>"`."""
+    return _SPECIAL.fullmatch(string) is not None
+
+
+def _checked(answer: Completion, endpoint: str) -> Completion:
+    """An answer, or event, that ended as it should.
+
+    Raises:
+        UnsupportedError: there are no probabilities; or the server has a stop of its own.
+        ResponseError: it was broken off.
+    """
+    if answer.logprobs is None and (answer.text or answer.token_ids):
+        raise no_probs("logprobs", endpoint)
+    if isinstance(answer.stop_reason, str):
+        raise own_stop(endpoint)
+    if answer.finish_reason not in (None, "stop", "length"):
+        words = f"the server broke the answer off ({answer.finish_reason})"
+        raise ResponseError(words, endpoint=endpoint, retryable=True)
+    return answer
+
+
+# What is sent.
+
+
+class VllmClient:
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        extra: merged into every generation request.
+        special_tokens: special tokens are put before a text, where the model has some.
+        shows: special tokens in an answer are text, all but its end.
+        head: the start of texts that is sent as ids.
+
+    Attributes:
+        facts: what is known of the server, once it is.
+        model: the model's name.
+        counts: the number of tokens of texts, special ones included.
+    """
+
+    facts: VllmFacts
+    model: str
+
+    def __init__(
+        self,
+        transport: Transport,
+        extra: Mapping[str, object],
+        special_tokens: bool,
+        *,
+        shows: bool = False,
+        head: _Head | None = None,
+    ) -> None:
+        self.counts = Counts()
+        self._transport = transport
+        self._extra = extra
+        self._special_tokens = special_tokens
+        self._shows = shows
+        self._head = head
+        self._most = 2**31  # prompts that the server takes in one request
+        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
+
+    @property
+    def transport(self) -> Transport:
+        """The server."""
+        return self._transport
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but texts."""
+        return {**self.__dict__, "_ids": OrderedDict()}
+
+    def with_facts(self, facts: VllmFacts) -> Self:
+        """Take the facts of the server."""
+        self.facts, self.model = facts, facts.info.model
+        return self
+
+    def of_chat(self, head: _Head | None = None) -> VllmClient:
+        """The same requests for rendered prompts, which have their beginning of sequence; with `head` as ids.
+
+        Special tokens of an answer, such as `<think>`, are part of its text.
+        """
+        return VllmClient(self._transport, self._extra, special_tokens=False, shows=True, head=head)
+
+    def check_something(self, prompt: _Prompt) -> None:
+        """Refuse a prompt of no tokens.
+
+        Raises:
+            InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
+        """
+        if not prompt and not self.facts.beginning:
+            raise nothing_to_continue(self._transport.endpoint)
+
+    def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
+        """A greedy request."""
+        own = {"model": self.model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
+        own["skip_special_tokens"] = not self._shows
+        return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
+
+    def stream(self, prompt: _Prompt, wanted: int, alternatives: int) -> dict[str, object]:
+        """A request for a draft of at most `wanted` raw tokens, billed as it goes, each with so many `alternatives`."""
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        top = min(1 + alternatives, _MOST)
+        return self.body([prompt], wanted, logprobs=top, stream=True, stream_options=options)
+
+    async def batch(
+        self, prompts: Sequence[_Prompt], wanted: int, usage: Usage, *, singly: bool = False, **more: object
+    ) -> list[Completion]:
+        """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
+        prompts = await concurrently([partial(self.sent, prompt) for prompt in prompts])
+        found: dict[int, Completion] = {}
+        for kind in (str, list):  # a list holds texts, or ids
+            at = [n for n, prompt in enumerate(prompts) if isinstance(prompt, kind)]
+            asked = [prompts[n] for n in at]
+            if singly:
+
+                async def one(prompt: _Prompt) -> Completion:
+                    return (await self._list([prompt], wanted, usage, more))[0]
+
+                answers = await concurrently([partial(one, prompt) for prompt in asked])
+            else:
+                answers = await self._list(asked, wanted, usage, more)
+            found |= zip(at, answers, strict=True)
+        return [found[n] for n in range(len(prompts))]
+
+    async def _list(
+        self, prompts: Sequence[_Prompt], wanted: int, usage: Usage, more: Mapping[str, object]
+    ) -> list[Completion]:
+        """The answers to prompts of one kind; as many at once as the server takes."""
+        answers: list[Completion] = []
+        while len(answers) < len(prompts):
+            asked = prompts[len(answers) : len(answers) + self._most]
+            body = self.body(asked, wanted, **more)
+            try:
+                data = await self._transport.post("/v1/completions", body, usage=usage)
+            except InvalidRequestError as error:
+                refused = _MANY.search(str(error))
+                if refused is None or not 0 < int(refused[1]) < len(asked):
+                    raise
+                self._most = int(refused[1])
+                continue
+            answer = parse(Answer, data, self._transport.endpoint)
+            bill(usage, answer.usage)
+            if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
+                raise miscounted(len(asked), len(answer.choices), self._transport.endpoint)
+            answers += sorted(answer.choices, key=lambda one: one.index)
+        for prompt, one in zip(prompts, answers, strict=True):
+            if isinstance(prompt, str) and one.prompt_token_ids is not None:
+                self.counts.seen(prompt, len(one.prompt_token_ids))
+        return [_checked(one, self._transport.endpoint) for one in answers]
+
+    async def encode(self, text: str, *, plain: bool = False, strings: bool = True) -> _Encoded:
+        """The ids of a text, and their `strings`; `plain` is without the special tokens that are put before it."""
+        head = self._head
+        if head is not None and text.startswith(head.text):
+            rest = await self._encode(text[len(head.text) :], added=False, strings=strings)
+            shown = None if head.token_strs is None or rest.token_strs is None else [*head.token_strs, *rest.token_strs]
+            return _Encoded(tokens=[*head.tokens, *rest.tokens], token_strs=shown)
+        return await self._encode(text, added=self._special_tokens and not plain, strings=strings)
+
+    async def _encode(self, text: str, *, added: bool, strings: bool) -> _Encoded:
+        body: dict[str, object] = {"model": self.model, "prompt": text, "add_special_tokens": added}
+        if strings:
+            body["return_token_strs"] = True
+        return parse(_Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+
+    async def ids(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens; those of the last texts are kept."""
+        if text not in self._ids:
+            self._ids[text] = (await self.encode(text, plain=True, strings=False)).tokens
+            if len(self._ids) > _REMEMBERED:
+                self._ids.popitem(last=False)
+        return self._ids[text]
+
+    async def sent(self, prompt: _Prompt) -> _Prompt:
+        """A prompt as it is sent: with a head as ids."""
+        if self._head is None or isinstance(prompt, list):
+            return prompt
+        return [*(await self.ids(prompt))]
+
+    async def headed(self, pieces: Sequence[str]) -> _Head | None:
+        """All of the pieces but the last one as ids, each encoded by itself; None where that is another text.
+
+        Some tokenizers put a space before whatever they encode.
+        """
+        encode = partial(self._encode, added=False, strings=True)
+        found = await concurrently([partial(encode, piece) for piece in pieces])
+        if await self.decode([n for one in found for n in one.tokens]) != "".join(pieces):
+            return None
+        *head, _ = found
+        strings = [string for one in head for string in one.token_strs or ()]
+        tokens = [n for one in head for n in one.tokens]
+        return _Head("".join(pieces[:-1]), tokens, strings if len(strings) == len(tokens) else None)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown."""
+        data = await self._transport.post("/detokenize", {"model": self.model, "tokens": list(ids)})
+        return parse(_Decoded, data, self._transport.endpoint).prompt
+
+    async def template(self, content: str) -> str | None:
+        """A user's message rendered by the model's chat template, up to the answer.
+
+        None without a template, or where it fails: some refuse what is asked here, and nothing depends on it.
+        """
+        try:
+            found = await self._templated([{"role": "user", "content": content}])
+            return await self.decode(found.tokens)
+        except StatusError:
+            return None
+
+    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation rendered by the model's chat template, up to the answer.
+
+        It is the text of what the server's own chat route reads, and is read as that again.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: there is none; or its text is read as something else.
+        """
+        endpoint = self._transport.endpoint
+        try:
+            templated = await self._templated(messages)
+        except StatusError as error:
+            said = str(error.args[0])
+            if "chat template is no longer allowed" in said:
+                raise UnsupportedError("the model has no chat template", endpoint=endpoint, hint=NO_TEMPLATE) from None
+            if error.status not in (400, 500):
+                raise
+            raise TemplateRefusal(said) from None
+        text = await self.decode(templated.tokens)
+        for one in (text, unspaced(text, filter(_special, templated.token_strs or ()))):
+            if (await self._encode(one, added=False, strings=False)).tokens == templated.tokens:
+                return one
+        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
+        raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE)
+
+    async def _templated(self, messages: Sequence[Mapping[str, str]]) -> _Encoded:
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "add_generation_prompt": True,
+            "return_token_strs": True,
+        }
+        return parse(_Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+
+    async def room(self, prompt: _Prompt, wanted: int) -> int:
+        """Tokens that fit behind a prompt; at least `wanted` if they do, none or less where it is too long itself."""
+        context = self.facts.info.context
+        if context is None:
+            return wanted
+        if isinstance(prompt, list):
+            return context - len(prompt)
+        if self.counts.fits(prompt, context - wanted):
+            return wanted
+        count = self.counts.exact(prompt)
+        if count is None:
+            count = len((await self.encode(prompt, strings=False)).tokens)
+            self.counts.add(prompt, count)
+        return context - count
+
+    async def says(self, token_id: int, usage: Usage) -> bytes | None:
+        """The bytes of a token; None where they are no whole characters. An end of sequence is noted as one."""
+        if token_id not in self.facts.spelt:
+            before = await self.decode([self.facts.anchor])
+            text = (await self.decode([self.facts.anchor, token_id])).removeprefix(before)
+            if _special(text.strip()) and await self._ends(token_id, usage):
+                self.facts.ends.update((text.strip(), token_id))
+            self.facts.spelt[token_id] = None if not text or "\ufffd" in text else text.encode()
+        return self.facts.spelt[token_id]
+
+    async def _ends(self, token_id: int, usage: Usage) -> bool:
+        """An answer is over with this token: it is forced, to see."""
+        bias = {str(token_id): _FORCE}
+        [answer] = await self.batch([[self.facts.anchor]], 1, usage, logit_bias=bias)
+        return answer.finish_reason == "stop"
+
+    def too_long(self, room: int) -> ContextLengthError:
+        """The error of a prompt behind which nothing fits."""
+        context = self.facts.info.context or 0
+        words = f"the text has {context - room} tokens, the model's context is {context}, and nothing more fits"
+        return ContextLengthError(words, endpoint=self._transport.endpoint)
+
+
+# How answers are read.
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredText:
+    """A text that was scored by its own model.
+
+    Attributes:
+        beginning: the number of special tokens before it.
+        pieces: its own tokens.
+        positions: the model's choice at each of them, and after them; None where in doubt.
+    """
+
+    beginning: int
+    pieces: list[Piece]
+    positions: list[Position | None]
+
+
+def _equals(position: Position) -> list[Choice]:
+    """The alternatives that are at least as probable as the server's own token."""
+    own = position.pick.token.prob
+    return [] if own is None else [choice for choice in position.top if (choice.token.prob or 0.0) >= own]
+
+
+def _doubtful(position: Position) -> bool:
+    """Two tokens are equally probable, or one may hide behind another of the same string."""
+    strings = {choice.token.data for choice in position.top}
+    return bool(_equals(position)) or (0 < len(position.top) < TIES - 1 and b"" not in strings)
+
+
+def _closed(positions: list[Position], answer: Completion) -> list[Position]:
+    """The same positions, with special tokens closed: they have no text, and leave no character open."""
+    strings = [step.pick.text for step in steps(answer)]
+    if len(strings) != len(positions):
+        return positions
+    return [
+        replace(position, pick=replace(position.pick, open=position.pick.open and not _special(string)))
+        for position, string in zip(positions, strings, strict=True)
+    ]
+
+
+def _scored_positions(
+    facts: VllmFacts, pieces: Sequence[Piece], ranked: Sequence[dict[int, Ranked] | None], answer: Completion
+) -> list[Position | None]:
+    """The model's choice at each token of a text, and after it; None where its bytes are in doubt."""
+    found: list[Position | None] = []
+    held = b""  # of a character that is not whole yet
+    for piece, entry in zip(pieces, ranked, strict=True):
+        inside, held = bool(held), held + piece.data
+        finished = bool(held) and whole(held) == len(held)
+        found.append(_scored_position(facts, piece.id, held if finished else b"", entry or {}, inside=inside))
+        held = b"" if finished else held
+    spelling = TokenAligner(facts.info.endpoint, facts.ends, bare=facts.bare)
+    last = next(iter(list(spelling.feed(answer))), None)
+    found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
+    return found
+
+
+def _scored_position(
+    facts: VllmFacts, own: int, data: bytes, entry: dict[int, Ranked], *, inside: bool
+) -> Position | None:
+    """One position: the text's own token, or another one whose string is beyond doubt."""
+    best = max((one.logprob for one in entry.values() if one.logprob is not None), default=None)
+    first = [token_id for token_id, one in entry.items() if one.logprob == best]
+    if best is None or len(first) != 1:
+        return None
+    [token_id] = first
+    string = entry[token_id].decoded_token or ""
+    if token_id in facts.ends:
+        return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)))
+    if _special(string.strip()):
+        return None
+    if token_id == own:
+        return Position(Choice(own, Token(data, prob(best)), not data))
+    if inside or not facts.exact or not string or "\ufffd" in string:
+        return None
+    return Position(Choice(token_id, Token(string.encode(), prob(best))))
+
+
+# Drafts and proposals.
+
+
+class _VllmDraft:
+    """One draft.
+
+    Args:
+        client: the server's requests.
+        prefix: the text before the draft: ids, or prompt and text as one.
+        alone: that is the prompt alone, and it is an error if it is too long.
+        alternatives: the number of others that each token comes with, as far as the server lists them.
+        usage: is billed.
+    """
+
+    def __init__(
+        self,
+        client: VllmClient,
+        prefix: _Prompt,
+        *,
+        alone: bool,
+        alternatives: int,
+        usage: Usage,
+    ) -> None:
+        self._client = client
+        self._facts = client.facts
+        self._endpoint = client.transport.endpoint
+        self._text = "" if isinstance(prefix, list) else prefix
+        self._start = prefix if isinstance(prefix, list) else None
+        self._alone = alone
+        self._alternatives = alternatives
+        self._usage = usage
+        self._draft = Draft(0)
+        self._given = b""  # of the draft, behind the text
+        self._safe = 0  # ids of the draft that end with a whole character
+        self._seen = 0  # tokens of the answer that is being read
+        self._full = False  # whether nothing more fits
+
+    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
+        """At most `max_tokens` tokens, then why there are no more."""
+        self._draft = Draft(max_tokens)
+        while not self._draft.over:
+            async with aclosing(resumed(self._answer)) as tokens:
+                async for token in tokens:
+                    yield token
+            if self._full:
+                yield DraftEnd("context")
+                return
+        known = None if self._start is None else (*self._start, *self._draft.ids)
+        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit", known)
+
+    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer; the first ones of it may be known.
+
+        A server that shows ids continues from them. Another one writes again what it wrote; where it breaks off twice
+        before there is anything new, the draft restarts from its text: the server may have a limit of its own.
+        """
+        if attempt > _AGAIN:
+            self._from_text()
+        sent = self._text if self._start is None else [*self._start, *self._draft.ids[: self._safe]]
+        skipped = len(self._draft.ids) - self._safe
+        # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
+        wanted = self._draft.left + 2 * skipped
+        room = await self._client.room(sent, wanted)
+        if room <= skipped:
+            if self._alone and not self._draft.ids and not self._given:
+                raise self._client.too_long(room)
+            self._full = True
+            return
+        async with aclosing(self._read(sent, min(wanted, room), skipped, attempt)) as tokens:
+            async for token in tokens:
+                yield token
+        if self._draft.over:
+            return
+        self._full = room <= self._seen < wanted
+        short = self._seen < wanted  # it would be cut there again
+        if not self._full and not (short and self._from_text()) and self._seen <= skipped:
+            raise silent(self._endpoint)
+
+    def _from_text(self) -> bool:
+        """Restart from the text, where the server shows no ids; return whether it has grown."""
+        if self._start is not None or not self._given:
+            return False
+        self._text += sendable(self._given)
+        self._draft, self._given = Draft(self._draft.left), b""
+        return True
+
+    async def _read(self, sent: _Prompt, limit: int, skipped: int, attempt: int) -> AsyncGenerator[Token, None]:
+        """Read one stream into the draft."""
+        self._seen = 0
+        async with aclosing(self._stream(sent, limit, attempt)) as events:
+            async for prompt_ids, positions in events:
+                if isinstance(sent, str) and prompt_ids is not None:
+                    self._client.counts.seen(sent, len(prompt_ids))
+                self._start = self._start or prompt_ids
+                for position in positions:
+                    self._seen += 1
+                    if self._seen <= skipped:
+                        continue
+                    for token in self._draft.feed(position.pick.id, self._told(position)):
+                        self._given += token.data
+                        yield token
+                    if self._start and not position.pick.open:
+                        self._safe = len(self._draft.ids)
+                if self._draft.over:
+                    return
+
+    def _told(self, position: Position) -> Token:
+        """The server's own token, with its alternatives where these are wanted and known from their strings."""
+        if not self._alternatives or self._facts.bare is not False:  # a string may have lost its space
+            return position.pick.token
+        told = [choice for choice in position.top if not _special(choice.token.data.decode(errors="replace").strip())]
+        return with_alternatives(Position(position.pick, told), self._alternatives)
+
+    async def _stream(
+        self, sent: _Prompt, limit: int, attempt: int
+    ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
+        """The prompt's ids, where told, and the positions of each event."""
+        endpoint, done, billed = self._endpoint, False, None
+        spelling = TokenAligner(endpoint, self._facts.ends, bare=self._facts.bare)
+        body = self._client.stream(sent, limit, self._alternatives)
+        try:
+            stream = self._client.transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
+            async with stream as events:
+                async for data in events:
+                    event = parse(Answer, data, endpoint)
+                    if _twice(event, billed):
+                        continue
+                    billed = event.usage or billed
+                    for completion in event.choices:
+                        done = _checked(completion, endpoint).finish_reason is not None
+                        positions = list(spelling.feed(completion))
+                        for position in positions:
+                            own = position.pick.token
+                            if not own.end:
+                                check_own(own.prob, endpoint)
+                            check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
+                        yield completion.prompt_token_ids, positions
+        finally:
+            bill(self._usage, billed)
+        if not done:
+            raise broken_off(endpoint)
+
+
+def _twice(event: Answer, billed: Billed | None) -> bool:
+    """The event was sent before: it has tokens, and none were written since the last one."""
+    told = event.usage and event.usage.completion_tokens
+    return bool(billed and told and told == billed.completion_tokens and any(map(steps, event.choices)))
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a one stands.
+
+    Attributes:
+        head: the ids of the text before it, once known.
+        safe: how many of its ids end with a whole character. Only from there does the server go on rightly: behind
+            an unfinished character it repeats text of the prompt.
+        given: how many ids the one had when it was last given positions, and these.
+    """
+
+    head: list[int] | None = None
+    safe: int = 0
+    given: tuple[int, Sequence[Position]] = field(default=(0, ()))
+
+    def settle(self, one: Continuation) -> None:
+        """Notes how far the one took what it was given."""
+        had, positions = self.given
+        for at, (taken, position) in enumerate(zip(one.ids[had:], positions, strict=False), had + 1):
+            choices = (position.pick, *position.top)
+            if not next(choice for choice in choices if choice.id == taken).open:
+                self.safe = at
+
+
+class _VllmRounds(Rounds):
+    """The rounds of one `propose`; see `Rounds`.
+
+    Args:
+        client: the server's requests.
+        prompt: what stands before the text.
+        text: the response.
+        usage: is billed.
+        singly: whether each prompt has its own request.
+        scored: the scored text, where there is one.
+    """
+
+    def __init__(
+        self,
+        client: VllmClient,
+        prompt: str,
+        text: bytes,
+        usage: Usage,
+        *,
+        singly: bool = False,
+        scored: _ScoredText | None = None,
+    ) -> None:
+        super().__init__(prompt, text)
+        self._client = client
+        self._facts = client.facts
+        self._usage = usage
+        self._singly = singly
+        self._scored_text = scored
+        self._places: dict[int, _Place] = {}
+
+    def share(self, one: Continuation, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
+        """Notes that a one, whose text has these ids before it, is given positions that were asked for another."""
+        place = self._places.setdefault(id(one), _Place())
+        place.settle(one)
+        place.head, place.given = [*cast("Sequence[int]", own)], (len(one.ids), positions)
+
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        for one in open_:
+            self._places.setdefault(id(one), _Place()).settle(one)
+
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """The open_ that the scored text answers: its encoding up to there is the model's own."""
+        scored = self._scored_text
+        if scored is None:
+            return {}
+        start = len(self._prompt.encode())
+        ends, at = {0: 0}, 0
+        for count, piece in enumerate(scored.pieces, 1):
+            at += len(piece.data)
+            ends[at] = count
+        ids = [piece.id for piece in scored.pieces]
+        counts = {one.question.start: ends.get(start + one.question.start) for one in open_}
+        places = [(place, count) for place, count in counts.items() if count is not None]
+
+        async def own(place: int, count: int) -> bool:
+            return count == len(ids) or await self._client.ids(self._before(place)) == ids[:count]
+
+        exact = await concurrently([partial(own, *place) for place in places])
+        beginning = self._facts.beginning
+        usable = {place: len(beginning) + count for (place, count), right in zip(places, exact, strict=True) if right}
+        return self._along(open_, [*beginning, *ids], usable, scored.positions, self.share)
+
+    async def _room(self, one: Continuation, wanted: int) -> int:
+        return await self._client.room(self._prefix(one), wanted)
+
+    async def _too_long(self, one: Continuation) -> ContextLengthError:
+        return self._client.too_long(await self._room(one, 1))
+
+    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        prompts = [self._prefix(one) for one in open_]
+        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly)
+        return [await self._read(one, answer) for one, answer in zip(open_, answers, strict=True)]
+
+    def _prefix(self, one: Continuation) -> _Prompt:
+        """From where the server is asked to go on."""
+        place = self._places[id(one)]
+        if place.head is not None:
+            return [*place.head, *one.ids[: place.safe]]
+        return self._before(one.question.start) + sendable(one.turned[1])
+
+    def _skipped(self, one: Continuation) -> int:
+        """How many of the one's tokens the server writes again."""
+        place = self._places[id(one)]
+        return len(one.ids) - (one.turned[0] if place.head is None else place.safe)
+
+    async def _read(self, one: Continuation, answer: Completion) -> Sequence[Position]:
+        """The new positions of an answer; where two tokens are equally probable, each with its own id and bytes."""
+        place, skipped = self._places[id(one)], self._skipped(one)
+        prefix = self._prefix(one)
+        if answer.prompt_token_ids is not None and place.head is None and not one.ids:
+            place.head = answer.prompt_token_ids
+        spelling = TokenAligner(self._client.transport.endpoint, self._facts.ends, bare=self._facts.bare)
+        positions = _closed(list(spelling.feed(answer)), answer)
+        for position in positions:
+            if not position.pick.token.end:
+                check_own(position.pick.token.prob, self._client.transport.endpoint)
+        ids = answer.token_ids or ()
+        start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
+        if start is not None and len(ids) >= len(positions):
+            doubts = [
+                at
+                for at in range(skipped, len(positions))
+                if _doubtful(positions[at]) and not (at and positions[at - 1].pick.open)
+            ]
+            asked: list[_Prompt] = [[*start, *ids[:at]] for at in doubts]
+            for at, position in zip(doubts, await self._resolved([positions[at] for at in doubts], asked), strict=True):
+                positions[at] = position
+        place.given = (len(one.ids), positions[skipped:])
+        return positions[skipped:]
+
+    async def _resolved(self, positions: Sequence[Position], prefixes: Sequence[_Prompt]) -> list[Position]:
+        """The same positions, asked again by ids."""
+        if not positions:
+            return []
+        many = any(len(_equals(position)) == len(position.top) for position in positions)  # there may be more
+        most = _MOST if many else TIES  # all that were listed may be tied
+        more: dict[str, Any] = {"return_tokens_as_token_ids": True, "logprobs": most}
+        answers = await self._client.batch(prefixes, 1, self._usage, **more)
+        found: list[Position] = []
+        for position, answer in zip(positions, answers, strict=True):
+            [step] = steps(answer)
+            best = max(other.prob or 0.0 for other in step.top)
+            tied = sorted(other.id for other in step.top if other.id is not None and other.prob == best)
+            if position.pick.id not in tied:  # the server's arithmetic is not quite the same twice
+                found.append(replace(position, top=()))
+                continue
+            pick = replace(position.pick, token=replace(position.pick.token, prob=best))
+            others = [await self._choice(token_id, best) for token_id in tied if token_id != pick.id]
+            found.append(Position(pick, others))
+        return found
+
+    async def _choice(self, token_id: int, best: float) -> Choice:
+        data = await self._client.says(token_id, self._usage)
+        if token_id in self._facts.ends:
+            return Choice(token_id, Token(b"", best, end=True, name=(data or b"").decode() or None))
+        return Choice(token_id, Token(data or b"", best), not data)
+
+
+# The provider.
+
+
+class Vllm(Engine[VllmFacts]):
+    """A model behind vLLM's server. See `contract.Provider`.
+
+    Args:
+        url: the server's URL, without `/v1`.
+        tokenizer: the model's own, where the server does not show the bytes of tokens; what `load_tokenizer` takes.
+        strategy: how proposals are asked (`strategies.Strategy`); by default a list, or `"echo"` at every boundary of
+            a text. All give the same answers. `"echo"` scores the text only where several places are asked: for one,
+            the prompt costs less, and is in the server's cache.
+        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts that were made by a
+            chat template, which have it already.
+        options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
+            `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
+
+    Raises:
+        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+    """
+
+    strategies = ("echo", "list", "singles")
+
+    _facts_type = VllmFacts
+    _ready_route = "/health"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tokenizer: object = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
+        add_special_tokens: bool = True,
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = VllmClient(self._transport, self._extra, add_special_tokens)
+
+    async def facts(self) -> VllmFacts:
+        """The facts, which the client of this view has from then on."""
+        facts = await self.discovered()
+        return self._client.with_facts(replace(facts, beginning=[]) if self._is_chat else facts).facts
+
+    async def _draft(
+        self,
+        facts: VllmFacts,  # noqa: ARG002 - the client has them
+        prompt: str,
+        text: bytes,
+        continuation: Any,
+        max_tokens: int,
+        alternatives: int,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
+        self._client.check_something(prefix)
+        draft = _VllmDraft(self._client, prefix, alone=not text, alternatives=alternatives, usage=usage)
+        async with aclosing(draft.draft(max_tokens)) as items:
+            async for item in items:
+                yield item
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+    ) -> list[Proposal | None]:
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        await self.facts()
+        whole = prompt + sendable(text)
+        scored = (await self._scored(whole, usage))[0] if questions is None else None
+        if questions is None:
+            pieces = scored.pieces if scored else await self.tokenize(whole)
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        for question in questions:
+            self._client.check_something(prompt + sendable(text[: question.start]))
+        way: Strategy = self._strategy or ("list" if len(questions) > 1 else "singles")
+        if scored is not None:  # it is scored already
+            way = "echo"
+        elif way == "echo" and len({question.start for question in questions}) > 1:
+            with suppress(ContextLengthError):  # what is asked may still fit
+                scored = (await self._scored(whole, usage))[0]
+        rounds = _VllmRounds(self._client, prompt, text, usage, singly=way == "singles", scored=scored)
+        return await rounds.propose(questions, way, usage)
+
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+        """One request; see `contract.Provider`.
+
+        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        """
+        await self.facts()
+        if not prompt + sendable(text):
+            return []
+        scored, probs = await self._scored(prompt + sendable(text), usage)
+        if scored is None:
+            raise unknown_bytes(self._transport.endpoint)
+        raw = [Token(piece.data, value) for piece, value in zip(scored.pieces, probs, strict=True)]
+        return within(raw, len(prompt.encode()))
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, special tokens parsed as in a prompt, none added."""
+        await self.facts()
+        pieces = await self._spelt(text, plain=True)
+        if pieces is None:
+            raise unknown_bytes(self._transport.endpoint)
+        return pieces
+
+    async def _spelt(self, text: str, *, plain: bool) -> list[Piece] | None:
+        """The encoding of a text without the special tokens before it; None where its bytes cannot be known.
+
+        It is also None where something else is put around the text, unless it is wanted `plain`.
+        """
+        facts = self._client.facts
+        encoded = await self._client.encode(text, plain=plain)
+        ids, strings = encoded.tokens, encoded.token_strs
+        self._client.counts.add(text, len(ids) + (len(facts.beginning) if plain else 0))
+        before = 0 if plain else len(facts.beginning)
+        if ids[:before] != facts.beginning[:before]:
+            return None
+        pieces = None
+        if strings is not None and len(strings) == len(ids):
+            pieces = spell(text.encode(), list(zip(ids, strings, strict=True))[before:])
+        if pieces is None and self._tokenizer is not None:
+            pieces = self._tokenizer.encode(text)
+            if [piece.id for piece in pieces] != ids[before:]:
+                words = "the tokenizer that was given encodes text differently from the server: it is another one"
+                raise UnsupportedError(words, endpoint=self._transport.endpoint)
+        return pieces
+
+    async def _scored(self, text: str, usage: Usage) -> tuple[_ScoredText | None, list[float | None]]:
+        """The text as its own model sees it, with the probability of each of its tokens."""
+        facts = self._client.facts
+        pieces = await self._spelt(text, plain=False)
+        if not pieces:
+            return None, []
+        ids = [*facts.beginning, *(piece.id for piece in pieces)]
+        room = await self._client.room(ids, 1)
+        if room < 1:
+            raise self._client.too_long(room)
+        [found] = await self._client.batch([ids], 1, usage, prompt_logprobs=TIES)
+        ranked = found.prompt_logprobs
+        if ranked is None or len(ranked) != len(ids):
+            words = "the server does not give the probabilities of a text, although asked (prompt_logprobs)"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Use strategy='list'.")
+        ranked = ranked[len(facts.beginning) :]
+        probs: list[float | None] = []
+        for piece, entry in zip(pieces, ranked, strict=True):
+            own = (entry or {}).get(piece.id)
+            probs.append(None if own is None else prob(own.logprob))
+        return _ScoredText(len(facts.beginning), pieces, _scored_positions(facts, pieces, ranked, found)), probs
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        await self.facts()
+        return await self._client.rendered(messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        await self.facts()
+        own = (await self.discovered()).beginning
+        if self._template is None or not own:
+            return prompt
+        beginning = await self._client.decode(own)
+        return prompt if prompt.startswith(beginning) else beginning + prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Self | None:
+        """The model, given token ids for a prompt: each piece encoded by itself."""
+        await self.facts()
+        head = await self._client.headed(pieces)
+        return None if head is None else await self._for_chat(head)
+
+    async def _for_chat(self, head: _Head | None = None) -> Self:
+        """The same server, to continue rendered prompts."""
+        await self.discovered()
+        view = copy(self)
+        view._is_chat, view._client = True, self._client.of_chat(head)
+        return view
+
+    async def probe_client(self) -> VllmProbeClient:
+        """The server without checks, for a probe."""
+        await self.facts()
+        return VllmProbeClient(self._client, self.tokenize)
+
+    async def _discover(self) -> VllmFacts:
+        try:
+            return await self._look()
+        except InvalidRequestError as error:
+            if "extra_forbidden" not in str(error) and "Extra inputs are not permitted" not in str(error):
+                raise
+            words = "this version of vLLM refuses fields that are needed"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Update the server.") from error
+
+    async def _look(self) -> VllmFacts:
+        ask = partial(ask_only, self._transport, looks="vLLM", url="`vllm serve`")
+        version = (await ask(_Version, "/version")).version
+        chosen = choose((await ask(Models, "/v1/models")).data, self._model, self._transport.endpoint)
+        client, endpoint = self._client, self._transport.endpoint
+        client.model = chosen.id
+        beginning = await client.encode("", strings=False)
+        letters = await client.encode(_LETTERS, plain=True)
+        if not letters.tokens:
+            raise ResponseError("/tokenize gave no token for a letter", endpoint=endpoint)
+        kind = kind_of(_LETTERS.encode(), letters.token_strs or ())
+        [first] = await client.batch([letters.tokens[-1:]], 1, Usage())
+        bytes_known = letters.token_strs is not None or self._tokenizer is not None
+        able = Capabilities(
+            token_ids=first.token_ids is not None and first.prompt_token_ids is not None,
+            end_prob=True,
+            tokenize=bytes_known,
+            score=bytes_known,
+        )
+        info = ServerInfo(
+            endpoint=endpoint,
+            engine="vllm",
+            model=client.model,
+            build=version,
+            context=chosen.max_model_len or letters.max_model_len,
+            capabilities=able,
+            answer_cue=await answer_cue(client.template),
+        )
+        bare = await _bare(client, letters.tokens[-1]) if kind == "spaces" else None
+        return VllmFacts(
+            info, beginning.tokens, letters.tokens[-1], kind == "bytes", False if kind == "bytes" else bare
+        )
+
+
+async def _bare(client: VllmClient, token_id: int) -> bool | None:
+    """Strings of tokens have lost the space at their front: one is forced, to see. None where that is not known.
+
+    With vocabularies of SentencePiece it was lost until the server put it back from the vocabulary's own entries.
+    """
+    try:
+        [answer] = await client.batch([[token_id]], 1, Usage(), logit_bias={str(token_id): _FORCE})
+    except StatusError:
+        return None
+    found = [step.pick.text for step in steps(answer)]
+    return {" a": False, "a": True}.get(found[0]) if found else None
+
+
+# The probe's client.
+
+
+class VllmProbeClient(CompletionsProbeClient):
+    """A vLLM server.
+
+    Args:
+        client: makes its requests.
+        encode: gives the tokens of a text.
+    """
+
+    def __init__(self, client: VllmClient, encode: Callable[[str], Awaitable[list[Piece]]]) -> None:
+        def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
+            return client.body(prompt, limit, logprobs=top)
+
+        super().__init__(client.transport, "/v1/completions", body, client.facts.ends, client.model)
+        self._facts = client.facts
+        self._encode = encode
+
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
+        """One request."""
+        sent = [one if isinstance(one, str) else [*self._facts.beginning, *one] for one in request.prompts]
+        return await super().send(replace(request, prompts=sent), usage)
+
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """By `prompt_logprobs`, whose entries are keyed by id."""
+        pieces = await self._encode(text)
+        sent = [*self._facts.beginning, *(piece.id for piece in pieces)]
+        try:
+            answer = await self._post({**self._body(sent, 1, TIES), "prompt_logprobs": TIES}, usage)
+        except InvalidRequestError as error:
+            raise self.unable(f"prompt_logprobs is refused: {error.args[0]}") from error
+        ranked = answer.choices[0].prompt_logprobs if answer.choices else None
+        if ranked is None or len(ranked) != len(sent):
+            raise self.unable("prompt_logprobs is ignored: the answer does not hold it")
+        before = len(self._facts.beginning)
+        own = [_raw_position(piece, entry or {}) for piece, entry in zip(pieces, ranked[before:], strict=True)]
+        after = next(iter(self._reply(answer.choices[0], None).positions), None)
+        return RawScores("prompt_logprobs", own, before, after)
+
+
+def _raw_position(piece: Piece, entry: Mapping[int, Ranked]) -> Position:
+    own = entry.get(piece.id)
+    others = [
+        Choice(token_id, Token((one.decoded_token or "").encode(), prob(one.logprob)))
+        for token_id, one in entry.items()
+        if token_id != piece.id
+    ]
+    return Position(Choice(piece.id, Token(piece.data, prob(own.logprob) if own else None)), others)
