@@ -1,0 +1,381 @@
+"""The OpenAI-compatible adapter against a stand-in that has the ways of many servers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import toys
+from adapters import TOY, Local, ways
+from asked import check_alternatives, close, draft, near
+from cosd_providers import (
+    DraftEnd,
+    InvalidRequestError,
+    Question,
+    ResponseError,
+    Token,
+    UnsupportedError,
+    Usage,
+)
+from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.dialects import DIALECTS
+from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
+from drawn import adapter_examples
+from fake_openai import FakeOpenAI
+from openai_servers import QUESTIONS, SCRIPT, URL, fake
+
+
+def readable(tokens: Sequence[Token]) -> bool:
+    """Every token can be shown as text."""
+    try:
+        return all(token.data.decode() is not None for token in tokens)
+    except UnicodeDecodeError:
+        return False
+
+
+async def nothing(*args: object) -> None:
+    """In place of a check."""
+
+
+def simple(model: toys.ToyModel) -> bool:
+    """No two tokens have the same string, and only the end has none."""
+    tokens = [data for n, data in enumerate(model.vocabulary.tokens) if n != model.vocabulary.end]
+    return len({*tokens}) == len(tokens) and all(tokens)
+
+
+def parted(model: toys.ToyModel) -> bool:
+    """A token ends a character and starts another that it leaves unfinished.
+
+    Where such characters are not shown apart, they are one token, even across the end of a prompt.
+    """
+    return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.vocabulary.tokens if data)
+
+
+@adapter_examples
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), st.booleans())
+async def test_drafts_by_either_route_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], chat: bool
+) -> None:
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    assume(readable(theirs[:-1]) and simple(model))
+    server = FakeOpenAI(toys.Plain(model), beginning=True, **way)
+    dialect = replace(TOY, api="chat" if chat else "completions", continues={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "cosd_providers.engines.openai.discovery.check_continuation", nothing
+        )  # toys do not know its texts
+        ours = await draft(provider, prompt.decode(), limit=limit)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1] == theirs[-1]
+
+
+@adapter_examples
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 6), ways(), st.booleans(), st.booleans())
+async def test_alternatives_by_either_route_are_the_models_own(
+    model: toys.ToyModel, prompt: bytes, count: int, way: dict[str, Any], chat: bool, spaces: bool
+) -> None:
+    """Also where strings have lost their spaces: there they are left out."""
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=way["end"])
+    theirs = await draft(expected, prompt.decode())
+    assume(readable(theirs[:-1]) and simple(model))
+    server = FakeOpenAI(toys.Plain(model), beginning=True, spaces=spaces, **way)
+    dialect = replace(TOY, api="chat" if chat else "completions", continues={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+        try:
+            alone = await draft(provider, prompt.decode())
+        except (ResponseError, UnsupportedError):
+            assume(spaces)  # else such strings may spell nothing
+            raise
+        ours = await draft(provider, prompt.decode(), alternatives=count)
+    assert [replace(one, alternatives=()) for one in ours[:-1]] == alone[:-1]
+    assume([one.data for one in ours[:-1]] == [one.data for one in theirs[:-1]])
+    check_alternatives(toys.Plain(model), prompt, ours[:-1], count, complete=False)
+
+
+@pytest.mark.extended
+@adapter_examples
+@given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
+async def test_drafts_of_a_stream_that_never_shows_characters_of_several_tokens(
+    model: toys.ToyModel, prompt: bytes, limit: int, end: bool
+) -> None:
+    expected = ScriptedProvider(toys.Plain(model), token_ids=False, end_prob=end)
+    theirs = await draft(expected, prompt.decode(), limit=limit)
+    mixed = [data for data in model.vocabulary.tokens if data.decode("utf-8", "ignore").encode() not in (b"", data)]
+    ahead = await draft(expected, prompt.decode(), limit=80)  # bytes that are no character are nowhere in the text
+    assume(readable(ahead[:-1]) and simple(model) and not mixed and not parted(model))
+    server = FakeOpenAI(toys.Plain(model), beginning=True, opened="gone", end=end)
+    dialect = replace(TOY, shows_parts=False)
+    usage = Usage()
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    ours = await draft(provider, prompt.decode(), limit=limit, usage=usage)
+    close(ours[:-1], theirs[:-1])
+    assert ours[-1] == theirs[-1]
+    assert usage.requests == len(server.bodies)
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out(shape: Any, api: Any) -> None:
+    others = {b" a": 0.4, b"\xc3": 0.2, b"</s>": 0.15, b"<|stop|>": 0.1, b" b": 0.1, b" c": 0.05}
+    model = TableModel([b"", b"Q", b"", *others], lambda ids: [0.0] * 3 + [*others.values()], end_ids=(0,))
+    dialect = replace(TOY, api=api, continues={})
+    end, known = Token(b"", near(0.15), end=True, name="</s>"), Token(b" b", near(0.1))
+    for spaces, expected in ((True, (end, known)), (False, ())):
+        server = FakeOpenAI(model, shape=shape, spaces=spaces)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+            first, *_ = await draft(provider, limit=1, alternatives=4)
+        assert (first.data, first.alternatives) == (b" a", expected)
+
+
+async def test_messages_that_cannot_be_continued() -> None:
+    server, provider = fake({"Q": [" a", " b"]}, {"api": "chat"})
+    words = r"the chat route of toy does not continue a partial answer, .* Use a model with /v1/completions"
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.describe()
+    with pytest.raises(UnsupportedError, match=words):
+        await draft(provider, limit=1)
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.propose("Q", b"", [Question(0, (b" b",))], usage=Usage())
+    assert not server.bodies
+
+
+async def test_arguments() -> None:
+    with pytest.raises(ValueError, match=r"no dialect 'gpt'; there are .*'llama\.cpp'.*'openai'"):
+        OpenAICompatible(URL, dialect="gpt")
+    with pytest.raises(ValueError, match=r"no dialect 'Together'; did you mean 'together'\?"):
+        OpenAICompatible(URL, dialect="Together")
+    with pytest.raises(ValueError, match=r"no api='responses'; it is 'completions', which gives the model raw text"):
+        OpenAICompatible(URL, api="responses")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match="strategy='list' needs api='completions'"):
+        OpenAICompatible(URL, api="chat", strategy="list")
+    with pytest.raises(ValueError, match="no strategy 'both'; there are 'echo', 'list' and 'singles'"):
+        OpenAICompatible(URL, strategy="both")  # type: ignore[arg-type]  # on purpose
+    provider = OpenAICompatible(URL, api_key="sk-secret", model="m", dialect="vllm")
+    assert b"sk-secret" not in pickle.dumps(provider)
+    assert (
+        repr(pickle.loads(pickle.dumps(provider))) == "OpenAICompatible('http://gpu:8000', model='m', dialect='vllm')"
+    )
+    assert provider.name == "m@gpu:8000"
+    with pytest.raises(UnsupportedError, match="cannot continue from token ids"):
+        await draft(provider, continuation=(1,))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_every_dialect_drafts_and_proposes(name: str) -> None:
+    server, provider = fake({"Q": [" a", " b", " c"]}, {"dialect": name, "model": "toy"})
+    assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
+    found = await provider.propose("Q", b" a b", [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
+    assert [one.tokens[0].data for one in found] == [b" a", b" c"]
+    assert all(body["max_tokens"] > 0 for body in server.bodies)
+    warm = [body for body in server.bodies if body["temperature"]]  # is a model that seems certain so by itself?
+    assert len(warm) == (DIALECTS[name].probs is None and warm[:1] == warm)
+
+
+async def test_top_k_is_switched_off_as_every_version_of_vllm_takes_it() -> None:
+    server, provider = fake({"Q": [" a"]}, {"dialect": "vllm", "model": "toy"})
+    await draft(provider)
+    assert {body["top_k"] for body in server.bodies} == {-1}  # up to 0.8.5, 0 is refused
+
+
+async def test_echo_that_cannot_be_told_from_a_shifted_one_is_not_used() -> None:
+    server, _ = fake(SCRIPT)
+    tokenizer = Local(server.model)
+    way: Any = {"dialect": TOY, "strategy": "echo", "tokenizer": tokenizer}
+    provider = OpenAICompatible(URL, http_client=server.client(), **way)
+    assert (await provider.describe()).capabilities.score is False  # this model always ends
+    with pytest.raises(UnsupportedError, match=r"does not give the probabilities of a given text.*Use it without"):
+        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+
+
+def writer(**options: Any) -> FakeOpenAI:
+    """A model that writes something after every text, of its own each time."""
+    vocabulary = toys.Vocabulary((b"a", b"b", b" ", b"1", b",", b" a", b"ab", b" b", b""), 8)
+    return FakeOpenAI(toys.Plain(toys.ToyModel(vocabulary, seed=5, fluency=0)), **options)
+
+
+@pytest.mark.parametrize("echo", ["yes", "ignored", "shifted", "scaled", "refused"])
+@pytest.mark.parametrize("beginning", [True, False])
+async def test_echo_is_used_only_where_it_is_proved(echo: Any, beginning: bool) -> None:
+    server = writer(echo=echo, beginning=beginning)
+    local = Local(server.model)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo", tokenizer=local)
+    able = (await provider.describe()).capabilities.score
+    assert able is (echo == "yes")
+    server.requests.clear()
+    if not able:
+        with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
+            await provider.score("a", b" ab", usage=Usage())
+        assert not server.requests
+        return
+    usage = Usage()
+    await provider.propose("a", b" a ab", [Question(0, (b" a",)), Question(2, (b" ",))], usage=usage)
+    [body] = server.bodies
+    assert (body["prompt"], body["echo"], body["max_tokens"], body["logprobs"]) == ("a a ab", True, 1, 5)
+    assert usage.requests == 1
+    scored = await provider.score("", b"a ab", usage=Usage())
+    assert b"".join(token.data for token in scored) == b"a ab"
+    assert [token.prob is None for token in scored] == [not beginning, False, False, False][: len(scored)]
+
+
+async def test_every_boundary_is_asked_by_echo_where_it_is_proved() -> None:
+    for echo, way in (("yes", "echo"), ("scaled", "list")):
+        server = writer(echo=echo, beginning=True)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
+        await provider.describe()
+        usage = Usage()
+        await provider.propose("a", b" a ab a 1 b a", None, usage=usage)
+        assert {*usage.strategies} == {way}
+        await provider.propose("a", b" a ab", [Question(0, (b" a",)), Question(2, (b" ",))], usage=(few := Usage()))
+        assert {*few.strategies} == {"list"}
+
+
+async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:
+    server = writer(beginning=True)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, strategy="echo")
+    await provider.describe()
+    server.requests.clear()
+    usage = Usage()
+    found = await provider.propose("a", b" a b", [Question(2, (b" b",)), Question(4, (b"a",))], usage=usage)
+    assert [one and one.strategy for one in found] == ["list", "echo"]
+    assert usage.strategies == {"list": 1, "echo": 1}
+    first, second = server.bodies
+    assert (first["prompt"], first["echo"]) == ("a a b", True)
+    assert (second["prompt"], "echo" in second) == ("a a", False)
+
+
+async def test_tokenize() -> None:
+    server, provider = fake(SCRIPT)
+    with pytest.raises(UnsupportedError, match=r"does not encode text\. Give the model's own as `tokenizer`"):
+        await provider.tokenize("a")
+    with pytest.raises(UnsupportedError, match="does not give the probabilities"):
+        await provider.propose("Q", b" a", None, usage=Usage())
+    local = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
+    assert [piece.data for piece in await local.tokenize("a b")] == [b"a", b" b"]
+    assert (await local.describe()).capabilities.tokenize
+    assert len(await local.propose("Q", b" a b", None, usage=Usage())) == 3
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+async def test_a_character_in_parts(shape: Any) -> None:
+    script: dict[str, list[Any]] = {"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]}
+    for opened in ("empty", "lost", "bytes"):
+        server, provider = fake(script, opened=opened, shape=shape)
+        assert await draft(provider, limit=2) == [
+            *(Token(" 😀".encode(), near(0.3)), Token(b"!", 1.0)),
+            DraftEnd("limit"),
+        ]
+        assert [(body["prompt"], body["max_tokens"]) for body in server.bodies] == [("Q", 2), ("Q", 7)]
+        [one] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+        assert one.tokens == (Token(" 😀".encode(), near(0.3)),)
+
+
+async def test_equal_characters_in_parts_and_one_that_is_cut_off() -> None:
+    heart = [b"\xe2\x9d", b"\xa4\xef\xb8\x8f"]
+    _, provider = fake({"Q": ["a", *heart * 4, "z"]}, opened="lost")
+    data = "❤️".encode()
+    [one] = await provider.propose("Q", b"", [Question(0, (b"a", *[data] * 3), word=True)], usage=Usage())
+    assert [token.data for token in one.tokens] == [b"a", *[data] * 3]
+
+
+async def test_missing_spaces_are_taken_from_the_text() -> None:
+    for shape in ("legacy", "chat"):
+        _, provider = fake({"Q": [" a", "b", " c", "."]}, spaces=False, shape=shape)
+        assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b"b", b" c", b".", b""]
+
+
+async def test_an_end_that_is_not_shown() -> None:
+    _, provider = fake({"Q": [" a"]}, end=False)
+    assert await draft(provider) == [Token(b" a", 1.0), Token(b"", None, end=True), DraftEnd("end")]
+    [one] = await provider.propose("Q", b" a", [Question(2, (b"",))], usage=Usage())
+    assert one.tokens == (Token(b"", None, end=True),)
+
+
+async def test_an_assistant_whose_context_ends_answers_as_far_as_it_fits() -> None:
+    script: dict[str, list[Any]] = {"Q": [" x", "y", "z", "w"]}
+    for context in range(3, 9):
+        _, provider = fake(script, context=context)
+        [one] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        assert b" xyzw".startswith(b"".join(token.data for token in one.tokens)) or one.tokens[-1].end
+
+
+async def broken(changes: dict[str, Any]) -> list[Exception]:
+    """The errors of a draft and of a question to a server whose answers are changed."""
+    server, provider = fake({"Q": ["a", "b"]})
+    server.changes = changes
+    with pytest.raises((UnsupportedError, ResponseError)) as drafted:
+        await draft(provider)
+    with pytest.raises((UnsupportedError, ResponseError)) as proposed:
+        await provider.propose("Q", b"", [Question(0, (b"a",), word=True)], usage=Usage())
+    return [drafted.value, proposed.value]
+
+
+def legacy(*probs: tuple[str, float, dict[str, float]]) -> dict[str, Any]:
+    return {
+        "logprobs": {
+            "tokens": [token for token, _, _ in probs],
+            "token_logprobs": [prob for _, prob, _ in probs],
+            "top_logprobs": [top for _, _, top in probs],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": None}, "gives no probabilities with its tokens, although asked (logprobs)"),
+        ({**legacy(("a", -2.0, {"a": -2.0, "b": -0.1})), "text": "a"}, "does not take the most probable token"),
+        (
+            {**legacy(("a", 0.0, {"a": 0.0}), ("b", 0.0, {})), "text": "ab"},
+            "the probabilities of its first tokens only",
+        ),
+        ({"stop_reason": "###"}, "the server stops at a text of its own"),
+        ({"finish_reason": "tool_calls"}, "ended for an unknown reason: 'tool_calls'"),
+        ({"logprobs": -0.5, "text": "a"}, "sends the probability of its own token without the most probable"),
+        ({"index": "x"}, "the answer is not as expected: choices.0.index"),
+        ({"logprobs": {"tokens": 3}}, "the answer is not as expected: choices.0.logprobs.tokens"),
+    ],
+)
+async def test_answers_that_cannot_be_used(changes: dict[str, Any], words: str) -> None:
+    for error in await broken(changes):
+        assert words in str(error)
+        assert "http://gpu:8000" in str(error)
+
+
+async def test_nothing_to_go_on_from() -> None:
+    _, provider = fake({"": ["a"]})
+    for asked in (draft(provider, prompt=""), provider.propose("", b"", [Question(0, (b"a",))], usage=Usage())):
+        with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
+            await asked
+
+
+@pytest.mark.parametrize("strings", [True, False])
+async def test_a_server_that_trims_answers_is_refused(strings: bool) -> None:
+    """Where strings have lost their spaces too, no answer shows it."""
+
+    class Trims(FakeOpenAI):
+        def _choice(self, part: Any, index: int, chat: str, finish: str | None, *, stream: bool) -> Any:
+            choice = super()._choice(part, index, chat, finish, stream=stream)
+            return {**choice, "text": choice["text"].lstrip()}
+
+    server = Trims(TextModel({"Q": [" a", " b"]}), spaces=strings)
+    provider = OpenAICompatible(URL, http_client=server.client())
+    asking = provider.propose("Q", b"", [Question(0, (b" a",))], usage=Usage())
+    if strings:
+        with pytest.raises(UnsupportedError, match="takes white space off the beginning of its answers"):
+            await asking
+        with pytest.raises(UnsupportedError, match="takes white space off the beginning of its answers"):
+            await draft(provider)
+    else:
+        assert [one.tokens[0].data for one in await asking if one] == [b"a"]
