@@ -52,7 +52,7 @@ class Decision:
         fired: they differ and the verifier chose the assistant.
         draft: what the draft wrote there.
         ask: number of the question that it was heard by; this and the next are for the record alone.
-        strategy: in which way the endpoint was asked, where its provider tells.
+        strategy: the way in which the endpoint was asked, if its provider reports it.
     """
 
     assistant: int

@@ -184,9 +184,9 @@ class Budget:
             raise _reached("max_billed_tokens", words)
 
 
-def timed_out(seconds: float, *, begun: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; one that was not `begun` has no text to end with."""
-    if begun:
+def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
+    """The error for an answer that took too long; one that was not `started` has no text to end with."""
+    if started:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
     else:

@@ -179,7 +179,7 @@ class Endpoints:
                 continue
             words = f"the {name} does not report the probabilities of its tokens"
             if name == "draft":
-                words += ", and without them nobody knows where it is unsure"
+                words += ", which show where it is unsure"
                 hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
             if self.needs_q:

@@ -38,7 +38,7 @@ Order = Literal["given", "completed"]
 """The order of many answers: that of their prompts, or that in which they are complete."""
 
 _HELD = 4
-"""Answers that `Fusion.map` has begun and not yet given, at most: this many times `concurrency`."""
+"""Answers that `Fusion.map` has started and not yet given, at most: this many times `concurrency`."""
 
 
 class Fusion:
@@ -138,7 +138,7 @@ class Fusion:
 
         Raises:
             SettingError: e.g. `temperature`: the draft is greedy by definition.
-            ProviderError: while reading; its `partial` is the result so far, None where nothing was begun.
+            ProviderError: while reading; its `partial` is the result so far, None before the first request.
         """
         refuse(limits, Fusion.stream)
         return self._stream(prompt, AnswerLimits.checked(**limits))
@@ -257,39 +257,39 @@ async def _together(
 ) -> AsyncGenerator[asyncio.Task[FusionResult]]:
     """Run up to `concurrency` coroutines at a time, and give each as a task that is done."""
     # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-    begun: list[asyncio.Task[FusionResult]] = []
+    started: list[asyncio.Task[FusionResult]] = []
 
     async def fail(error: Exception) -> FusionResult:
         raise error
 
-    def begin(_: object = None) -> None:
-        """Begin what there is room for; also called whenever one is done."""
-        while len(begun) < _HELD * concurrency and sum(not one.done() for one in begun) < concurrency:
+    def start(_: object = None) -> None:
+        """Start what there is room for; also called whenever one is done."""
+        while len(started) < _HELD * concurrency and sum(not one.done() for one in started) < concurrency:
             try:
                 coroutine = next(work)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - whoever gives the prompts failed: raised in its turn
+            except Exception as error:  # noqa: BLE001 - of the iterable of prompts: raised in its turn
                 coroutine = fail(error)
-            begun.append(asyncio.create_task(coroutine))  # noqa: TID251
-            begun[-1].add_done_callback(begin)
+            started.append(asyncio.create_task(coroutine))  # noqa: TID251
+            started[-1].add_done_callback(start)
 
     try:
-        begin()
-        while begun:
+        start()
+        while started:
             if order == "given":
-                await asyncio.wait(begun[:1])
+                await asyncio.wait(started[:1])
             else:
-                await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
-            done = next(one for one in begun if one.done())
-            begun.remove(done)
-            begin()
+                await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
+            done = next(one for one in started if one.done())
+            started.remove(done)
+            start()
             yield done
     finally:
         work.close()
-        for one in begun:
+        for one in started:
             one.cancel()
-        await settled(begun)
+        await settled(started)
 
 
 @spell_out(FuseOptions, FusionSettings, AnswerLimits)

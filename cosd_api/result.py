@@ -190,7 +190,7 @@ class Trace:
             TraceError: a verdict or the text comes out otherwise, or the verifier was the user's own and is not given.
         """
         if self.result.tokens and not self.result.requests:
-            raise TraceError("the answer was made by a version of cosd-api that kept no trace of it")
+            raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
         judge = verifier if verifier is not None else self.result.settings.verifier
         if isinstance(judge, CustomVerifier):
             raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")

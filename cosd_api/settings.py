@@ -32,7 +32,7 @@ Asking = Literal["contestable", "all"]
 OnBudget = Literal["raise", "end"]
 """At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
-"""When an assistant has failed for good: end the answer, or go on without it."""
+"""When an assistant has failed for good: end the answer, or continue without it."""
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """Text that all models continue, or a conversation."""
@@ -224,7 +224,7 @@ class Settings(Record):
         return cls(**values)
 
 
-# -------------------------------------------------------------------------------- keywords that nobody takes
+# ------------------------------------------------------------------------------------- refused keywords
 
 _GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
@@ -293,7 +293,7 @@ def _elsewhere(name: str) -> str:
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:
-        return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion"
+        return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion or fuse"
     if name in {"draft", "assistant", *FusionOptions.__annotations__}:
         return "it is the same for all answers: give it to Fusion"
     if name in inspect.signature(connect).parameters.keys() - {"url", "unknown"}:
@@ -360,26 +360,26 @@ def check_choice(name: str, given: str, choices: object) -> None:
 
 
 def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
-    """The seconds as given: above 0, or from `least` on.
+    """The seconds as given: above 0, or at least `least`.
 
     Raises:
         SettingError: they are not.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
-        words = "above 0" if least is None else f"from {least:g} on"
+        words = "above 0" if least is None else f"of at least {least:g}"
         raise SettingError(f"{name} must be a number of seconds {words}, not {value!r}")
     return float(value)
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """The number as given: a whole one, from `least` on.
+    """The number as given: a whole one, at least `least`.
 
     Raises:
         SettingError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingError(f"{name} must be a whole number from {least} on, not {value!r}")
+        raise SettingError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return value
 
 
@@ -398,7 +398,7 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
         except ValueError as error:
             raise SettingError(str(error)) from None
     if not prompt:
-        raise SettingError("prompt is empty: there is nothing to go on from")
+        raise SettingError("prompt is empty: there is nothing to continue")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:

@@ -95,7 +95,7 @@ class FusionStream:
         token = None if self._ended else await self._tokens.get()
         if token is None:
             self._ended = True
-            self._tokens.put_nowait(None)  # for whoever else reads
+            self._tokens.put_nowait(None)  # for other readers
             if self._task.cancelled():
                 raise FusionClosedError("the stream was left before its end")
             self._task.result()  # raises what went wrong
@@ -119,7 +119,7 @@ class FusionStream:
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
-            error = timed_out(timeout, begun=self._work is not None)
+            error = timed_out(timeout, started=self._work is not None)
         if self._work is None:  # it failed before anything was drafted
             assert error is not None
             raise error
@@ -254,6 +254,6 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
                 cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # seen; whoever waited for it has raised it
+            task.exception()  # seen; it was raised where the task was awaited
     if cancelled is not None:
         raise cancelled

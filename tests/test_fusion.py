@@ -345,7 +345,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"n": 2}, "one answer"),
         ({"logprobs": 5}, "carries its probabilities already"),
         ({"repetition_penalty": 1.1}, "compares the models' own probabilities"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 on, not 0"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, not 0"),
         ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
         ({"draft_length": 0}, "draft_length must be a whole number"),
         ({"tuning": 3}, r"tuning must be a Tuning, such as Tuning\(hedge=1\), not 3"),
@@ -385,7 +385,7 @@ async def test_unknown_arguments_name_the_nearest() -> None:
         with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
             await fusion.estimate("Q:", max_token=2)  # type: ignore[arg-type]
         with pytest.raises(
-            TypeError, match=r"^hedge is not taken here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion$"
+            TypeError, match=r"^hedge is not taken here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion or fuse$"
         ):
             await fusion.generate("Q:", hedge=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="timeout is not taken here: it bounds one answer: give it to generate, "):
@@ -1191,10 +1191,7 @@ async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() 
     [
         (
             {"draft": draft(probs=False), "verifier": AgreementVerifier()},
-            (
-                "the draft does not report the probabilities of its tokens, and without them nobody knows where it is "
-                "unsure"
-            ),
+            "the draft does not report the probabilities of its tokens, which show where it is unsure",
             "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft.",
         ),
         (

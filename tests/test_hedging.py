@@ -146,12 +146,12 @@ async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"hedge": -1}, "hedge must be a whole number from 0 on, not -1"),
-        ({"hedge": True}, "hedge must be a whole number from 0 on, not True"),
-        ({"in_flight": 0}, "in_flight must be a whole number from 1 on, not 0"),
-        ({"batch_wait": -0.5}, "batch_wait must be a number of seconds from 0 on, not -0.5"),
-        ({"batch_wait": float("nan")}, "batch_wait must be a number of seconds from 0 on, not nan"),
-        ({"max_ahead": -1}, "max_ahead must be a whole number from 1 on, not -1"),
+        ({"hedge": -1}, "hedge must be a whole number of at least 0, not -1"),
+        ({"hedge": True}, "hedge must be a whole number of at least 0, not True"),
+        ({"in_flight": 0}, "in_flight must be a whole number of at least 1, not 0"),
+        ({"batch_wait": -0.5}, "batch_wait must be a number of seconds of at least 0, not -0.5"),
+        ({"batch_wait": float("nan")}, "batch_wait must be a number of seconds of at least 0, not nan"),
+        ({"max_ahead": -1}, "max_ahead must be a whole number of at least 1, not -1"),
         (
             {"hedge": 1, "draft_length": 8},
             "hedge is for a draft that streams on: leave out draft_length, which asks in",

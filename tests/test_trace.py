@@ -159,7 +159,7 @@ async def test_a_result_of_before_there_were_traces_is_loaded_and_not_judged_aga
                 del decision[name]
     older = FusionResult.model_validate(whole)
     assert older.text == result.text
-    with pytest.raises(TraceError, match="made by a version of cosd-api that kept no trace of it"):
+    with pytest.raises(TraceError, match="made by a version of cosd-api that recorded no trace"):
         older.trace.replay()
 
 

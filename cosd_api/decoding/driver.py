@@ -86,7 +86,7 @@ class Driver:
         """Run to the end of the answer.
 
         Raises:
-            ProviderError: an endpoint failed, and the answer cannot go on without it; everything else is cancelled.
+            ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
         """
         async with anyio.create_task_group() as self._group:
             self._step(self.decoder.start)

@@ -229,7 +229,7 @@ class CoSD:
         return self.units[-1] if self.units and self.units[-1].state is State.GROWING else None
 
     def _complete(self, unit: DraftUnit) -> None:
-        """Close a unit behind its last token: whoever could change it has to be asked."""
+        """Close a unit behind its last token: every assistant that could change it has to be asked."""
         unit.complete(self.assistants, self.contestable, self.lost)
         if unit.waiting and unit.heard:  # nobody is left to ask
             self._decide(unit, [])
@@ -290,7 +290,7 @@ class CoSD:
         undone = {at: verdict for at, verdict in enumerate(unit.verdicts) if not verdict.done}
         failed = {at: verdict.error for at, verdict in undone.items() if verdict.error is not None}
         if not failed or len(failed) < len(undone):
-            return False  # whoever is still to be heard may be certain, and then the failures do not matter
+            return False  # one that is still to be heard may be certain: then the failures do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
             self.lost[assistant] = Loss(unit.first + verdict.at, error)

@@ -295,7 +295,7 @@ def _write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; the old file is unchanged.
     """
-    target = path.resolve()  # a link goes on pointing at the file
+    target = path.resolve()  # a link still points at the file
     if target.exists() and not target.is_file():
         target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
         return

@@ -185,7 +185,7 @@ def test_a_temperature_other_than_0_is_refused_as_a_fusion_does() -> None:
         ({"n": 2}, "n is not taken: a fusion has one answer"),
         ({"max_token": 5}, "unknown argument 'max_token'; did you mean 'max_tokens'?"),
         ({"tokenizer": "x"}, r"give a provider, draft=connect\(url, tokenizer=...\)"),
-        ({"max_retries": -1}, "max_retries must be a whole number from 0 on"),
+        ({"max_retries": -1}, "max_retries must be a whole number of at least 0"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0"),
     ],
 )

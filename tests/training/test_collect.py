@@ -308,7 +308,7 @@ async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: 
         ),
         ({"assistant": []}, "assistant is empty"),
         ({"draft": 7}, "draft must be a URL or a provider"),
-        ({"concurrency": 0}, "concurrency must be a whole number from 1 on"),
+        ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"on_error": "ignore"}, 'on_error must be "raise" or "skip"'),
         ({"on_special_tokens": "eat"}, 'on_special_tokens must be "warn" or "refuse"'),
         ({"examples": []}, "there are no examples"),

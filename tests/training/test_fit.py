@@ -411,12 +411,12 @@ def test_class_weights_are_what_depth_is_chosen_by() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"depth": 0}, "depth must be a whole number from 1 on, not 0"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
         ({"depth": 13}, "depth must be at most 12, not 13"),
         ({"depth": 2.0}, "depth must be a whole number"),
-        ({"min_leaf": 0}, "min_leaf must be a whole number from 1 on"),
-        ({"folds": 1}, "folds must be a whole number from 2 on"),
-        ({"seed": -1}, "seed must be a whole number from 0 on"),
+        ({"min_leaf": 0}, "min_leaf must be a whole number of at least 1"),
+        ({"folds": 1}, "folds must be a whole number of at least 2"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"seed": 2**32}, "seed must be at most 4294967295"),
         ({"class_weight": {0: 1}}, r"class_weight must be 'balanced' or None, not \{0: 1\}"),
     ],

@@ -154,8 +154,8 @@ def test_no_labelled_sample() -> None:
         ({"betas": (True,)}, "betas must be non-negative numbers, not True"),
         ({"betas": ("1",)}, "betas must be non-negative numbers, not '1'"),
         ({"alphas": (0.5, 0.25, 0.5)}, "alphas has a value twice: 0.5, 0.25, 0.5"),
-        ({"resamples": 0}, "resamples must be a whole number from 1 on"),
-        ({"folds": 1}, "folds must be a whole number from 2 on"),
+        ({"resamples": 0}, "resamples must be a whole number of at least 1"),
+        ({"folds": 1}, "folds must be a whole number of at least 2"),
     ],
 )
 def test_what_no_grid_is(settings: dict[str, object], words: str) -> None:
