@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cosd_providers.greedy import Position
+from cosd_providers.text import whole
 
-__all__ = ["agree", "listed", "near", "power_of"]
+__all__ = ["agree", "cuts", "listed", "near", "power_of"]
 
 # A logit of 16 bits above 16 is a multiple of one eighth. Two answers may round it differently: 28 % at most.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
@@ -73,3 +74,14 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
     if abs(along - apart) <= max(_POWER * apart, _RATIO * math.sqrt(apart)):
         return None
     return along / apart
+
+
+def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
+    """Positions between whole characters, from the third on, each with the text before it: a prompt may end there."""
+    found: list[tuple[int, bytes]] = []
+    before = b""
+    for at, position in enumerate(positions):
+        if at > 1 and before and whole(before) == len(before) and position.pick.token.data:
+            found.append((at, before))
+        before += position.pick.token.data
+    return found

@@ -6,12 +6,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from cosd_providers.distributions import agree, listed, power_of
+from cosd_providers.distributions import agree, cuts, listed, power_of
 from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
 from cosd_providers.probe.inquiry import Finding, Inquiry, check, reason
 from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
-from cosd_providers.text import whole
 
 __all__ = ["WIRE"]
 
@@ -145,8 +144,9 @@ async def scoring(inquiry: Inquiry) -> Finding:
     scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
     agreeing: dict[int, list[tuple[Position, Position]]] = {shift: [] for shift in _SHIFTS}
     compared = added = 0
-    for at, before in _cuts(scores.own):
-        reply = await inquiry.after(before)
+    places = cuts(scores.own)
+    for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
+        reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
             added += 1  # it is encoded differently there, or something is put before one of the two
             continue
@@ -189,17 +189,6 @@ def _shift(
             return shift, f"equal to what is generated at {compared} of {compared} places{moved}"
     best = max(map(len, agreeing.values()))
     return None, f"equal to what is generated at no more than {best} of {compared} places"
-
-
-def _cuts(positions: Sequence[Position]) -> list[tuple[int, str]]:
-    """Some places between whole characters, from the third token on, with the text before them."""
-    cuts: list[tuple[int, str]] = []
-    before = b""
-    for at, position in enumerate(positions):
-        if at > 1 and before and whole(before) == len(before) and position.pick.token.data:
-            cuts.append((at, before.decode("utf-8", "ignore")))
-        before += position.pick.token.data
-    return cuts[:: max(1, len(cuts) // _TRIED)][:_TRIED]
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cosd_providers.contract import Token
-from cosd_providers.distributions import agree, power_of
+from cosd_providers.distributions import agree, cuts, power_of
 from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
 from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import Choice, Position
 from cosd_providers.lazy import Lazy
-from cosd_providers.text import join, whole
+from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "hidden_tokens", "spelt"]
@@ -179,14 +179,9 @@ class Echo:
             most: places to ask, at most.
             since: first byte of the text to ask at.
         """
-        cuts: list[tuple[int, bytes]] = []
-        before = b""
-        for at, position in enumerate(scored.positions):
-            if at > 1 and len(before) >= since and position.pick.token.data and whole(before) == len(before):
-                cuts.append((at, before))
-            before += position.pick.token.data
+        places = [(at, before) for at, before in cuts(scored.positions) if len(before) >= since]
         agreeing: list[tuple[Position, Position]] = []
-        for at, text in cuts[:: max(1, len(cuts) // (_PLACES + 2))][:most]:
+        for at, text in places[:: max(1, len(places) // (_PLACES + 2))][:most]:
             if text not in asked:
                 asked[text] = await self._client.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
             answer = asked[text]
