@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 import httpx
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 import toys
 from asked import valid
-from cosd_providers import Piece, Provider, Token, Usage
+from cosd_providers import Capabilities, Piece, Provider, ServerInfo, Token, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
@@ -323,6 +324,12 @@ class TgiEngine(Engine):
         )
 
 
+OLLAMA_URL = "http://gpu:11434"
+OLLAMA_ABLE = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
+OLLAMA_INFO = ServerInfo(OLLAMA_URL, "ollama", "toy:latest", "0.34.4", 512, OLLAMA_ABLE)
+OLLAMA_SNAPSHOT = {"served": {}, "known": {"info": TypeAdapter(ServerInfo).dump_python(OLLAMA_INFO)}}
+
+
 class OllamaEngine(Engine):
     name = "ollama"
     strategies = ("singles",)
@@ -334,11 +341,10 @@ class OllamaEngine(Engine):
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = StandInOllama(model, beginning=len(model.tokens), runner="engine")
-        known = {"served": {}, "known": {"model": "toy:latest", "build": "0.34.4", "context": 512}}
 
-        def recalled(**options: Any) -> Provider:  # a toy does not know the texts of its checks
-            provider = Ollama("http://gpu:11434", **options)
-            provider.restore(known, "http://gpu:11434")
+        def restored(**options: Any) -> Provider:  # a toy does not know the texts of its checks
+            provider = Ollama(OLLAMA_URL, **options)
+            provider.restore(OLLAMA_SNAPSHOT, OLLAMA_URL)
             return provider
 
         expected = ScriptedProvider(model, token_ids=False, end_prob=False)
@@ -346,7 +352,7 @@ class OllamaEngine(Engine):
             model,
             server,
             expected,
-            _maker(recalled, server),
+            _maker(restored, server),
             readable,
             ties=False,
             resumes=0,

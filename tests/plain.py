@@ -305,6 +305,67 @@ class PlainVllm(Plain):
         return int(float(value))
 
 
+class PlainSglang(Plain):
+    """SGLang's server, by generated tokens only: no prompt is ever scored."""
+
+    engine = "sglang"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        [model] = self.get("/v1/models")["data"]
+        self.name, self.context = model["id"], int(model["max_model_len"])
+        folder = MODELS / self.name
+        vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        ends = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+        self.ends = {*ends} if isinstance(ends, list) else {ends}
+        self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
+
+    def generate(self, ids: list[int], count: int, **fields: object) -> Any:
+        sampling = {"temperature": 0, "max_new_tokens": count}
+        body = {
+            "input_ids": ids,
+            "sampling_params": sampling,
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            **fields,
+        }
+        return self.post("/generate", body | fields)["meta_info"]
+
+    def after(self, text: str, count: int) -> list[Raw]:
+        ids = self.ids(text)
+        found = self.generate(ids, min(count, self.context - len(ids) - 2))["output_token_logprobs"]
+        return [self._raw(n, value) for value, n, *_ in found]
+
+    def choices(self, text: str, count: int) -> list[list[Raw]]:
+        ids = self.ids(text)
+        found = self.generate(ids, min(count, self.context - len(ids) - 2), top_logprobs_num=LISTED)
+        return [[self._raw(n, value) for value, n, *_ in step] for step in found["output_top_logprobs"]]
+
+    def _raw(self, n: int, value: float) -> Raw:
+        return Raw(b"" if n in self.ends else self.tokens[n], math.exp(value), n in self.ends)
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.post("/v1/tokenize", {"model": self.name, "prompt": text})["tokens"])
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        ids, raws = self.ids(prompt + text), list[Raw]()
+        for at in range(len(self.ids(prompt)), len(ids)):
+            [[[value, *_]]] = self.generate(ids[:at], 1, token_ids_logprob=[ids[at]])["output_token_ids_logprobs"]
+            raws.append(Raw(self.tokens[ids[at]], math.exp(value)))
+        assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
+        return raws
+
+    def busy(self) -> bool:
+        return self._figure("num_running_reqs") > 0
+
+    def written(self) -> int:
+        return self._figure("generation_tokens_total")
+
+    def _figure(self, name: str) -> int:
+        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(f"sglang:{name}{{"))
+
+
 def _alphabet() -> dict[str, int]:
     """How GPT-2's vocabulary writes bytes: those that can be printed as themselves, the others from U+0100 on."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
