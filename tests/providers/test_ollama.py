@@ -33,7 +33,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
-from cosd_providers.engines.ollama import Event, Ollama
+from cosd_providers.engines.ollama import Ollama, OllamaEvent
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
@@ -489,25 +489,25 @@ def test_tokens_that_the_server_has_hidden_are_seen() -> None:
     also = {"token": "é", "logprob": -4.5}  # which is a token by itself, too
     listed = [{"token": "\ufffd", "logprob": -0.1}, {"token": " b", "logprob": -2.5}, also]
     entry = {"token": "é", "logprob": -0.1, "bytes": None, "top_logprobs": listed}
-    [step] = steps(Event.model_validate({"response": "é", "logprobs": [entry]}).answer.choices[0])
+    [step] = steps(OllamaEvent.model_validate({"response": "é", "logprobs": [entry]}).answer.choices[0])
     assert step.hides
     [plain] = steps(
-        Event.model_validate(
+        OllamaEvent.model_validate(
             {"response": " b", "logprobs": [{**entry, "token": " b", "logprob": -2.5}]}
         ).answer.choices[0]
     )
     assert not plain.hides
     other = {"token": "x", "logprob": -0.1, "top_logprobs": listed}  # which cannot complete a character
-    [wrong] = steps(Event.model_validate({"response": "x", "logprobs": [other]}).answer.choices[0])
+    [wrong] = steps(OllamaEvent.model_validate({"response": "x", "logprobs": [other]}).answer.choices[0])
     assert not wrong.hides
 
 
 def test_what_an_answer_cost() -> None:
     last = {"response": "", "done": True, "done_reason": "length", "prompt_eval_count": 9, "eval_count": 3}
-    billed = Event.model_validate(last).answer.usage
+    billed = OllamaEvent.model_validate(last).answer.usage
     assert billed is not None
     assert (billed.prompt_tokens, billed.completion_tokens, billed.prompt_tokens_details) == (9, 3, None)
-    billed = Event.model_validate({**last, "prompt_eval_cached_count": 0}).answer.usage
+    billed = OllamaEvent.model_validate({**last, "prompt_eval_cached_count": 0}).answer.usage
     assert billed is not None
     assert billed.prompt_tokens_details is not None
-    assert Event.model_validate({"response": "x"}).answer.usage is None
+    assert OllamaEvent.model_validate({"response": "x"}).answer.usage is None

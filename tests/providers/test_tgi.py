@@ -35,8 +35,9 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.engines.tgi import Encoded, Encoding, Event, Tgi, TgiClient, TgiFacts
+from cosd_providers.engines.tgi import EncodedText, Tgi, TgiClient, TgiEncoding, TgiEvent, TgiFacts
 from cosd_providers.http.transport import Transport
+from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from drawn import adapter_examples
 from stand_in_tgi import StandInTgi
@@ -159,8 +160,8 @@ async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
     ],
 )
 def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
-    raw = Encoding.model_validate([{"id": n, "start": a, "stop": b} for n, (a, b) in enumerate(spans)])
-    own = Encoded.of(raw, "a 一éb", (0,))
+    raw = TgiEncoding.model_validate([{"id": n, "start": a, "stop": b} for n, (a, b) in enumerate(spans)])
+    own = EncodedText.of(raw, "a 一éb", (0,))
     assert own.ids == [1, 2, 3, 4, 5, 6]
     assert own.all == [0, 1, 2, 3, 4, 5, 6]
     widths = [b"a", b"", b"", " 一".encode(), b"", "éb".encode()]
@@ -170,8 +171,8 @@ def test_offsets_become_bytes(spans: list[tuple[int, int]]) -> None:
 
 
 def test_text_that_no_token_covers_is_kept() -> None:
-    raw = Encoding.model_validate([{"id": 1, "start": 0, "stop": 1}, {"id": 2, "start": 3, "stop": 4}])
-    assert Encoded.of(raw, "a  b ", ()).data == [b"a", b"  b "]
+    raw = TgiEncoding.model_validate([{"id": 1, "start": 0, "stop": 1}, {"id": 2, "start": 3, "stop": 4}])
+    assert EncodedText.of(raw, "a  b ", ()).data == [b"a", b"  b "]
 
 
 async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_by_itself() -> None:
@@ -181,7 +182,7 @@ async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_b
     for alone, unfinished in (("\ufffd", True), ("", False), (None, True)):
         word = {"id": 5, "text": "", "logprob": -1.0, "special": False}
         top = [{**word, "id": 6} if alone is None else {**word, "text": alone}]
-        position = client.position(Event.model_validate({"token": word, "top_tokens": top}))
+        position = client.position(TgiEvent.model_validate({"token": word, "top_tokens": top}))
         assert (position.pick.token.data, position.pick.open) == (b"", unfinished)
 
 
@@ -288,6 +289,9 @@ async def test_an_end_where_the_context_ends() -> None:
     """There is no room to ask for one token more."""
     _, provider = fake({"Q": ["a", "b"]}, max_total=4, max_input=3)
     assert (await draft(provider))[2:] == [Token(b"", 1.0, end=True, name="</s>"), DraftEnd("end")]
+    _, provider = fake({"Q": ["a", "<b>", "c"]}, max_total=3, max_input=2)  # which only looks like one
+    assert await draft(provider) == [Token(b"a", 1.0), Token(b"<b>", 1.0), DraftEnd("context")]
+    assert await draft(provider, limit=1, text=b"a") == [Token(b"<b>", 1.0), DraftEnd("limit")]
 
 
 async def test_an_end_without_a_number_is_refused() -> None:
@@ -485,6 +489,16 @@ async def test_a_server_that_does_not_take_the_most_probable_token() -> None:
     for call in (draft(spoilt(sampled)), ask(spoilt(sampled), "Q", b"", Question(0, (b"x",)))):
         with pytest.raises(UnsupportedError, match="does not take the most probable token"):
             await call
+
+
+async def test_a_probe_sees_what_is_sampled() -> None:
+    def sampled(event: dict[str, Any]) -> None:
+        if event.get("index"):
+            event["token"]["logprob"] = -1.0
+
+    client = await spoilt(sampled).probe_client()
+    [reply] = await client.send(RawRequest(["Q"], temperature=2.0), Usage())
+    assert [position.pick.token.prob for position in reply.positions] == [near(math.exp(-1))]
 
 
 async def test_an_encoder_decoder_is_refused() -> None:

@@ -95,7 +95,7 @@ DIALECT = Dialect(
 # The wire. Its tokens have the shape of OpenAI's chat route, so an answer becomes one of that protocol.
 
 
-class Event(BaseModel):
+class OllamaEvent(BaseModel):
     """An answer, or an event of a stream; the last event has `done` and the usage.
 
     Attributes:
@@ -149,17 +149,17 @@ def _marked(entry: Named) -> Named:
     return entry.model_copy(update={"hides": bool(listed) and not alike and not entry.token.isascii()})
 
 
-class Loaded(BaseModel):
+class LoadedModel(BaseModel):
     """A model in memory: its name, and the context that it was loaded with."""
 
     name: str
     context_length: int | None = None
 
 
-class Running(BaseModel):
+class LoadedModels(BaseModel):
     """The answer of `/api/ps`."""
 
-    models: list[Loaded]
+    models: list[LoadedModel]
 
     def context(self, model: str) -> int | None:
         """The context of a model; None if unknown."""
@@ -167,7 +167,7 @@ class Running(BaseModel):
         return next((one.context_length for one in self.models if one.name.lower() in names), None) or None
 
 
-class Version(BaseModel):
+class OllamaVersion(BaseModel):
     """The answer of `/api/version`."""
 
     version: str
@@ -195,7 +195,7 @@ class OllamaClient(OpenAIClient):
 
     def read(self, data: object) -> Answer:
         """An answer or an event in OpenAI's protocol."""
-        event = parse(Event, data, self.endpoint)
+        event = parse(OllamaEvent, data, self.endpoint)
         if event.thinking:
             words = "the server has taken a part of the answer for thinking, although asked not to (think)"
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
@@ -346,9 +346,9 @@ class Ollama(Engine[ServerFacts]):
     async def _discover(self) -> ServerFacts:
         """Load the model, and find out what fits and that the server obeys; what it reads and writes is not billed."""
         self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
-        version = await self._asked("/api/version", Version)
+        version = await self._asked("/api/version", OllamaVersion)
         first = await self._check_probs(version.version if version else None)
-        running = await self._asked("/api/ps", Running)
+        running = await self._asked("/api/ps", LoadedModels)
         context = (running.context(self._client.facts.model) if running else None) or self._context
         if context is None:
             words = "the size of the context is unknown: /api/ps does not report it"

@@ -113,7 +113,7 @@ _M = TypeVar("_M", bound=BaseModel)
 # The wire.
 
 
-class Info(BaseModel):
+class TgiInfo(BaseModel):
     """The answer of `/info`."""
 
     model_id: str
@@ -123,7 +123,7 @@ class Info(BaseModel):
     version: str | None = None
 
 
-class Span(BaseModel):
+class TokenSpan(BaseModel):
     """A token of `/tokenize`, with its range in bytes of the text."""
 
     id: int
@@ -131,17 +131,17 @@ class Span(BaseModel):
     stop: int
 
 
-class Encoding(RootModel[list[Span]]):
+class TgiEncoding(RootModel[list[TokenSpan]]):
     """The answer of `/tokenize`."""
 
 
-class Rendered(BaseModel):
+class TgiPrompt(BaseModel):
     """The answer of `/chat_tokenize`."""
 
     templated_text: str
 
 
-class Word(BaseModel):
+class TgiToken(BaseModel):
     """A token with its log probability."""
 
     id: int
@@ -160,42 +160,42 @@ class Word(BaseModel):
         return self.special or _SPECIAL.fullmatch(self.text) is not None
 
 
-class End(BaseModel):
+class TgiEnd(BaseModel):
     """The last event's details."""
 
     finish_reason: Annotated[str, unless_none("")]
     input_length: int | None = None  # missing in older versions
 
 
-class Event(BaseModel):
+class TgiEvent(BaseModel):
     """One event of `/generate_stream`: one token."""
 
-    token: Word
+    token: TgiToken
     index: int = 0  # from 1; missing in older versions
-    top_tokens: list[Word] | None = None
-    details: End | None = None
+    top_tokens: list[TgiToken] | None = None
+    details: TgiEnd | None = None
 
 
-class Details(End):
+class TgiDetails(TgiEnd):
     """The details of `/generate`."""
 
     generated_tokens: int
-    prefill: list[Word]
-    tokens: list[Word]
-    top_tokens: list[list[Word]] | None = None
+    prefill: list[TgiToken]
+    tokens: list[TgiToken]
+    top_tokens: list[list[TgiToken]] | None = None
 
 
-class Generated(BaseModel):
+class TgiAnswer(BaseModel):
     """The answer of `/generate`."""
 
-    details: Details
+    details: TgiDetails
 
-    def last(self) -> Event | None:
+    def last(self) -> TgiEvent | None:
         """The last token, as an event."""
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
-        return Event(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
+        return TgiEvent(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
@@ -206,14 +206,14 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
 # An encoded text.
 
 
-def _before(letter: Encoding) -> tuple[int, ...] | None:
+def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
     """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
     return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedText:
     """An encoded text.
 
     Attributes:
@@ -226,15 +226,20 @@ class Encoded:
     data: list[bytes]
     all: list[int]
 
+    @property
+    def special(self) -> int:
+        """Number of special tokens before it."""
+        return len(self.all) - len(self.ids)
+
     @classmethod
-    def of(cls, raw: Encoding, text: str, before: tuple[int, ...]) -> Self:
+    def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
         """The encoding of `text`, by the server's answer."""
         ids = [span.id for span in raw.root]
         first = len(before) if tuple(ids[: len(before)]) == before else 0
         return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
 
 
-def _bytes_of(spans: Sequence[Span], text: bytes) -> list[bytes]:
+def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
     """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
     data = [b""] * len(spans)
     begun = stop = 0
@@ -248,10 +253,10 @@ def _bytes_of(spans: Sequence[Span], text: bytes) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredText:
     """An encoded text with the probability of each of its own tokens, and the model's choice after it."""
 
-    text: Encoded
+    text: EncodedText
     probs: list[float | None]
     after: Position | None
 
@@ -334,16 +339,18 @@ class TgiClient:
         self.endpoint = transport.endpoint
         self._extra = extra
         self._tokenizer = tokenizer
-        self._encodings: OrderedDict[str, Encoded] = OrderedDict()
+        self._encodings: OrderedDict[str, EncodedText] = OrderedDict()
         self._counts = Counts()
 
     # Discovery.
 
-    async def info(self) -> Info:
+    async def info(self) -> TgiInfo:
         """The answer of `/info`, which only TGI gives."""
-        return await ask_only(self._transport, Info, "/info", looks="TGI (text-generation-inference)", url="the server")
+        return await ask_only(
+            self._transport, TgiInfo, "/info", looks="TGI (text-generation-inference)", url="the server"
+        )
 
-    async def discover(self, info: Info) -> TgiFacts:
+    async def discover(self, info: TgiInfo) -> TgiFacts:
         """Find out what the server encodes, scores and lists, by one token after a letter.
 
         Raises:
@@ -375,7 +382,7 @@ class TgiClient:
             self.position(event)
         return self.facts
 
-    async def _first_answer(self) -> tuple[Generated, int]:
+    async def _first_answer(self) -> tuple[TgiAnswer, int]:
         """The answer to a letter, with the probability of its prompt; and the number of tokens listed."""
         top = TIES
         while top:
@@ -394,16 +401,17 @@ class TgiClient:
 
     # Text.
 
-    async def encode(self, text: str) -> Encoded:
+    async def encode(self, text: str) -> EncodedText:
         """The server's encoding of `text`; asked once for each of the last texts.
 
         Raises:
             UnsupportedError: it does not encode text.
         """
         if self.facts.before is None:
-            raise self._encodes_nothing()
+            words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
+            raise self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
         if text not in self._encodings:
-            own = self._encodings[text] = Encoded.of(await self._tokenize(text), text, self.facts.before)
+            own = self._encodings[text] = EncodedText.of(await self._tokenize(text), text, self.facts.before)
             self._counts.add(text, len(own.all))
             if len(self._encodings) > _REMEMBERED:
                 self._encodings.popitem(last=False)
@@ -419,15 +427,10 @@ class TgiClient:
     async def count(self, text: str) -> int:
         """The tokens that the model reads of `text`, special ones included."""
         known = self._counts.exact(text)
-        if known is None:
-            if self.facts.before is not None:
-                known = len((await self._tokenize(text)).root)
-            elif self._tokenizer is not None:
-                known = count(self._tokenizer, text)
-            else:
-                raise self._encodes_nothing()
+        if known is None and self.facts.before is None and self._tokenizer is not None:
+            known = count(self._tokenizer, text)
             self._counts.add(text, known)
-        return known
+        return len((await self.encode(text)).all) if known is None else known
 
     async def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation in the model's chat template, up to the answer.
@@ -443,7 +446,7 @@ class TgiClient:
             if "template not found" in said or "no chat template" in said:
                 raise self._unsupported("the model has no chat template", NO_TEMPLATE) from None
             raise TemplateRefusal(said) from None
-        return self._parse(Rendered, data).templated_text
+        return self._parse(TgiPrompt, data).templated_text
 
     async def _cue(self, message: str) -> str | None:
         try:
@@ -469,7 +472,7 @@ class TgiClient:
 
     # Generation.
 
-    def position(self, event: Event, *, check: bool = True) -> Position:
+    def position(self, event: TgiEvent, *, check: bool = True) -> Position:
         """One step of a generation, which is to be greedy.
 
         Raises:
@@ -491,11 +494,10 @@ class TgiClient:
         others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
         return Position(self._pick(event, alone), others if comparable else [])
 
-    def _pick(self, event: Event, alone: str | None) -> Choice:
+    def _pick(self, event: TgiEvent, alone: str | None) -> Choice:
         word = event.token
         finish = event.details.finish_reason if event.details else None
         if finish == "eos_token":
-            self.facts.ends.add(word.id)
             return Choice(word.id, Token(b"", word.prob, end=True, name=word.text or None))
         if finish == "stop_sequence":
             raise own_stop(self.endpoint)
@@ -504,14 +506,14 @@ class TgiClient:
         unfinished = not word.text and alone != ""
         return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), word.prob), open=unfinished)
 
-    def _is_text(self, word: Word) -> bool:
+    def _is_text(self, word: TgiToken) -> bool:
         hidden = word.special or word.id in self.facts.ends or _REPLACEMENT in word.text
         return bool(word.text) and not hidden
 
     @asynccontextmanager
     async def stream(
         self, text: str, limit: int, usage: Usage, *, attempt: int, top: int, whole: bool = True
-    ) -> AsyncGenerator[AsyncIterator[Event]]:
+    ) -> AsyncGenerator[AsyncIterator[TgiEvent]]:
         """The events of a generation. Leaving the block closes the request.
 
         Args:
@@ -547,10 +549,10 @@ class TgiClient:
 
     async def _events(
         self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: _Bill
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[TgiEvent]:
         last = 0
         while data is not None:
-            event = self._parse(Event, data)
+            event = self._parse(TgiEvent, data)
             if not event.index or event.index != last:  # else it was sent twice
                 last = event.index
                 bill.usage.bill(0, 1)
@@ -567,30 +569,32 @@ class TgiClient:
         await self._check_end(text, limit, event, bill.usage)
         yield event
 
-    async def _check_end(self, text: str, limit: int, event: Event, usage: Usage) -> None:
-        """Correct the reason of the last event of an answer of at most `limit` tokens.
+    async def _check_end(self, text: str, limit: int, event: TgiEvent, usage: Usage) -> None:
+        """Correct the reason of the last event of an answer of at most `limit` tokens; keep its end of sequence."""
+        end = event.details
+        if end is not None and end.finish_reason == "eos_token":
+            self.facts.ends.add(event.token.id)
+        elif end is not None and end.finish_reason == "length" and await self._ends(text, limit, event.token, usage):
+            end.finish_reason = "eos_token"
 
-        An end of sequence that is the last allowed token has the reason "length". For each special token it is tried
-        once whether another token follows it. Where the context has no room for that, it counts as the end.
+    async def _ends(self, text: str, limit: int, word: TgiToken, usage: Usage) -> bool:
+        """The last of `limit` allowed tokens is an end of sequence.
+
+        Of each token that may be one it is tried once whether another token follows it. Where the context has no room
+        for that, a special token counts as the end.
         """
-        word, end, facts = event.token, event.details, self.facts
-        if end is None or end.finish_reason != "length" or word.id in facts.others:
-            return
-        if word.id not in facts.ends:
-            if not word.may_end:
-                return
-            if await self.room(text, limit + 1) > limit and await self._continues(text, limit, word, usage):
-                facts.others.add(word.id)
-                return
-        end.finish_reason = "eos_token"
-
-    async def _continues(self, text: str, limit: int, word: Word, usage: Usage) -> bool:
-        """Another token follows `word`, the last of `limit` tokens after `text`."""
-        found = (await self._post(text, limit + 1, self.facts.top, usage)).details
+        facts = self.facts
+        if word.id in facts.ends or word.id in facts.others or not word.may_end:
+            return word.id in facts.ends
+        if await self.room(text, limit + 1) <= limit:
+            return word.special
+        found = (await self._post(text, limit + 1, facts.top, usage)).details
         usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
-        return [token.id for token in found.tokens[limit - 1 : limit]] != [word.id] or len(found.tokens) > limit
+        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # else it wrote another one
+            (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
+        return word.id in facts.ends
 
-    async def prefill(self, text: str, own: Encoded, usage: Usage) -> Scored:
+    async def prefill(self, text: str, own: EncodedText, usage: Usage) -> ScoredText:
         """The probability of each token of `text`, whose encoding is `own`, and the model's choice after it.
 
         Raises:
@@ -609,9 +613,8 @@ class TgiClient:
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
-        return Scored(
-            own, [word.prob for word in read[len(own.all) - len(own.ids) :]], self.position(event) if event else None
-        )
+        after = self.position(event) if event else None
+        return ScoredText(own, [word.prob for word in read[own.special :]], after)
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -649,12 +652,12 @@ class TgiClient:
 
     async def _post(
         self, text: str, limit: int, top: int, usage: Usage | None = None, *, prefill: bool = False
-    ) -> Generated:
+    ) -> TgiAnswer:
         body = self._body(text, limit, top, prefill=prefill)
-        return self._parse(Generated, await self._transport.post("/generate", body, usage=usage))
+        return self._parse(TgiAnswer, await self._transport.post("/generate", body, usage=usage))
 
-    async def _tokenize(self, text: str) -> Encoding:
-        return self._parse(Encoding, await self._transport.post("/tokenize", {"inputs": text}))
+    async def _tokenize(self, text: str) -> TgiEncoding:
+        return self._parse(TgiEncoding, await self._transport.post("/tokenize", {"inputs": text}))
 
     def _parse(self, kind: type[_M], data: object) -> _M:
         return parse(kind, data, self.endpoint)
@@ -663,10 +666,6 @@ class TgiClient:
 
     def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
         return UnsupportedError(words, endpoint=self.endpoint, hint=hint)
-
-    def _encodes_nothing(self) -> UnsupportedError:
-        words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
-        return self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
 
     def unscored(self) -> UnsupportedError:
         """The probabilities of a prompt's tokens are missing."""
@@ -745,7 +744,7 @@ class _TgiStream:
         each = min(known / max(self._left - left, 1), _EACH)
         return known + math.ceil(left * each) + _MORE if known else left
 
-    def _with_alternatives(self, position: Position, event: Event) -> Choice:
+    def _with_alternatives(self, position: Position, event: TgiEvent) -> Choice:
         """The server's own token with its alternatives; none where a listed text may have lost a space."""
         self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
         if not self._alternatives or not self._spaced:
@@ -818,7 +817,7 @@ class _TgiRounds(Rounds):
         return positions[len(again) :]
 
 
-class _Last(Event):
+class _Last(TgiEvent):
     """An event; the last one has the whole text."""
 
     generated_text: str | None = None
@@ -871,16 +870,15 @@ class TgiProbeClient(ProbeClient):
             answer = await self._transport.post("/generate", body, usage=usage)
         except InvalidRequestError as error:
             raise self.unable(f"decoder_input_details is refused: {error.args[0]}") from error
-        details = parse(Generated, answer, self._transport.endpoint).details
+        details = parse(TgiAnswer, answer, self._transport.endpoint).details
         usage.bill(len(own.all), details.generated_tokens)
         if not details.prefill:
             raise self.unable("decoder_input_details is ignored: nothing of the prompt is shown")
         if [word.id for word in details.prefill] != own.all:
             raise self.unable("the tokens of the prompt are not those of /tokenize")
-        special = len(own.all) - len(own.ids)
-        shown = zip(details.prefill[special:], own.data, strict=False)
+        shown = zip(details.prefill[own.special :], own.data, strict=False)
         positions = [Position(Choice(word.id, Token(data, word.prob))) for word, data in shown]
-        return RawScores("prefill", positions, special)
+        return RawScores("prefill", positions, own.special)
 
 
 class Tgi(Engine[TgiFacts]):
@@ -990,7 +988,7 @@ class Tgi(Engine[TgiFacts]):
         info = await self._info()
         return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 
-    async def _info(self) -> Info:
+    async def _info(self) -> TgiInfo:
         info = await self._client.info()
         if self._model not in (None, info.model_id):
             words = f"no model {self._model!r}; the server has {info.model_id!r}"
