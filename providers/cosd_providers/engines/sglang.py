@@ -468,8 +468,9 @@ class SglangClient:
         self._ids: OrderedDict[str, list[int]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but texts."""
-        return {**self.__dict__, "_ids": OrderedDict()}
+        """Everything but texts and facts."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
+        return {**kept, "_ids": OrderedDict()}
 
     def with_facts(self, facts: SglangFacts) -> Self:
         """Take the facts of the server."""
@@ -658,7 +659,8 @@ class SglangClient:
             async with stream as answers:
                 async for data in answers:
                     found, text = events.feed(parse(Answer, data, self.transport.endpoint))
-                    runs = await texts.read(found, text, run, stopped=events.finish == "stop")
+                    texts.learn(found, text, stopped=events.finish == "stop")
+                    runs = await texts.walk([step.id for step in found], run)
                     for step, before, after in zip(found, runs, runs[1:], strict=False):
                         spaced = spaced or keeps_spaces(said for _, _, said in step.others)
                         choice = texts.choice(before, step.id, step.prob)
@@ -707,20 +709,12 @@ class TokenTexts:
             for token_id, one in zip(ids, texts, strict=True):
                 self._facts.spelt.setdefault((token_id,), one.encode())
 
-    async def read(self, found: Sequence[_Step], text: str, run: _Run = (), *, stopped: bool) -> list[_Run]:
-        """Learn from the tokens of an answer or event, and walk them.
-
-        Args:
-            found: the tokens.
-            text: their text.
-            run: ids before them that leave a character open.
-            stopped: the last of them ended the answer.
-        """
+    def learn(self, found: Sequence[_Step], text: str, *, stopped: bool) -> None:
+        """Note what the tokens of an answer or event and their text show; with `stopped` the last one is an end."""
         if found and stopped:
             self.ended(found[-1].id)
         shown = found[:-1] if stopped else found
         self.note([step.id for step in shown], [step.text for step in shown], text)
-        return await self.walk([step.id for step in found], run)
 
     async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
         """The run of open ids before each token, and after the last one.
@@ -946,11 +940,7 @@ class _SglangRounds(Rounds):
         rounds = [_Round(ids, _steps(answer, endpoint)) for ids, answer in zip(prompts, answers, strict=True)]
         for one, answer in zip(rounds, answers, strict=True):
             finish = answer.meta_info.finish_reason
-            stopped = finish is not None and finish.type == "stop"
-            if one.found and stopped:
-                self._strings.ended(one.found[-1].id)
-            shown = one.found[:-1] if stopped else one.found
-            self._strings.note([step.id for step in shown], [step.text for step in shown], answer.text or "")
+            self._strings.learn(one.found, answer.text or "", stopped=finish is not None and finish.type == "stop")
         await self._widen([(one, at) for one in rounds for at, step in enumerate(one.found) if step.more])
         await self._strings.know((step.id,) for one in rounds for step in one.found)
         for chain, one in zip(chains, rounds, strict=True):

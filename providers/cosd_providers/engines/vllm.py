@@ -280,8 +280,9 @@ class VllmClient:
         return self._transport
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but texts."""
-        return {**self.__dict__, "_ids": OrderedDict()}
+        """Everything but texts and facts."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
+        return {**kept, "_ids": OrderedDict()}
 
     def with_facts(self, facts: VllmFacts) -> Self:
         """Take the facts of the server."""
