@@ -60,19 +60,14 @@ class Scored:
                 parts = []
         return tokens
 
-    def along_from(self, at: int) -> list[Position]:
-        """The model's greedy positions from the text's token `at` on, as far as they are certain.
+    def likely(self) -> list[Position | None]:
+        """The model's greedy position at each token of the text, and after it; None where it is uncertain.
 
-        The text's own tokens have id 0. They end at equally probable tokens, and at tokens without bytes: one string
-        may stand for several tokens.
+        The text's own tokens have id 0. Uncertain are equally probable tokens, and tokens without bytes: one string may
+        stand for several tokens.
         """
-        found: list[Position] = []
-        for position in self.positions[at:]:
-            likely = _likely(position, all_told=self.all_told, listed=self.shifted)
-            if likely is None:
-                return found
-            found.append(likely)
-        return [*found, self.after] if self.after else found
+        found = [_likely(one, all_told=self.all_told, listed=self.shifted) for one in self.positions]
+        return [*found, self.after]
 
 
 class Echo:

@@ -9,7 +9,8 @@ from cosd_providers.engine import nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
-from cosd_providers.greedy import Continuation, Position, along, answer, boundaries
+from cosd_providers.greedy import Continuation, Position, answer, boundaries
+from cosd_providers.proposing import Rounds
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
@@ -19,7 +20,7 @@ __all__ = ["Proposing"]
 _MORE = 3  # raw tokens that may be needed to finish a character
 
 
-class Proposing:
+class Proposing(Rounds):
     """One call of `propose`.
 
     By default several questions are sent as a list where the server takes one, else one by one. An echo is the default
@@ -44,15 +45,14 @@ class Proposing:
         echo: Echo | None = None,
         strategy: Strategy | None = None,
     ) -> None:
+        super().__init__(prompt, text)
         self._client = client
-        self._prompt = prompt
-        self._text = text
         self._usage = usage
         self._echo = echo if client.api == "completions" else None
         self._strategy: Strategy | None = strategy
         self._whole = Prefix(prompt, sendable(text))
-        self._scored: Scored | None = None
-        self._from_text = set[int]()  # places answered by the scored text
+        self._echoed: Scored | None = None
+        self._singly = False  # one request for each question
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
         """The proposals for some places, or for every boundary; see `contract.Provider`.
@@ -75,12 +75,10 @@ class Proposing:
             way = "list" if several and facts.lists is not False else "singles"
             if everywhere and tokenizer is not None and self._echo is not None and self._echo.proved:
                 way, scored = "echo", await self._score()
-        if way == "singles":
-            return counted(await answer(questions, self._ask_singly), way, self._usage)
-        self._scored = scored if way == "echo" else None
-        found = await answer(questions, self._ask)
-        rest: Strategy = "singles" if facts.lists is False else "list"
-        return counted(marked(found, rest, but=self._from_text), way, self._usage)
+        self._singly, self._echoed = way == "singles", scored if way == "echo" else None
+        found = await answer(questions, self.ask)
+        rest: Strategy = "singles" if self._singly or facts.lists is False else "list"
+        return counted(marked(found, rest, but=self.from_text), way, self._usage)
 
     async def _score(self, *, must: bool = False) -> Scored | None:
         """The whole text, scored; None where its echo is wrong, unless it `must` be right.
@@ -99,62 +97,58 @@ class Proposing:
                 raise
             return None
 
-    async def _ask_singly(self, continuations: list[Continuation]) -> Sequence[Iterable[Position]]:
-        return await self._generated(continuations, singly=True)
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        """Nothing: the text was scored before."""
 
-    async def _ask(self, continuations: list[Continuation]) -> list[Iterable[Position]]:
-        """The next positions of each continuation, from the scored text where it has them; see `greedy.answer`."""
-        found: dict[int, Iterable[Position]] = {}
-        for at, one in enumerate(continuations):
-            positions = self._along(one)
-            if positions:  # the text's own tokens have id 0
-                found[at] = along(one, [0] * len(positions), positions)
-                self._from_text.add(one.question.start)
-        left = [at for at in range(len(continuations)) if at not in found]
-        found.update(zip(left, await self._generated([continuations[at] for at in left]), strict=True))
-        return [found[at] for at in range(len(continuations))]
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """The continuations along the scored text.
 
-    def _along(self, one: Continuation) -> Sequence[Position]:
-        """The greedy positions of the scored text from a new question's place on; none where they are uncertain.
-
-        In mid-text they are certain where the encoding of the text up to there is the start of that of the whole text.
+        In mid-text they are known where the encoding of the text up to there is the start of that of the whole text.
         """
-        scored, tokenizer, start = self._scored, self._client.tokenizer, one.question.start
-        if scored is None or one.ids:
-            return []
-        before, whole = self._prompt + sendable(self._text[:start]), self._whole.whole
-        if before == whole:
-            return [scored.after] if scored.after else []
-        if tokenizer is None:
-            return []
-        pieces, first = tokenizer.encode(whole), tokenizer.encode(before)
-        same = [piece.id for piece in pieces[: len(first)]] == [piece.id for piece in first]
-        if not same or len(pieces) != len(scored.positions) or not (first or scored.specials):
-            return []
-        return scored.along_from(len(first))
+        if self._echoed is None:
+            return {}
+        scored, tokenizer, whole = self._echoed, self._client.tokenizer, self._whole.whole
+        pieces = [] if tokenizer is None else tokenizer.encode(whole)
+        places: dict[int, int] = {}
+        for place in {one.question.start for one in open_}:
+            before = self._before(place)
+            if before == whole:
+                places[place] = len(scored.positions)
+            elif tokenizer is not None and len(pieces) == len(scored.positions):
+                first = tokenizer.encode(before)
+                same = [piece.id for piece in pieces[: len(first)]] == [piece.id for piece in first]
+                if same and (first or scored.specials):
+                    places[place] = len(first)
+        own = [0] * len(scored.positions)  # the text's own tokens have id 0
+        return self._along(open_, own, places, scored.likely())
 
-    async def _generated(self, asked: Sequence[Continuation], *, singly: bool = False) -> list[Sequence[Position]]:
-        """The positions that the server generates; each from where its continuation last overrode the server."""
-        if not asked:
-            return []
-        prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in asked]
-        skipped = [len(one.ids) - one.turned[0] for one in asked]
-        wanted = max(skip + one.wanted for skip, one in zip(skipped, asked, strict=True))
+    async def _room(self, one: Continuation, wanted: int) -> int:  # noqa: ARG002 - the server knows, and may refuse
+        return wanted
+
+    async def _too_long(self, one: Continuation) -> ContextLengthError:  # noqa: ARG002
+        return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
+
+    def _skipped(self, one: Continuation) -> int:
+        """Tokens after the last one that differs from the server's: it generates them again."""
+        return len(one.ids) - one.turned[0]
+
+    async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
+        """The new positions; fewer where the server refuses so long an answer."""
+        prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
+        skipped = [self._skipped(one) for one in open_]
         try:
-            found = await self._many(prefixes, skipped, wanted, singly=singly)
+            found = await self._many(prefixes, skipped, count)
         except (ContextLengthError, InvalidRequestError) as error:
             if not is_too_long(error):
                 raise
-            if len(asked) > 1:
-                return [positions for one in asked for positions in await self._generated([one], singly=singly)]
-            found = await self._shorter(asked[0], prefixes[0], wanted, error)
+            if len(open_) > 1:
+                return [positions for one in open_ for positions in await self._generated([one])]
+            found = await self._shorter(open_[0], prefixes[0], count, error)
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
-    async def _many(
-        self, prefixes: list[Prefix], skipped: list[int], wanted: int, *, singly: bool
-    ) -> list[list[Position]]:
+    async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
         """The positions after each prefix; asked again for a few more where none is new and the answer was cut."""
-        ask = self._client.singles if singly else self._client.many
+        ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage)
         found = [self._client.positions(choice) for choice in choices]
         cut = [choice.finish_reason == "length" for choice in choices]
