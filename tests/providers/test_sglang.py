@@ -510,7 +510,7 @@ def _meta(**changes: Any) -> Change:
         (_meta(completion_tokens=3), UnsupportedError, "for some of its tokens only.*--speculative-algorithm"),
         (_meta(output_token_logprobs=[[0.5, 5, "x"]], output_top_logprobs=[[[0.5, 5, ""]]]), ResponseError, "above 0"),
         (_meta(finish_reason={"type": "abort", "message": "out of it", "status_code": 500}), ServerError, "out of it"),
-        (_meta(finish_reason={"type": "abort"}), ResponseError, "broke the answer off: no reason was told"),
+        (_meta(finish_reason={"type": "abort"}), ResponseError, "broke the answer off: no reason was given"),
         (
             _meta(finish_reason={"type": "abort", "message": "exceeds the maximum allowed length", "status_code": 400}),
             ContextLengthError,

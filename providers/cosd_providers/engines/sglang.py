@@ -291,7 +291,7 @@ def _checked(answer: Answer, endpoint: str, read: int) -> Answer:
 def _aborted(meta: Meta, endpoint: str) -> ProviderError:
     """The server's own words for why it ended an answer, as an error."""
     finish = meta.finish_reason
-    said = ((finish.message if finish else None) or "no reason was told")[:_QUOTED]
+    said = ((finish.message if finish else None) or "no reason was given")[:_QUOTED]
     status = finish.status_code if finish else None
     words = f"the server broke the answer off: {said}"
     if status == 400:
@@ -866,8 +866,8 @@ class _SglangRounds(Rounds):
 
     Args:
         client: the server's requests.
-        prompt: what stands before the text.
-        text: the response.
+        prompt: the prompt.
+        text: the response so far.
         usage: is billed.
         echo: the text is scored first.
         singly: each prompt has its own request.
@@ -888,7 +888,7 @@ class _SglangRounds(Rounds):
         self._usage = usage
         self._echo = echo
         self._singly = singly
-        self._strings = TokenTexts(client, usage)
+        self._texts = TokenTexts(client, usage)
         self._heads: dict[int, list[int]] = {}  # what the model reads before each place
 
     async def encode(self, place: int) -> list[int]:
@@ -902,56 +902,57 @@ class _SglangRounds(Rounds):
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
 
-    async def _begin(self, chains: Sequence[Continuation]) -> None:
-        await self.prepare(chain.question.start for chain in chains)
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        await self.prepare(one.question.start for one in open_)
 
-    async def _scored(self, chains: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """The chains that the scored text answers: its encoding up to there is the model's own."""
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """Those that the scored text answers: its encoding up to there is the model's own."""
         if not self._echo:
             return {}
         whole = await self.encode(len(self._text))
-        heads = {chain.question.start: self._heads[chain.question.start] for chain in chains}
+        heads = {one.question.start: self._heads[one.question.start] for one in open_}
         places = {start: len(head) for start, head in heads.items() if head and whole[: len(head)] == head}
         if len(places) < 2 or self._client.room(whole, 1) < 1:
             return {}
         start = min(places)
         positions = await self._positions(whole, places[start], sendable(self._text[start:]))
-        return self._along(chains, whole, places, positions)
+        return self._along(open_, whole, places, positions)
 
-    async def _room(self, chain: Continuation, wanted: int) -> int:
-        return self._client.room(self._ids(chain), wanted)
+    async def _room(self, one: Continuation, wanted: int) -> int:
+        return self._client.room(self._ids(one), wanted)
 
-    async def _too_long(self, chain: Continuation) -> ContextLengthError:
-        return self._client.too_long(self._ids(chain))
+    async def _too_long(self, one: Continuation) -> ContextLengthError:
+        return self._client.too_long(self._ids(one))
 
-    async def _written(self, chains: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
-        prompts = [self._ids(chain) for chain in chains]
+    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        prompts = [self._ids(one) for one in open_]
         answers = await self._client.batch(prompts, count, self._usage, singly=self._singly)
-        return await self._read(chains, prompts, answers)
+        return await self._read(open_, prompts, answers)
 
-    def _ids(self, chain: Continuation) -> list[int]:
-        return [*self._heads[chain.question.start], *chain.ids]
+    def _ids(self, one: Continuation) -> list[int]:
+        return [*self._heads[one.question.start], *one.ids]
 
     async def _read(
-        self, chains: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[Answer]
+        self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[Answer]
     ) -> list[Sequence[Position]]:
         """The positions of several answers; where tokens are equally probable, all of them."""
         endpoint = self._client.transport.endpoint
         rounds = [_Round(ids, _steps(answer, endpoint)) for ids, answer in zip(prompts, answers, strict=True)]
         for one, answer in zip(rounds, answers, strict=True):
             finish = answer.meta_info.finish_reason
-            self._strings.learn(one.found, answer.text or "", stopped=finish is not None and finish.type == "stop")
+            self._texts.learn(one.found, answer.text or "", stopped=finish is not None and finish.type == "stop")
         await self._widen([(one, at) for one in rounds for at, step in enumerate(one.found) if step.more])
-        await self._strings.know((step.id,) for one in rounds for step in one.found)
-        for chain, one in zip(chains, rounds, strict=True):
-            one.runs = await self._strings.walk([step.id for step in one.found], self._strings.open(chain.ids))
+        await self._texts.know((step.id,) for one in rounds for step in one.found)
+        for continuation, one in zip(open_, rounds, strict=True):
+            before = self._texts.open(continuation.ids)
+            one.runs = await self._texts.walk([step.id for step in one.found], before)
         tied = [
             (*run, other)
             for one in rounds
             for run, step in zip(one.runs, one.found, strict=False)
             for other in step.tied
         ]
-        await self._strings.know(tied)
+        await self._texts.know(tied)
         return [[self._position(run, step) for run, step in zip(one.runs, one.found, strict=False)] for one in rounds]
 
     async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
@@ -969,8 +970,8 @@ class _SglangRounds(Rounds):
         """A step with the tokens that are as probable as the one taken."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
-        others = () if alone else [self._strings.choice(run, n, value) for n in step.tied if n != step.id]
-        return Position(self._strings.choice(run, step.id, value), others)
+        others = () if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
+        return Position(self._texts.choice(run, step.id, value), others)
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
         """The model's choice at each place from `first` on, and after the last one; None where in doubt.
@@ -982,12 +983,12 @@ class _SglangRounds(Rounds):
         """
         entries, last = await _scores(self._client, ids, first, self._usage)
         own = ids[first:]
-        self._strings.note(own, [one or "" for (_, _, one), _ in entries], text)
-        runs = await self._strings.walk(own)
+        self._texts.note(own, [one or "" for (_, _, one), _ in entries], text)
+        runs = await self._texts.walk(own)
         best = [_best(top) for _, top in entries] + [last]
-        await self._strings.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
+        await self._texts.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
         return [
-            None if one is None else Position(self._strings.choice(run, *one))
+            None if one is None else Position(self._texts.choice(run, *one))
             for run, one in zip(runs, best, strict=True)
         ]
 

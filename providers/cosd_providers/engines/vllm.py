@@ -312,7 +312,7 @@ class VllmClient:
         return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
 
     def stream(self, prompt: _Prompt, wanted: int, alternatives: int) -> dict[str, object]:
-        """A request for a draft of at most `wanted` raw tokens, billed as it goes, each with so many `alternatives`."""
+        """A request for a draft of at most `wanted` raw tokens, billed as it goes, with `alternatives`."""
         options = {"include_usage": True, "continuous_usage_stats": True}
         top = min(1 + alternatives, _MOST)
         return self.body([prompt], wanted, logprobs=top, stream=True, stream_options=options)
@@ -547,8 +547,8 @@ def _scored_positions(
         finished = bool(held) and whole(held) == len(held)
         found.append(_scored_position(facts, piece.id, held if finished else b"", entry or {}, inside=inside))
         held = b"" if finished else held
-    spelling = TokenAligner(facts.info.endpoint, facts.ends, bare=facts.bare)
-    last = next(iter(list(spelling.feed(answer))), None)
+    aligner = TokenAligner(facts.info.endpoint, facts.ends, bare=facts.bare)
+    last = next(iter(list(aligner.feed(answer))), None)
     found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
     return found
 
@@ -684,15 +684,15 @@ class _VllmDraft:
         """The server's own token, with its alternatives where these are wanted and known from their strings."""
         if not self._alternatives or self._facts.bare is not False:  # a string may have lost its space
             return position.pick.token
-        told = [choice for choice in position.top if not _special(choice.token.data.decode(errors="replace").strip())]
-        return with_alternatives(Position(position.pick, told), self._alternatives)
+        others = [choice for choice in position.top if not _special(choice.token.data.decode(errors="replace").strip())]
+        return with_alternatives(Position(position.pick, others), self._alternatives)
 
     async def _stream(
         self, sent: _Prompt, limit: int, attempt: int
     ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
-        """The prompt's ids, where told, and the positions of each event."""
+        """The prompt's ids, where shown, and the positions of each event."""
         endpoint, done, billed = self._endpoint, False, None
-        spelling = TokenAligner(endpoint, self._facts.ends, bare=self._facts.bare)
+        aligner = TokenAligner(endpoint, self._facts.ends, bare=self._facts.bare)
         body = self._client.stream(sent, limit, self._alternatives)
         try:
             stream = self._client.transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
@@ -704,7 +704,7 @@ class _VllmDraft:
                     billed = event.usage or billed
                     for completion in event.choices:
                         done = _checked(completion, endpoint).finish_reason is not None
-                        positions = list(spelling.feed(completion))
+                        positions = list(aligner.feed(completion))
                         for position in positions:
                             own = position.pick.token
                             if not own.end:
@@ -719,19 +719,19 @@ class _VllmDraft:
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
     """The event was sent before: it has tokens, and none were written since the last one."""
-    told = event.usage and event.usage.completion_tokens
-    return bool(billed and told and told == billed.completion_tokens and any(map(steps, event.choices)))
+    written = event.usage and event.usage.completion_tokens
+    return bool(billed and written and written == billed.completion_tokens and any(map(steps, event.choices)))
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a one stands.
+    """The state of one continuation.
 
     Attributes:
         head: the ids of the text before it, once known.
-        safe: how many of its ids end with a whole character. Only from there does the server go on rightly: behind
-            an unfinished character it repeats text of the prompt.
-        given: how many ids the one had when it was last given positions, and these.
+        safe: the number of its ids up to its last whole character. The server is resumed from there: behind an
+            unfinished character it repeats text of the prompt.
+        given: the number of its ids when it last got positions, and these.
     """
 
     head: list[int] | None = None
@@ -739,7 +739,7 @@ class _Place:
     given: tuple[int, Sequence[Position]] = field(default=(0, ()))
 
     def settle(self, one: Continuation) -> None:
-        """Notes how far the one took what it was given."""
+        """Note which of the last positions the continuation took."""
         had, positions = self.given
         for at, (taken, position) in enumerate(zip(one.ids[had:], positions, strict=False), had + 1):
             choices = (position.pick, *position.top)
@@ -752,10 +752,10 @@ class _VllmRounds(Rounds):
 
     Args:
         client: the server's requests.
-        prompt: what stands before the text.
-        text: the response.
+        prompt: the prompt.
+        text: the response so far.
         usage: is billed.
-        singly: whether each prompt has its own request.
+        singly: each prompt has its own request.
         scored: the scored text, where there is one.
     """
 
@@ -777,8 +777,8 @@ class _VllmRounds(Rounds):
         self._scored_text = scored
         self._places: dict[int, _Place] = {}
 
-    def share(self, one: Continuation, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
-        """Notes that a one, whose text has these ids before it, is given positions that were asked for another."""
+    def _share(self, one: Continuation, own: Sequence[Hashable], positions: Sequence[Position]) -> None:
+        """Note that a continuation behind these ids gets positions of the scored text."""
         place = self._places.setdefault(id(one), _Place())
         place.settle(one)
         place.head, place.given = [*cast("Sequence[int]", own)], (len(one.ids), positions)
@@ -788,7 +788,7 @@ class _VllmRounds(Rounds):
             self._places.setdefault(id(one), _Place()).settle(one)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """The open_ that the scored text answers: its encoding up to there is the model's own."""
+        """Those that the scored text answers: its encoding up to there is the model's own."""
         scored = self._scored_text
         if scored is None:
             return {}
@@ -807,7 +807,7 @@ class _VllmRounds(Rounds):
         exact = await concurrently([partial(own, *place) for place in places])
         beginning = self._facts.beginning
         usable = {place: len(beginning) + count for (place, count), right in zip(places, exact, strict=True) if right}
-        return self._along(open_, [*beginning, *ids], usable, scored.positions, self.share)
+        return self._along(open_, [*beginning, *ids], usable, scored.positions, self._share)
 
     async def _room(self, one: Continuation, wanted: int) -> int:
         return await self._client.room(self._prefix(one), wanted)
@@ -821,14 +821,14 @@ class _VllmRounds(Rounds):
         return [await self._read(one, answer) for one, answer in zip(open_, answers, strict=True)]
 
     def _prefix(self, one: Continuation) -> _Prompt:
-        """From where the server is asked to go on."""
+        """The prompt from which the server is to continue."""
         place = self._places[id(one)]
         if place.head is not None:
             return [*place.head, *one.ids[: place.safe]]
         return self._before(one.question.start) + sendable(one.turned[1])
 
     def _skipped(self, one: Continuation) -> int:
-        """How many of the one's tokens the server writes again."""
+        """Tokens of the continuation that the server writes again."""
         place = self._places[id(one)]
         return len(one.ids) - (one.turned[0] if place.head is None else place.safe)
 
@@ -838,8 +838,8 @@ class _VllmRounds(Rounds):
         prefix = self._prefix(one)
         if answer.prompt_token_ids is not None and place.head is None and not one.ids:
             place.head = answer.prompt_token_ids
-        spelling = TokenAligner(self._client.transport.endpoint, self._facts.ends, bare=self._facts.bare)
-        positions = _closed(list(spelling.feed(answer)), answer)
+        aligner = TokenAligner(self._client.transport.endpoint, self._facts.ends, bare=self._facts.bare)
+        positions = _closed(list(aligner.feed(answer)), answer)
         for position in positions:
             if not position.pick.token.end:
                 check_own(position.pick.token.prob, self._client.transport.endpoint)
