@@ -17,6 +17,7 @@ Observed on running servers, b4798 to 2026.10:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -170,6 +171,18 @@ class Answer(BaseModel):
     cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
     completion_probabilities: Annotated[tuple[_Entry, ...], unless_none(())] = ()
     content: str = ""  # only the probe asks for it
+
+
+class _OldEntry(BaseModel):
+    """A token with its probability, as builds before December 2024 show it."""
+
+    probs: list[object]
+
+
+class _OldAnswer(BaseModel):
+    """An answer of such a build."""
+
+    completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
 
 class _RawPiece(BaseModel):
@@ -344,13 +357,11 @@ class LlamaCppClient:
         return found
 
     async def stream(
-        self, usage: Usage, alternatives: int, prefix: Sequence[str | int], left: int, attempt: int
+        self, usage: Usage, alternatives: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
         """One request for a draft; see `drafting.IdsStream`."""
         reader = _Reader(self, alternatives)
-        body = self.body(
-            _sent([*prefix]), n_predict=left, n_probs=1 + alternatives, stream=True, timings_per_token=True
-        )
+        body = self.body(_sent([*ids]), n_predict=left, n_probs=1 + alternatives, stream=True, timings_per_token=True)
         try:
             stream = self.transport.stream("/completion", body, usage=usage, keep_alive=False, attempt=attempt)
             async with stream as events:
@@ -367,19 +378,22 @@ class LlamaCppClient:
         if reader.full:
             yield "full"
         elif reader.hidden:
-            behind = [*prefix, *reader.ids]
+            behind = [*ids, *reader.ids]
 
             async def hidden() -> Choice:
                 return (await self.peek([behind], usage))[0].pick
 
             yield hidden
 
-    def _read(self, data: Any) -> Answer:
-        told = data.get("completion_probabilities") if isinstance(data, dict) else None
-        if isinstance(told, list) and any("probs" in one for one in told if isinstance(one, dict)):
-            words = "this build of llama.cpp gives probabilities in a shape of before December 2024"
-            raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.")
-        return parse(Answer, data, self.transport.endpoint)
+    def _read(self, data: object) -> Answer:
+        try:
+            return parse(Answer, data, self.transport.endpoint)
+        except ResponseError:
+            with suppress(ResponseError):
+                parse(_OldAnswer, data, self.transport.endpoint)
+                words = "this build of llama.cpp gives probabilities in a shape of before December 2024"
+                raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.") from None
+            raise
 
     def entries(self, answer: Answer, *, first: bool = True) -> Sequence[_Entry]:
         """The tokens of an answer or event with their probabilities.
