@@ -287,7 +287,7 @@ class SglangEngine(Engine):
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         specials = {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
-        server = StandInSglang(model, beginning=len(model.tokens), specials=specials, context=300, **way)
+        server = StandInSglang(model, beginning=len(model.tokens), specials=specials, context=300, clips=False, **way)
         tokenizer = Local(model) if way["old"] else None
         make = _maker(Sglang, server, url="http://gpu:30000", tokenizer=tokenizer)
         expected = ScriptedProvider(model)

@@ -56,6 +56,7 @@ class StandInSglang:
         certain: gives 1 and 0 as the probabilities of greedy decoding.
         shifted: by how many places the entries of a prompt stand wrongly.
         whole: tells entries for the whole prompt, whatever was asked.
+        clips: shows the vocabulary's last id as 0 in a scored prompt.
         silent: tells probabilities of an answer's first token alone.
         bias: added to what the model says, for its own choice alone.
         finish: what every answer is said to end with, e.g. that it was aborted.
@@ -83,6 +84,7 @@ class StandInSglang:
     shifted: int = 0
     whole: bool = False
     silent: bool = False
+    clips: bool = True
     bias: Mapping[int, float] = field(default_factory=dict)
     finish: Mapping[str, Any] | None = None
     broken: int | None = None
@@ -256,7 +258,7 @@ class StandInSglang:
             return {"input_token_logprobs": [], "input_top_logprobs": []}
         first = 0 if self.whole else start
         # The server clips the ids of a prompt below the vocabulary's last one, against padding values of images.
-        last = len(self.model.tokens) - 1
+        last = len(self.model.tokens) - 1 if self.clips else None
         shown = [0 if n == last else n for n in prompt]
         entries: list[Any] = [[None, *self._entry(shown[first], 1.0, body)[1:]]]
         tops: list[Any] = [None]
