@@ -35,7 +35,20 @@ from stand_in_ollama import StandInOllama
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import StandInTgi
 
-__all__ = ["ENGINES", "TEXT", "TOY", "Case", "Engine", "Local", "TextOnly", "Tidy", "across", "parted", "ways"]
+__all__ = [
+    "ENGINES",
+    "TEXT",
+    "TOY",
+    "Case",
+    "Engine",
+    "Local",
+    "Sglang",
+    "TextOnly",
+    "Tidy",
+    "across",
+    "parted",
+    "ways",
+]
 
 TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
 TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)

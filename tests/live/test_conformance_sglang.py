@@ -1,6 +1,6 @@
 """SGLang's adapter does what every adapter has to do, over HTTP: against a stand-in for SGLang in front of real models.
 
-SGLang itself runs on accelerators only. What the stand-in does was read in SGLang's source.
+What the stand-in does was read in SGLang's source. `make test-sglang` runs the same class on real servers.
 """
 
 from __future__ import annotations
