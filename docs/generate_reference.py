@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 import cosd_api
 import cosd_providers
 from cosd_api.integrations import langchain
@@ -89,7 +91,7 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
     for owner in thing.__mro__:
         if not owner.__module__.startswith(("cosd_api", "cosd_providers")):
             continue
-        for name, member in vars(owner).items():
+        for name, member in list(vars(owner).items()):
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             if name.startswith("_") or name in seen or not inspect.isfunction(function) or not function.__doc__:
                 continue
@@ -98,6 +100,8 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(thing: Any) -> str:
+    if inspect.isclass(thing) and issubclass(thing, BaseModel):
+        thing.model_rebuild()  # records are built when they are first used, and their signature changes then
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
@@ -146,4 +150,4 @@ def _markdown(lines: Iterable[str]) -> Iterator[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE)
+    print(PAGE.relative_to(PAGE.parents[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -185,3 +186,8 @@ def test_links_lead_somewhere(name: str) -> None:
         assert file.exists(), target
         headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) if fragment else []
         assert not fragment or fragment in map(anchor, headings), target
+
+
+def test_the_reference_is_made_from_the_docstrings() -> None:
+    page = runpy.run_path(str(ROOT / "docs/generate_reference.py"))["page"]
+    assert TEXTS["docs/reference.md"] == page(), "run `make docs`"
