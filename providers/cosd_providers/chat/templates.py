@@ -54,8 +54,8 @@ def load_template(given: object) -> Template:
             raise UnsupportedError(f"chat_template: the folder {path.name!r} has no {_CONFIG} and no {alone.name}")
     elif path.suffix == ".json":
         config = path
-    fields = _fields(config) if config == path or config.is_file() else {}
-    source = fields.get("chat_template")
+    fields: Mapping[str, object] = _fields(config) if config == path or config.is_file() else {}
+    source: object = fields.get("chat_template")
     if isinstance(source, list):  # several, by name
         named = cast("list[Mapping[str, object]]", source)
         source = next((one.get("template") for one in named if one.get("name") == "default"), None)
