@@ -60,7 +60,7 @@ check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the whe
 	$(BIN)/mypy
 	@echo "$(BIN)/pyright"; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q tests/typed
+	$(BIN)/python -m pytest -q tests/typed tests/test_house.py
 
 fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 	$(BIN)/ruff format

@@ -1,6 +1,6 @@
 """The methods that are compared: they all write the same text.
 
-(a) is the library. (b) and (c) are Algorithm 1 as printed, written here without the library's engine: the draft writes
+(a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine: the draft writes
 K tokens, the assistant is asked about all of them in one request, those before the first replacement are kept, the
 replacement is added, and so on; with K = 1 there is one request for each position. (d) is one model that writes the
 text alone. All use the same providers, so they differ in method only; and all prepare a connection for the next draft
@@ -143,7 +143,7 @@ async def alone(model: str) -> AsyncIterator[Write]:
 async def rounds(
     draft: str, assistant: str, k: int, *, engine: str = "llama.cpp", strategy: Strategy = "list"
 ) -> AsyncIterator[Write]:
-    """(b), and with `k` = 1 (c): Algorithm 1 as printed, one request to the assistant a round."""
+    """(b), and with `k` = 1 (c): Algorithm 1 in fixed rounds, one request to the assistant a round."""
     asked = connect(assistant, engine=engine, strategy=strategy)
     drafting = connect(draft, engine=engine)
     async with drafting, asked, anyio.create_task_group() as group:

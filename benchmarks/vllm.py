@@ -1,6 +1,6 @@
 """The same on real vLLM servers, on the CPU, where `make test-vllm` has put vLLM: else the section is left out.
 
-vLLM scores a given text (echo) and reads many texts at once (a list): Algorithm 1 as printed is measured in both ways.
+vLLM scores a given text (echo) and reads many texts at once (a list): drafting in rounds is measured in both ways.
 It keeps the connection behind a stream, so that no restart of a draft pays for a new one.
 """
 

@@ -4,9 +4,9 @@ The draft's tokens are judged in units: consecutive tokens that are judged toget
 but the text before the unit, the unit's own tokens, and what the assistant would write from the unit's start. That
 is why skipping, batching, concurrency and any draft length leave the fused text as it is.
 
-With one tokenizer a unit is one token and this is equation (4) of the paper. With two, equation (3) compares texts,
-and a unit is a word: nearly every tokenizer splits there, so both models start from text that they would
-themselves have cut at that point.
+`unit="token"` is Algorithm 1 to the letter: the next tokens are compared, by text as in equation (3) of the paper, and
+equation (4) is that they differ. `unit="word"`, for different tokenizers, is this library's own: nearly every tokenizer
+splits at words, so both models start from text that they would themselves have cut at that point.
 """
 
 from __future__ import annotations
