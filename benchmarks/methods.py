@@ -1,10 +1,10 @@
 """The methods that are compared: they all write the same text.
 
-(a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine: the draft writes
-K tokens, the assistant is asked about all of them in one request, those before the first replacement are kept, the
-replacement is added, and so on; with K = 1 there is one request for each position. (d) is one model that writes the
-text alone. All use the same providers, so they differ in method only; and all prepare a connection for the next draft
-during the current one, as the library does.
+(a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine: the draft
+writes K tokens, the assistant is asked about all of them in one request, those before the first replacement are kept,
+the replacement is added, and so on; with K = 1 there is one request for each position. (d) is one model that writes
+the text alone. All use the same providers, so they differ in method only; and all prepare a connection for the next
+draft during the current one, as the library does.
 """
 
 from __future__ import annotations
