@@ -4,7 +4,8 @@ An engine derives from `Engine` (or from `Adapter`, where a server shows less) a
 
 - `_discover()`: what the server is, found once: the engine's own `ServerFacts`;
 - `_draft(...)`: a draft, mostly by a loop of `drafting`;
-- `propose`, `score`, `tokenize`: see `contract.Provider`; the rounds of `propose` come from `proposing`;
+- `propose`: see `contract.Provider`; its rounds come from `greedy.answer` or `proposing`;
+- where the server can: `score` and `tokenize`;
 - where the server renders conversations: `_render`, `begun`, `literal` and `_for_chat`;
 - `probe_client()`: the server without checks, for the probe.
 """
@@ -232,9 +233,13 @@ class Adapter:
         """The model, given ids for a prompt of pieces that are encoded one by one. None where it takes text only."""
         return None
 
-    async def tokenize(self, text: str) -> list[Piece]:
-        """The model's encoding of a text; see `contract.Provider`."""
-        raise NotImplementedError
+    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002 - a hook
+        """The probabilities of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
+        raise UnsupportedError("the server does not score text", endpoint=self._transport.endpoint)
+
+    async def tokenize(self, text: str) -> list[Piece]:  # noqa: ARG002 - a hook
+        """The model's encoding of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
+        raise UnsupportedError("the server does not encode text", endpoint=self._transport.endpoint)
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
