@@ -66,6 +66,7 @@ def test_a_laptop_and_a_remote_assistant(pair: Pair) -> None:
     assert "nobody could check 0; words of the remote model: 1; requests to it: " in ran.err
 
 
+@pytest.mark.extended
 def test_a_laptop_whose_assistant_is_out_of_reach(pair: Pair) -> None:
     ran = run_script("llama_cpp_laptop", "--draft", pair.sums, "--assistant", "http://127.0.0.1:9")
     assert ran.code == 0

@@ -100,6 +100,7 @@ async def test_proposals(url: str, word: bool) -> None:
         assert proposal.tokens[0].prob == pytest.approx(math.exp(first["logprob"]), rel=1e-2, abs=1e-3)
 
 
+@pytest.mark.extended
 async def test_lists_come_back_whole_and_in_order(url: str) -> None:
     prefixes = [MIXED[:cut] for cut in range(2, len(MIXED), 3)]
     answers = ask(url, prefixes)
@@ -150,6 +151,7 @@ async def test_context(url: str) -> None:
         assert len(tokens) <= 6
 
 
+@pytest.mark.extended
 async def test_tokens_that_the_server_hides(url: str) -> None:
     """Some prompt makes the model write a character in parts: each part's id and probability are found."""
     start, ids, count = find_hidden(url)

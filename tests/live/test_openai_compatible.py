@@ -77,6 +77,7 @@ async def test_messages(url: str) -> None:
             assert proposal.tokens[0].data == tokens[0].data
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("word", [False, True])
 @pytest.mark.parametrize("strategy", ["list", "singles"])
 async def test_proposals(url: str, word: bool, strategy: Any) -> None:

@@ -16,6 +16,7 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import Question, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.tgi import Tgi
+from drawn import partly
 from stand_in_tgi import LlamaModel, StandInTgi
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -44,7 +45,7 @@ def nothing_breaks_the_document() -> Iterator[None]:
     assert stand_in_tgi.VIOLATIONS == []
 
 
-@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+@pytest.mark.parametrize("direction", partly([("sums", "facts"), ("facts", "sums")]))
 async def test_the_same_texts_as_over_llama_cpp(
     pair: Pair, stand_ins: dict[str, tuple[str, StandInTgi]], direction: tuple[str, str]
 ) -> None:

@@ -101,6 +101,7 @@ def parity(_: object, text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] % 2 == 1
 
 
+@pytest.mark.extended
 @settings(max_examples=25)
 @given(
     toys.model_sets(may_hide_end=False, max_assistants=2),

@@ -69,6 +69,7 @@ def test_a_tree_is_trained_and_compared() -> None:
     assert Training.model_validate_json(training.model_dump_json()) == training
 
 
+@pytest.mark.extended
 def test_the_report() -> None:
     rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False), (0.2, 0.2, None, False), (0.3, 0.3, 0, True)]
     training = train_tree(samples(rows, rows, rows, skipped=2))
@@ -149,6 +150,7 @@ def test_the_data_is_told_apart_by_what_trains() -> None:
 # Agreeing places, and several sets.
 
 
+@pytest.mark.extended
 def test_places_where_both_agree_train_only_where_that_is_wanted_and_never_count() -> None:
     rows: list[Row] = [(0.1, 0.9, 1, False), (0.2, 0.9, 1, False), (0.9, 0.9, 0, False)]
     agreeing: list[Row] = [(0.15, 0.9, 0, True), (0.1, 0.95, 0, True), (0.2, 0.95, 0, True)] * 3
@@ -187,6 +189,7 @@ def test_a_tree_that_is_no_better_than_the_rule_says_so() -> None:
     )
 
 
+@pytest.mark.extended
 def test_a_tree_that_is_no_better_than_a_constant_says_so() -> None:
     rng = random.Random(0)
     noise = [[(rng.random(), rng.random(), int(rng.random() < 0.2), False) for _ in range(10)] for _ in range(8)]
