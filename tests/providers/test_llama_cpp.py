@@ -117,6 +117,16 @@ async def test_a_short_prompt_is_asked_by_a_list_and_a_long_one_by_singles(promp
         assert {*usage.strategies} == {way}
 
 
+async def test_places_of_a_list_that_was_refused_count_as_asked_singly() -> None:
+    """The words go on, each in its own request, where one of them has reached the end of the context."""
+    _, provider = fake({"Q": [" a", *"bcdefghi"], "Q a x": [" y", *"bcdefghi"]}, context=6)
+    provider, usage = provider.with_strategy("list"), Usage()
+    questions = [Question(0, (b" abcdefghi",), word=True), Question(4, (b" ybcdefghi",), word=True)]
+    found = await provider.propose("Q", b" a x", questions, usage=usage)
+    assert [one and one.strategy for one in found] == ["singles", "singles"]
+    assert usage.strategies == {"singles": 2}
+
+
 async def test_a_strategy_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list' and 'singles'"):
         LlamaCpp(URL, strategy="echo")  # type: ignore[arg-type]  # what a user may do

@@ -68,7 +68,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
-from cosd_providers.strategies import Strategy, counted
+from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
 
@@ -676,6 +676,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
+        alone: set[int] = set()  # places that were asked singly after all
 
         async def ask(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
@@ -684,12 +685,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 return await client.next(prefixes, wanted, usage, singly=way == "singles")
             except ContextLengthError:
                 if len(open_) > 1:
+                    alone.update(one.question.start for one in open_)
                     return [(await ask([one]))[0] for one in open_]
                 if not open_[0].ids:  # the text itself is too long for this model
                     raise
                 return [[]]  # its answer has reached the end of the context
 
-        return counted(await answer(questions, ask), way, usage)
+        found = await answer(questions, ask)
+        listed = {question.start for question in questions} - alone
+        return counted(marked(found, "singles", but=listed), way, usage)
 
     async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
