@@ -181,8 +181,6 @@ class Case:
         ids: whether a draft that reached its limit can be continued from its token ids.
         scored: whether the texts of this model can be scored.
         complete: whether all alternatives that were asked for are shown.
-        proposes: whether proposals are right however a word is asked for. (A known defect: where an older vLLM returns
-            no ids, words are continued behind made-up ones.)
     """
 
     model: Model
@@ -196,7 +194,6 @@ class Case:
     ids: bool = True
     scored: bool = True
     complete: bool = True
-    proposes: bool = True
 
 
 class Engine:
@@ -280,7 +277,6 @@ class VllmEngine(Engine):
             valid,
             resumes=3 if way["ids"] else 1,
             ids=way["ids"],
-            proposes=way["ids"],
         )
 
 

@@ -268,6 +268,17 @@ async def test_questions_about_one_place_are_counted_each() -> None:
 # Ties.
 
 
+async def test_words_behind_a_scored_text_where_the_server_shows_no_ids() -> None:
+    """The word goes on from its text: the ids of its first token are not known."""
+    server, _ = fake({"Q": [" a", *"bcdefg", " d"], "Q a x": [" y"]})
+    server.ids = False
+    usage = Usage()
+    words = [Question(0, (data,), word=True) for data in (b" a", b" abcdefg")]
+    provider = Vllm(URL, http_client=server.client(), strategy="echo")
+    found = await provider.propose("Q", b" a x", [*words, Question(4, (b" y",))], usage=usage)
+    assert [one and b"".join(token.data for token in one.tokens) for one in found] == [b" a", b" abcdefg", b" y"]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("count", [2, 5, 9])
 async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Strategy, count: int) -> None:

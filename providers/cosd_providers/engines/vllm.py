@@ -781,7 +781,9 @@ class _VllmRounds(Rounds):
         """Note that a continuation behind these ids gets positions of the scored text."""
         place = self._places.setdefault(id(one), _Place())
         place.settle(one)
-        place.head, place.given = [*cast("Sequence[int]", own)], (len(one.ids), positions)
+        place.given = (len(one.ids), positions)
+        if self._facts.info.capabilities.token_ids:  # else the ids of what it writes are made up
+            place.head = [*cast("Sequence[int]", own)]
 
     async def _begin(self, open_: Sequence[Continuation]) -> None:
         for one in open_:
