@@ -32,7 +32,7 @@ Asking = Literal["contestable", "all"]
 OnBudget = Literal["raise", "end"]
 """At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
-"""When an assistant has failed for good: end the answer, or continue without it."""
+"""After an assistant has failed for good: end the answer, or continue without it."""
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """Text that all models continue, or a conversation."""
@@ -289,7 +289,7 @@ def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
 
 
 def _elsewhere(name: str) -> str:
-    """Where an argument belongs that was given in the wrong place; empty where it belongs nowhere."""
+    """The right place for an argument that was given in the wrong one; empty where it belongs nowhere."""
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:

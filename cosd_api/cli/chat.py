@@ -143,7 +143,7 @@ class _Session:
             self._report(result)
 
     def _survives(self, error: Exception) -> bool:
-        """Whether to continue after an error: another message may work, unless the servers never have."""
+        """Decide whether to continue after an error: another message may work, unless the servers never have."""
         about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
         return self._messages.interactive and (self._answers > 0 or about_this_one)
 

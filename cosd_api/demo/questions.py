@@ -246,7 +246,7 @@ class DemoQuestion:
 
     @property
     def fact_first(self) -> bool:
-        """Whether the answer names a fact before a number."""
+        """True where the answer names a fact before a number."""
         return -1 < self.reply.find("{fact}") < self.reply.find("{number}")
 
 
@@ -256,7 +256,7 @@ def as_prompt(text: str) -> str:
 
 
 def is_held_out(a: int, b: int) -> bool:
-    """Whether questions on this pair of numbers, either way round, are left out of the training."""
+    """Test whether questions on this pair of numbers, either way round, are left out of the training."""
     digest = hashlib.sha256(f"{_SALT} {min(a, b)} {max(a, b)}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % _HELD_OUT_PART == 0
 
@@ -327,13 +327,13 @@ def random_fact(fact_kind: str, rng: random.Random) -> str:
 
 
 def number_is_right(question: DemoQuestion, text: str) -> bool:
-    """Whether the answer contains the number asked for as a whole word, and no other number."""
+    """Test whether the answer contains the number asked for as a whole word, and no other number."""
     found = set(re.findall(r"-?\w*\d\w*", text))
     return found == (set() if question.number is None else {str(question.number)})
 
 
 def fact_is_right(question: DemoQuestion, text: str) -> bool:
-    """Whether the answer contains the fact asked for as whole words, and no other fact of its kind."""
+    """Test whether the answer contains the fact asked for as whole words, and no other fact of its kind."""
     if question.fact is None:
         return True
     text = unicodedata.normalize("NFC", text)
@@ -345,7 +345,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
 
 
 def is_right(question: DemoQuestion, text: str) -> bool:
-    """Whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
+    """Test whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
     return number_is_right(question, text) and fact_is_right(question, text)

@@ -71,7 +71,7 @@ class LocalServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process is running."""
+        """True while its process runs."""
         return self._process.poll() is None
 
     @property

@@ -53,7 +53,7 @@ _WIDE = 10_000  # columns: output to a file or another program is not wrapped
 
 
 def has_colour(console: Console) -> bool:
-    """Whether the console shows colours; False for pipes and with `NO_COLOR`."""
+    """Test whether the console shows colours; False for pipes and with `NO_COLOR`."""
     return console.color_system is not None and not console.no_color
 
 

@@ -60,7 +60,7 @@ class AnswerTuning(GridTuning):
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Whether a text contains the example's target as whole words or, without target, equals the reference answer.
+    """Test whether a text contains the example's target as whole words or, without target, equals the reference answer.
 
     Case matters, the amount of white space does not. If the example's `ends` is False, more text may follow.
     """
@@ -207,7 +207,7 @@ class _Outcome:
         return cls(pair, right, result.kept_tokens, result.replaced_tokens, decisions, whole)
 
     def holds_with(self, other: RuleVerifier) -> bool:
-        """Whether the answer is provably the same when `other` decides.
+        """Test whether the answer is provably the same when `other` decides.
 
         `other` contests only places that `pair` contested, so nothing more is asked, and decides alike wherever an
         assistant differed. So the text is the same, place by place.
@@ -220,7 +220,7 @@ class _Outcome:
 
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
-    """Whether `pair` contests every draft probability that `other` contests. Each contests all up to a bound."""
+    """Test whether `pair` contests all draft probabilities that `other` contests. Each contests all up to a bound."""
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 

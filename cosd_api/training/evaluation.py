@@ -54,7 +54,7 @@ ENOUGH_EXAMPLES = 5
 """Examples needed for an estimate on held-out ones."""
 
 Decide = Callable[[float, float], bool]
-"""Whether the assistant's word replaces the draft's, given `(p, q)`: `Verifier.replaces`."""
+"""A decision, given `(p, q)`: True replaces the draft's word by the assistant's; see `Verifier.replaces`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ class TreeFit:
 
     @property
     def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
-        """Which of depth and leaf size are given."""
+        """Those of depth and leaf size that are given."""
         depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
         return (*depth, "min_leaf") if self.min_leaf is not None else depth
 

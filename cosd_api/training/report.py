@@ -57,7 +57,7 @@ def one_sided(draft_right: int, assistant_right: int) -> str | None:
 
 
 class TrainingCounts(BaseModel):
-    """TrainingCounts of the data that a tree was trained on.
+    """Counts of the data that a tree was trained on.
 
     Attributes:
         examples: all examples, including those without a labelled place.
@@ -79,7 +79,7 @@ class TrainingCounts(BaseModel):
 
     @classmethod
     def of(cls, samples: Sequence[Samples], places: Sequence[Place]) -> TrainingCounts:
-        """TrainingCounts of several data sets, given their labelled places."""
+        """Counts of several data sets, given their labelled places."""
         labels = [place.label for place in places if not place.agreed]
         return cls(
             examples=sum(len(one.examples) for one in samples),

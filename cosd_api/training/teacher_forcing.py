@@ -44,7 +44,7 @@ class _Part:
 
     @property
     def right(self) -> bool:
-        """Whether the draft would write this very token."""
+        """True where the draft would write this very token."""
         return (self.predicted.data, self.predicted.end) == (self.token.data, self.token.end)
 
 
@@ -161,7 +161,7 @@ class TeacherForcing:
         return Sample(p, q, label, agreed, at, _text(draft), _text(assistant), readable(self._answer[at:stop]))
 
     def _is_right(self, tokens: Sequence[Token], at: int, stop: int) -> bool:
-        """Whether the reference has these tokens at byte `at`; with unit "token", exactly up to `stop`."""
+        """Test whether the reference has these tokens at byte `at`; with unit "token", exactly up to `stop`."""
         text = b"".join(token.data for token in tokens)
         if tokens[-1].end:
             return self._ends and at + len(text) == len(self._answer)

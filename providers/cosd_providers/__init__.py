@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cosd_providers.connect import ADAPTERS, connect
+from cosd_providers.connect import ADAPTERS as _ADAPTERS
+from cosd_providers.connect import connect
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.deferred import deferred
 from cosd_providers.engines.openai.dialects import Dialect
@@ -86,7 +87,7 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
-            **{name: module for module, name in ADAPTERS.values()},
+            **{name: module for module, name in _ADAPTERS.values()},
             "OpenAICompatible": "cosd_providers.engines.openai.adapter",
             "ProbeReport": "cosd_providers.probe.report",
         },

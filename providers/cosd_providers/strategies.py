@@ -16,7 +16,7 @@ from cosd_providers.usage import Usage
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "filter"]
-"""How an assistant is asked about several places.
+"""The way to ask an assistant about several places.
 
 - `"echo"`: one request scores the whole text.
 - `"list"`: one request holds the text up to each place.

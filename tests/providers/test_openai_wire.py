@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_providers import ResponseError, Usage
-from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, Models, Step, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, ModelList, Step, bill, steps
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import parse
 
@@ -111,7 +111,7 @@ def test_models_and_their_contexts() -> None:
         {"id": "c", "meta": None},
         {"id": "d", "context_length": 9},
     ]
-    assert [model.max_model_len for model in parse(Models, {"data": data}, "").data] == [512, 256, None, 9]
+    assert [model.max_model_len for model in parse(ModelList, {"data": data}, "").data] == [512, 256, None, 9]
 
 
 def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:

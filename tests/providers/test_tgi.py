@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -887,6 +888,17 @@ async def test_only_a_few_encodings_are_kept() -> None:
     for at in (5, 6, 7, 8, 4):
         await provider.tokenize(f"text {at}")
     assert server.requests == [("/tokenize", {"inputs": "text 4"})]
+
+
+async def test_no_prompt_is_pickled() -> None:
+    server, provider = fake({"Q": [" a", " secret"]})
+    assert len(await draft(provider)) == 4
+    await provider.tokenize("Q a secret")
+    data = pickle.dumps(provider)
+    assert b"secret" not in data
+    server.requests.clear()
+    with pytest.raises(ProviderError):  # without its client it reaches no server
+        await pickle.loads(data).tokenize("Q a secret")
 
 
 async def test_older_versions_do_not_tell_how_much_was_read() -> None:

@@ -214,7 +214,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """Whether it can be saved: True, if its servers are URLs."""
+        """True: it can be saved, if its servers are URLs."""
         return True
 
     @classmethod

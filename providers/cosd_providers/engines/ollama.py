@@ -89,7 +89,7 @@ DIALECT = Dialect(
     shows_parts=True,
     longer="Give the model a longer context: `context`, OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
 )
-"""What of OpenAI's protocol holds here."""
+"""The part of OpenAI's protocol that holds here."""
 
 
 # The wire. Its tokens have the shape of OpenAI's chat route, so an answer becomes one of that protocol.

@@ -156,7 +156,7 @@ class TgiToken(BaseModel):
 
     @property
     def may_end(self) -> bool:
-        """It may be an end of sequence; some models have one that is not flagged as special."""
+        """True for a possible end of sequence; some models have one that is not flagged as special."""
         return self.special or _SPECIAL.fullmatch(self.text) is not None
 
 
@@ -284,7 +284,7 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class TgiFacts(ServerFacts):
-    """What was found out about a server.
+    """Facts about a TGI server.
 
     Attributes:
         longest: tokens that a prompt may have.
@@ -317,6 +317,13 @@ class _Bill:
         self.usage.bill(self.estimated if tokens is None else tokens, 0)
 
 
+class _Encodings(OrderedDict[str, EncodedText]):
+    """The encodings of the last texts. Pickled ones are empty: they hold no prompt."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
 class TgiClient:
     """Requests to one server.
 
@@ -339,7 +346,7 @@ class TgiClient:
         self.endpoint = transport.endpoint
         self._extra = extra
         self._tokenizer = tokenizer
-        self._encodings: OrderedDict[str, EncodedText] = OrderedDict()
+        self._encodings = _Encodings()
         self._counts = Counts()
 
     # Discovery.
@@ -863,7 +870,7 @@ class TgiProbeClient(ProbeClient):
         ]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """By `decoder_input_details`, which shows each token's own probability and no other."""
+        """Score by `decoder_input_details`, which shows each token's own probability and no other."""
         own = await self._client.encode(text)
         body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
         try:
@@ -984,7 +991,7 @@ class Tgi(Engine[TgiFacts]):
         return await self._client.render(messages)
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """By `/info`; older versions have no `/v1/models`."""
+        """The model that `/info` names; older versions have no `/v1/models`."""
         info = await self._info()
         return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 

@@ -78,7 +78,7 @@ class EchoProof:
 
 @dataclass
 class OpenAIFacts:
-    """What was found out about a server.
+    """Facts about a server that speaks OpenAI's protocol.
 
     Attributes:
         model: id of the model.
@@ -426,12 +426,12 @@ def _text(answer: Answer) -> str:
 
 
 def _is_silent(answer: Answer) -> bool:
-    """It has a token that shows nothing."""
+    """True for an answer with a token that shows nothing."""
     found = [step.pick for choice in answer.choices for step in steps(choice)]
     return not _text(answer) and any(not pick.text and not pick.data for pick in found)
 
 
 def _offset(answer: Answer) -> int | None:
-    """Characters before it, where the server counts them."""
+    """Characters before the answer, where the server counts them."""
     offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
     return offsets[0][0] if offsets and offsets[0] else None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from cosd_providers.engine import no_model
 from cosd_providers.engines.openai.client import OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
-from cosd_providers.engines.openai.wire import Completion, Listed, Models, steps
+from cosd_providers.engines.openai.wire import Completion, Listed, ModelList, steps
 from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,
@@ -82,7 +82,7 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
     if dialect.models is None:
         return []
     try:
-        return parse(Models, await transport.get(dialect.models), transport.endpoint).data
+        return parse(ModelList, await transport.get(dialect.models), transport.endpoint).data
     except (InvalidRequestError, ResponseError):
         if not named:
             raise
@@ -123,7 +123,7 @@ async def check_probs(client: OpenAIClient) -> int | None:
 
 
 async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> None:
-    """Where a token is certain and others are listed with 0, ask again at temperature 1.
+    """Ask again at temperature 1 where a token is certain and others are listed with 0.
 
     Raises:
         UnsupportedError: temperature 0 made it certain, so that no drafted token would ever be replaced.

@@ -292,12 +292,12 @@ def _keeps_spaces(step: Step) -> bool:
 
 
 def _says(candidate: Candidate) -> bool:
-    """Its string is whole."""
+    """True for a candidate with a whole string."""
     return bool(candidate.text) and "\ufffd" not in candidate.text
 
 
 def _same(candidate: Candidate, pick: Candidate) -> bool:
-    """It is the token that the server took, as far as the answer shows."""
+    """True for the token that the server took, as far as the answer shows."""
     if candidate.id is not None and pick.id is not None:
         return candidate.id == pick.id
     return (candidate.text, candidate.data) == (pick.text, pick.data)

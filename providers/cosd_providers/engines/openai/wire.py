@@ -16,11 +16,11 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.greedy import prob
-from cosd_providers.messages import Message as ChatMessage
+from cosd_providers.messages import Message
 from cosd_providers.parsing import unless_none
 from cosd_providers.usage import Usage
 
-__all__ = ["Answer", "Candidate", "Completion", "Conversation", "Models", "Step", "bill", "rest_of", "steps"]
+__all__ = ["Answer", "Candidate", "Completion", "Conversation", "ModelList", "Step", "bill", "rest_of", "steps"]
 
 _ID = re.compile(r"token_id:(\d+)")
 """A token in vLLM and others, asked for ids."""
@@ -109,7 +109,7 @@ class Ranked(BaseModel):
     decoded_token: str | None = None
 
 
-class Message(BaseModel):
+class ChatDelta(BaseModel):
     """The addition of a chat answer, or of an event of its stream, to the text."""
 
     content: str | None = None
@@ -127,7 +127,7 @@ class Conversation:
         lead: white space that the server writes before an answer that is continued; the model's own begins with it.
     """
 
-    earlier: tuple[ChatMessage, ...] = ()
+    earlier: tuple[Message, ...] = ()
     role: str = "user"
     started: str = ""
     lead: str = ""
@@ -150,7 +150,7 @@ class Completion(BaseModel):
 
     index: Number = 0
     text: Annotated[str, unless_none("")] = ""
-    message: Message | None = Field(None, validation_alias=AliasChoices("message", "delta"))
+    message: ChatDelta | None = Field(None, validation_alias=AliasChoices("message", "delta"))
     logprobs: Annotated[Logprobs | None, BeforeValidator(_alone)] = None
     finish_reason: Annotated[str | None, BeforeValidator(_reason)] = None
     stop_reason: int | str | None = None
@@ -194,7 +194,7 @@ class Listed(BaseModel):
     )
 
 
-class Models(BaseModel):
+class ModelList(BaseModel):
     """The answer of `/v1/models`."""
 
     data: list[Listed]
