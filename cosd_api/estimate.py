@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from cosd_api.alignment import LONGEST
 from cosd_api.budget import BYTES
 from cosd_api.endpoints import Endpoints
-from cosd_api.notes import DRAFT
+from cosd_api.records import DRAFT
 from cosd_api.result import FusionResult
 from cosd_api.settings import FusionSettings
 from cosd_providers.contract import Provider
@@ -67,7 +67,7 @@ class Estimate(_Model):
     Attributes:
         max_tokens: of the answer.
         endpoints: by name, as in `FusionResult.usage`.
-        answers: how many past answers of this fusion `expected` is based on; 0 uses the assumptions alone.
+        answers: number of past answers of this fusion that `expected` is based on; 0 uses the assumptions alone.
         assumptions: the basis of the numbers, in words.
     """
 
@@ -101,10 +101,10 @@ class Past:
     """The past answers of a fusion, added up.
 
     Attributes:
-        answers: how many.
-        tokens: in all.
-        size: bytes in all.
-        looked_back: bytes before each token, which a request there has to read, in all.
+        answers: their number.
+        tokens: their tokens.
+        size: their bytes.
+        looked_back: for each token the bytes before it, which a request there has to read, added up.
         spent: by endpoint.
     """
 
@@ -168,9 +168,8 @@ _Two = tuple[float, int]
 
 def _draft(settings: FusionSettings, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
     """Requests and billed tokens of the draft."""
-    hedges = (
-        n * _share(settings) * settings.tuning.hedge
-    )  # each is a request that reads all before it, and writes a few tokens
+    # Each hedge is a request that reads all before it, and writes a few tokens.
+    hedges = n * _share(settings) * settings.tuning.hedge
     drafts = 1 + hedges + n * _share(settings) * _REPLACED + (n / settings.draft_length if settings.draft_length else 0)
     read_and_written = drafts * (prompt + n / 2) + 1.5 * n + _AHEAD * hedges
     high = _UNDONE * n + settings.tuning.hedge * _drafted(settings, n)

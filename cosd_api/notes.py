@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cosd_api.decoding.commands import Loss
-from cosd_api.records import EndpointUsage, FusedToken
-
-DRAFT = "draft"
-"""The draft's name among the endpoints of a fusion."""
+from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 
 _TIMES = 10  # as much as the draft's, billed by the assistants: worth a word
 

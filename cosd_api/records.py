@@ -17,6 +17,9 @@ from cosd_providers.contract import ServerInfo
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
+DRAFT = "draft"
+"""The draft's name among the endpoints of a fusion."""
+
 Probability = Annotated[float, Field(ge=0, le=1)]
 _HEXADECIMAL = r"^([0-9a-f]{2})*$"
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -131,7 +134,7 @@ class FusedToken(Record):
             deciding = decisions[placed.decisions.index(placed.winner)]
         return cls(
             text=readable(placed.token.data),
-            source="draft" if mine else names[placed.source],
+            source=DRAFT if mine else names[placed.source],
             end=placed.token.end,
             draft_prob=placed.token.prob if placed.winner is None else placed.winner.p,
             assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cosd_api.errors import TraceError
-from cosd_api.records import FusedToken, TokenDecision
+from cosd_api.records import DRAFT, FusedToken, TokenDecision
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.text import readable
-
-_DRAFT = "draft"
 
 
 def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool) -> bytes:
@@ -63,8 +61,8 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
             raise TraceError(
                 f"token {number} ({token.text!r}) replaced {token.replaced!r}, in a unit that was replaced"
             )
-        source = _DRAFT if at < start else unit[start][1].source
-        if token.source != source or (at >= start and source == _DRAFT):
+        source = DRAFT if at < start else unit[start][1].source
+        if token.source != source or (at >= start and source == DRAFT):
             raise TraceError(f"token {number} ({token.text!r}) is said to be of {token.source!r}, and cannot be")
     return unit[start:]
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
+from importlib import import_module
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
@@ -346,6 +347,25 @@ def check_unit(unit: Unit | None) -> Unit | None:
     if unit not in (None, "token", "word"):
         raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
     return unit
+
+
+def check_installed(module: str, needed: str, extra: str) -> None:
+    """Check that a package of an extra can be imported, before work that takes long.
+
+    Args:
+        module: its name, such as `"sklearn"`.
+        needed: its use, for the message, such as `"training a tree needs scikit-learn"`.
+        extra: the extra that contains it.
+
+    Raises:
+        SettingError: it is missing; the message names the extra.
+    """
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise SettingError(f'{needed}: pip install "cosd-api[{extra}]"') from None
 
 
 def check_choice(name: str, given: str, choices: object) -> None:

@@ -17,7 +17,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.records import EndpointUsage, FusedToken, Request, Timings
+from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_providers.errors import BudgetError, ProviderError
@@ -189,7 +189,7 @@ class FusionStream:
         report = decoder.report()
         judged = report.kept + report.replaced
         names = self._endpoints.names
-        everybody = [notes.DRAFT, *names]
+        everybody = [DRAFT, *names]
         usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
         unreported = dict(zip(everybody, driver.budget.unreported, strict=True))
         return FusionResult(

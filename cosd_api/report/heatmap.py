@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from cosd_api.errors import SettingError
+from cosd_api.settings import check_installed
 from cosd_api.training.report import Heatmap, percent
 
 if TYPE_CHECKING:
@@ -47,12 +46,7 @@ def check_plots() -> None:
     Raises:
         SettingError: matplotlib is missing; the message names the extra.
     """
-    try:
-        import_module("matplotlib")  # an extra of its own, and slow to load
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise SettingError('a picture needs matplotlib: pip install "cosd-api[plots]"') from None
+    check_installed("matplotlib", "a picture needs matplotlib", "plots")
 
 
 def save_heatmaps(panels: Sequence[Heatmap], path: str | Path) -> None:

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.records import FusedToken
+from cosd_api.records import DRAFT, FusedToken
 from cosd_api.report.decisions import Outcome, judged
 from cosd_api.result import FusionResult
 from cosd_api.verification.rule import shortened
@@ -41,7 +41,6 @@ __all__ = [
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
-_DRAFT = "draft"
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _OUTCOMES: Mapping[Outcome, str] = {
     "agreed": "",
@@ -111,7 +110,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
     text = Text()
     for span in spans(tokens):
         if span.replaced is None:
-            text.append(visible(span.text), ASSISTANT if colour and span.source != _DRAFT else "")
+            text.append(visible(span.text), ASSISTANT if colour and span.source != DRAFT else "")
             continue
         # Line ends in replaced text must not break the lines of the answer.
         _mark(text, _in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)

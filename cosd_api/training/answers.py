@@ -14,11 +14,11 @@ from cosd_api.alignment import Unit
 from cosd_api.endpoints import Endpoints
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
-from cosd_api.settings import DEFAULT_MAX_TOKENS, Prompt, check_count, check_unit, refuse
+from cosd_api.settings import DEFAULT_MAX_TOKENS, Prompt, check_count, check_installed, check_unit, refuse
 from cosd_api.training.dataset import Example, check_examples
 from cosd_api.training.evaluation import PAPER, QUARTERS, check_grid
 from cosd_api.training.report import GridTuning
-from cosd_api.training.tuning import by_grid, check_numpy, grid_tuning
+from cosd_api.training.tuning import by_grid, grid_tuning
 from cosd_api.verification import RuleVerifier
 from cosd_api.wording import counted
 from cosd_providers.contract import Provider
@@ -119,7 +119,7 @@ async def tune_answers(
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)
-    check_numpy()
+    check_installed("numpy", "tuning needs NumPy", "train")
     asked = [*check_examples(examples).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
-from cosd_api.settings import check_count
+from cosd_api.settings import check_count, check_installed
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
@@ -312,12 +312,7 @@ def check_sklearn(purpose: str = "training a tree") -> None:
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
     """
-    try:
-        import sklearn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - only whether it is there
-    except ModuleNotFoundError as error:
-        if error.name != "sklearn":
-            raise
-        raise SettingError(f'{purpose} needs scikit-learn: pip install "cosd-api[train]"') from None
+    check_installed("sklearn", f"{purpose} needs scikit-learn", "train")
 
 
 def _sklearn_version() -> str:

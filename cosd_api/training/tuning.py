@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from cosd_api.errors import SettingError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RuleTuning", "by_grid", "check_numpy", "grid_tuning", "tune"]
+__all__ = ["RuleTuning", "by_grid", "grid_tuning", "tune"]
 
 _TAILS = (2.5, 97.5)  # percent, for a 95 % interval
 _BLOCK = 4_000_000  # examples drawn at a time: about 100 MB
@@ -172,20 +171,6 @@ def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[floa
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
         found[pair.alpha][pair.beta] = float(value)  # may be NumPy's
     return found
-
-
-def check_numpy() -> None:
-    """Check that NumPy can be imported, before work that takes long.
-
-    Raises:
-        SettingError: NumPy is missing; the message names the extra.
-    """
-    try:
-        import_module("numpy")  # comes with an extra, and is slow to load
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        raise SettingError('tuning needs NumPy: pip install "cosd-api[train]"') from None
 
 
 def _about_few(examples: int) -> tuple[str, ...]:

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
-from cosd_api.records import FusedToken, Request
+from cosd_api.records import DRAFT, FusedToken, Request
 from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.result import FusionResult
 from cosd_api.wording import counted
 
-__all__ = ["DRAFT", "Cards", "HoverCard", "Standing", "request_key", "standing"]
-
-DRAFT = "draft"
+__all__ = ["Cards", "HoverCard", "Standing", "request_key", "standing"]
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could

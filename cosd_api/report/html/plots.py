@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import FusedToken
+from cosd_api.records import DRAFT, FusedToken
 from cosd_api.report.decisions import Judged, Outcome
-from cosd_api.report.html.cards import DRAFT
 from cosd_api.report.html.elements import element, in_line
 from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import Request
-from cosd_api.report.html.cards import DRAFT, Cards, request_key
+from cosd_api.records import DRAFT, Request
+from cosd_api.report.html.cards import Cards, request_key
 from cosd_api.report.html.elements import element, in_line, seconds
 from cosd_api.wording import counted
 
