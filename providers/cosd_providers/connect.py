@@ -6,11 +6,11 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
-from typing import Any, Literal, Never, cast
+from typing import Any, Literal, Never, TypedDict, cast
 from urllib.parse import SplitResult, urlsplit
 
 from cosd_providers.chat.templates import Template, load_template
@@ -25,7 +25,7 @@ from cosd_providers.snapshot import Snapshot
 from cosd_providers.strategies import Strategy
 from cosd_providers.tokenizers import load_tokenizer
 
-__all__ = ["ADAPTERS", "adapter_class", "connect"]
+__all__ = ["ADAPTERS", "ConnectOptions", "adapter_class", "connect", "refuse_unknown"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """A route that people leave at the end of a server's URL."""
@@ -52,6 +52,27 @@ _PROBED = {"api", "dialect"}
 """Options that the facts of a report depend on."""
 
 _SECRET = ("api_key", "headers", "http_client")
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The keywords of `connect`."""
+
+    engine: str | None
+    model: str | None
+    api_key: str | None
+    headers: Mapping[str, str] | None
+    tokenizer: object
+    chat_template: object
+    extra_body: Mapping[str, object] | None
+    timeout: Timeout
+    http_client: HttpClient | None
+    limits: Limits | None
+    report: Snapshot | str | PathLike[str] | None
+    strategy: Strategy | None
+    api: Literal["completions", "chat"] | None
+    dialect: str | Dialect | None
+    context: int | None
+    add_special_tokens: bool | None
 
 
 def connect(
@@ -116,7 +137,7 @@ def connect(
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: an argument is unknown, of the wrong type, or not for this engine.
     """
-    _refuse(unknown)
+    refuse_unknown(unknown, ConnectOptions.__annotations__)
     _check_types(url, engine, http_client, report)
     checked_limits(limits)
     given = {
@@ -166,10 +187,16 @@ def adapter_class(engine: str) -> Callable[..., Provider]:
     return cast("Callable[..., Provider]", getattr(import_module(module), name))
 
 
-def _refuse(unknown: Mapping[str, object]) -> None:
-    for name in unknown:
-        near = difflib.get_close_matches(name, [*inspect.signature(connect).parameters], 1, cutoff=0.75)
-        raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse arguments whose names are not known.
+
+    Raises:
+        TypeError: there is one.
+    """
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), 1, cutoff=0.75)
+            raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -29,6 +30,7 @@ from cosd_providers import (
     connect,
     probe,
 )
+from cosd_providers.connect import ConnectOptions
 from cosd_providers.probe import unit_of
 from cosd_providers.snapshot import Snapshot
 from cosd_providers.testing import Model, ScriptedProvider
@@ -749,8 +751,10 @@ async def test_no_report_holds_a_secret() -> None:
     fake = Server(Talker())
     async with fake.client() as client:
         headers = {"X-Tenant": "sk-header"}
-        options = {"engine": "openai", "http_client": client, "headers": headers, "extra_body": {"user": "sk-body"}}
-        report = await probe("http://gpu1", api_key="sk-key", prompt="sk-prompt", **options)
+        options = ConnectOptions(
+            engine="openai", http_client=client, headers=headers, extra_body={"user": "sk-body"}, api_key="sk-key"
+        )
+        report = await probe("http://gpu1", prompt="sk-prompt", **options)
     text = report.model_dump_json() + str(report) + repr(report)
     assert "sk-" not in text
     assert "sk-body" in json.dumps(fake.bodies)
@@ -947,6 +951,20 @@ async def test_what_cannot_be_probed(server: Any, prompt: Any, words: str) -> No
 async def test_options_are_for_a_url() -> None:
     with pytest.raises(TypeError, match="'model' is for a URL; a provider has it already"):
         await probe(ScriptedProvider(Talker()), model="toy")
+
+
+@pytest.mark.parametrize("server", ["http://gpu1", ScriptedProvider(Talker())])
+async def test_an_unknown_option_is_refused(server: Any) -> None:
+    with pytest.raises(TypeError, match=r"unknown argument 'modle'; did you mean 'model'\?"):
+        await probe(server, modle="m")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"unknown argument 'promt'; did you mean 'prompt'\?"):
+        await probe(server, promt="Q:")  # type: ignore[call-arg]
+
+
+def test_the_options_are_those_of_connect() -> None:
+    own = {name: one.annotation for name, one in inspect.signature(connect).parameters.items()}
+    theirs = {name: found.__forward_arg__ for name, found in ConnectOptions.__annotations__.items()}
+    assert theirs == {name: found for name, found in own.items() if name not in ("url", "unknown")}
 
 
 @pytest.mark.parametrize(("draft", "assistant"), [("llama.cpp", "tgi"), ("llama.cpp", "sglang"), ("tgi", "sglang")])

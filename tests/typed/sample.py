@@ -29,6 +29,7 @@ from cosd_api import (
     connect,
     fuse,
     fuse_sync,
+    probe,
     tune_answers,
 )
 from cosd_providers import (
@@ -37,6 +38,7 @@ from cosd_providers import (
     Capabilities,
     DraftEnd,
     Piece,
+    ProbeReport,
     Proposal,
     Provider,
     ProviderError,
@@ -54,6 +56,12 @@ async def one_answer() -> str:
     result = await fuse("Q:", draft="http://gpu1:8080", assistant=["http://gpu2:8080", "http://gpu3:8080"])
     assert_type(result, FusionResult)
     return str(result)
+
+
+async def what_it_can_do() -> bool:
+    found = await probe("http://gpu1:8080", prompt="Q:", engine="vllm", timeout=60, add_special_tokens=False)
+    assert_type(found, ProbeReport)
+    return found.can_draft
 
 
 def without_async() -> None:
@@ -234,5 +242,7 @@ async def misspelt_keywords() -> None:
     fusion.map(["Q:"], max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     await fusion.estimate("Q:", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await tune_answers([], draft="a", assistant="b", max_token=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await probe("http://gpu1:8080", engin="vllm")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await probe("http://gpu1:8080", prompt="Q:", strategy="best")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     connect("http://gpu1:8080", engin="vllm")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     connect("http://gpu1:8080", engine="vllm", strategy="best")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

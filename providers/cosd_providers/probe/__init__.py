@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
+from cosd_providers.connect import ConnectOptions
 from cosd_providers.contract import Provider
 from cosd_providers.deferred import deferred
 
@@ -21,7 +22,7 @@ if not TYPE_CHECKING:
     )
 
 
-async def probe(server: str | Provider, *, prompt: str = "", **options: Any) -> ProbeReport:
+async def probe(server: str | Provider, *, prompt: str = "", **options: Unpack[ConnectOptions]) -> ProbeReport:
     """Find out what a server can really do, at the cost of some dozens of short requests.
 
     Nothing is believed because of a server's name: each line of the report was found by a question with a known answer,
@@ -36,7 +37,7 @@ async def probe(server: str | Provider, *, prompt: str = "", **options: Any) -> 
     Raises:
         ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
         ValueError: as `connect`.
-        TypeError: the server is neither a URL nor a provider, or the prompt is not a text.
+        TypeError: the server is neither a URL nor a provider, the prompt is not a text, or an option is unknown.
     """
     from cosd_providers.probe.run import run  # noqa: PLC0415 - its questions and the engines are needed here only
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from cosd_providers.connect import ADAPTERS, adapter_class, connect
+from cosd_providers.connect import ADAPTERS, ConnectOptions, adapter_class, connect, refuse_unknown
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Adapter
@@ -59,6 +59,7 @@ _SINCE = {"--logprobs-mode": (0, 10)}
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
     """Probe a server; see `cosd_providers.probe.probe`."""
+    refuse_unknown(options, ("prompt", *ConnectOptions.__annotations__))
     _check_given(server, prompt)
     if isinstance(server, str):
         provider = connect(server, **options)
