@@ -17,10 +17,10 @@ from cosd_api.records import Endpoint
 from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
+from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most

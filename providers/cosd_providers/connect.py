@@ -10,8 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
-from typing import Any, Literal, Never, TypedDict, cast
+from pathlib import Path
+from typing import Any, Literal, Never, Self, TypedDict, cast
 from urllib.parse import SplitResult, urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 
 from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
@@ -21,11 +25,10 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.snapshot import Snapshot
 from cosd_providers.strategies import Strategy
 from cosd_providers.tokenizers import load_tokenizer
 
-__all__ = ["ADAPTERS", "ConnectOptions", "adapter_class", "connect", "refuse_unknown"]
+__all__ = ["ADAPTERS", "ConnectOptions", "Snapshot", "adapter_class", "connect", "refuse_unknown"]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """A route that people leave at the end of a server's URL."""
@@ -51,7 +54,57 @@ All other engines speak OpenAI's protocol in one of its dialects.
 _PROBED = {"api", "dialect"}
 """Options that the facts of a report depend on."""
 
+_SCHEMA = 2  # version of a saved report
+
 _SECRET = ("api_key", "headers", "http_client")
+
+
+class Snapshot(BaseModel):
+    """The facts that an adapter needs to use a server. It holds no key, no header and no prompt.
+
+    Attributes:
+        schema_version: version of this format.
+        endpoint: the server's URL.
+        engine: the `engine` of `connect`; None for a provider of the user's own.
+        options: other options of `connect`.
+        model: the model's id.
+        facts: from the adapter's `snapshot()`; None where it could not use the server.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    schema_version: Literal[2] = 2
+    endpoint: str
+    engine: str | None
+    options: dict[str, str] = {}
+    model: str
+    facts: dict[str, Any] | None = None
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a file written by `ProbeReport.save`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it does not hold a probe report, or one of another version.
+        """
+        try:
+            data = from_json(Path(path).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is not a probe report: it is not JSON") from error
+        if isinstance(data, dict) and ("reports" in data or "cards" in data):
+            words = "it is the output of cosd probe --json; give the file of --save FILE or report.save(FILE)"
+            raise ValueError(f"{path} is not a probe report: {words}")
+        version = data.get("schema_version") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        if version not in (None, _SCHEMA):
+            hint = "probe the server again, e.g. cosd probe URL --save FILE"
+            raise ValueError(f"{path} has a probe report of version {version}, not {_SCHEMA}: {hint}")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{path} is not a probe report: {where}: {first['msg']}") from None
 
 
 class ConnectOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from anyio.lowlevel import current_token
 
+from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -22,7 +23,6 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.lazy import Lazy
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
 

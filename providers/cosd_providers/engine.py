@@ -26,11 +26,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
+from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
-from cosd_providers.lazy import Lazy
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.parsing import parse
 from cosd_providers.strategies import Strategy, checked_strategy

@@ -30,9 +30,8 @@ from cosd_providers import (
     connect,
     probe,
 )
-from cosd_providers.connect import ConnectOptions
+from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.probe import unit_of
-from cosd_providers.snapshot import Snapshot
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp

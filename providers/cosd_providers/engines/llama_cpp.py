@@ -27,7 +27,7 @@ from urllib.parse import quote
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
-from cosd_providers.concurrency import concurrently
+from cosd_providers.concurrency import Lazy, concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.drafting import Next, from_ids
 from cosd_providers.engine import (
@@ -65,7 +65,6 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.lazy import Lazy
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.strategies import Strategy, counted, marked

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cosd_providers.snapshot import Snapshot
+from cosd_providers.connect import Snapshot
 
 __all__ = ["EXAMPLE", "UNTRUSTED", "Line", "ProbeReport", "Spent", "Value", "Way", "unit_of"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from cosd_providers.connect import ADAPTERS, ConnectOptions, adapter_class, connect, refuse_unknown
+from cosd_providers.connect import ADAPTERS, ConnectOptions, Snapshot, adapter_class, connect, refuse_unknown
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Adapter
@@ -20,7 +20,6 @@ from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, I
 from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
-from cosd_providers.snapshot import Snapshot
 from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["run"]

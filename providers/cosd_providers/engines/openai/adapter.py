@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
+from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import Adapter, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer
@@ -43,7 +44,6 @@ from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
-from cosd_providers.lazy import Lazy
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.strategies import checked_strategy, counted
 from cosd_providers.text import sendable

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Token
 from cosd_providers.distributions import agree, cuts, power_of
 from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
@@ -18,7 +19,6 @@ from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import Choice, Position
-from cosd_providers.lazy import Lazy
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
