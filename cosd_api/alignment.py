@@ -46,12 +46,12 @@ class Decision:
         first: index, in the unit, of the span's first draft token.
         last: index one past its last.
         text: what the assistant wrote there, as bytes.
-        p: the draft's probability of its least sure token there; None where unknown.
+        p: the draft's probability of its least probable token there; None where unknown.
         q: the assistant's, likewise.
         agreed: both wrote the same.
         fired: they differ and the verifier chose the assistant.
-        draft: what the draft wrote there.
-        ask: number of the question that it was heard by; this and the next are for the record alone.
+        draft: the draft's text there.
+        ask: number of the question that brought the answer; this and the next are for the record alone.
         strategy: the way in which the endpoint was asked, if its provider reports it.
     """
 
@@ -128,11 +128,11 @@ def judge(
     a = 0
     while i < len(tokens):
         if a == len(proposal):
-            return _go_on(decisions, tokens, i + 1)
+            return _ask_again(decisions, tokens, i + 1)
         begin, a_begin = i, a
         i, a, agreed = span(tokens, proposal, i, a, whole_tokens=unit == "token")
         if agreed is None and i < len(tokens):
-            return _go_on(decisions, tokens, i + 1)
+            return _ask_again(decisions, tokens, i + 1)
         if agreed is None:
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
@@ -144,12 +144,12 @@ def judge(
             end = a if unit == "token" else _end_of_word(proposal, a_begin, a)
             return Judgement(tuple(decisions), replacement=tuple(proposal[a_begin:end]))
         if not agreed:
-            return _go_on(decisions, tokens, i)
+            return _ask_again(decisions, tokens, i)
     return Judgement(tuple(decisions))
 
 
-def _go_on(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgement:
-    """Move the boundary to the start of `tokens[i]`: the assistant continues the text that stands before it."""
+def _ask_again(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgement:
+    """Ask again from `tokens[i]` on: the assistant continues the text before it."""
     return Judgement(tuple(decisions), again=i if i < len(tokens) else None)
 
 
@@ -201,5 +201,5 @@ def _bytes(tokens: Sequence[Token]) -> bytes:
 
 
 def least(tokens: Sequence[Token]) -> float | None:
-    """The probability of a span: that of its least sure token."""
+    """The probability of a span: that of its least probable token."""
     return join(list(tokens)).prob

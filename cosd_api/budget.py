@@ -130,7 +130,7 @@ class Budget:
 
     @contextmanager
     def spending(self, endpoint: int, sizes: Sequence[int], *, drafts: bool = False) -> Iterator[Spending]:
-        """Account for one call while it is under way.
+        """Account for one call while it is in progress.
 
         Args:
             endpoint: its index in `ledgers`.
@@ -190,8 +190,7 @@ def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
     else:
-        words = f"the servers had not said what they are after timeout={seconds:g} seconds, and there is nothing yet"
-        words += " that an answer could end with"
+        words = f"the servers were not identified within timeout={seconds:g} seconds, so there is no text yet"
         hint = "Allow more (generate(timeout=...), or --timeout)."
     error = BudgetTimeoutError(words, hint=hint)
     error.limit = "timeout"

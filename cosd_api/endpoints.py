@@ -70,10 +70,10 @@ class Endpoints:
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
 
     Attributes:
-        breaker: knows which assistants have failed.
+        breaker: the assistants that have failed lately.
 
     Raises:
-        SettingError: one of them is neither.
+        SettingError: one of them is neither a URL nor a provider.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
             if self.needs_q:
                 words += ", which the verifier compares"
-                hint = "verifier=AgreementVerifier(alpha=0.5) goes by whether the two differ where the draft is unsure."
+                hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
             if self.unit == "token":
                 words += ', and can be asked in unit="word" only'

@@ -50,7 +50,7 @@ class Fusion:
     Args:
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them: every assistant judges every unit, and of those that would replace
-            it the surest does.
+            it the most confident one does.
         verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
             that does not report the probabilities of its tokens.
         unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
@@ -61,14 +61,14 @@ class Fusion:
             every unit, to see its answers everywhere. The text is the same.
         on_assistant_error: `"raise"` ends an answer with the error when it waits for an assistant that has failed for
             good; the error's `partial` is the result so far. `"draft"` continues without the assistant: tokens that it
-            might have changed have `token.verified` False, and a warning says since where and why. Its answers about
+            might have changed have `token.verified` False, and a warning says from where on and why. Its answers about
             later positions are discarded and drafting restarts there, so the result depends on where it failed, not
             when. An assistant that is down from the start is left out of the whole answer; one that cannot be used at
             all (no such model, say) is an error either way. The answers of the next 30 seconds leave out one whose
             failure may pass; then one of them tries it again. An assistant that hangs has failed after its
             `connect(timeout=...)`.
         on_special_tokens: where a message holds a special token of a model as text (`<|im_end|>`), it stays text with
-            an endpoint that takes token ids. With one that takes text only the model reads it as the token: `"warn"`
+            an endpoint that takes token ids. With one that takes only text, the model reads it as the token: `"warn"`
             says so in the result's warnings, `"refuse"` raises before the first token.
         tuning: requests and drafted tokens traded for time, see `Tuning`. The text is the same.
 
@@ -121,7 +121,7 @@ class Fusion:
                     print(token.text, end="")
             stream.result
 
-        Leaving the block early cancels what is under way at every server.
+        Leaving the block early cancels the requests at every server.
 
         Args:
             prompt: text that all models continue; or a conversation, a list of messages (`Message`, or dictionaries
@@ -188,13 +188,13 @@ class Fusion:
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]:
         """Answer many prompts, up to `concurrency` at once.
 
-        `prompts` is read as it is needed. Leaving the loop cancels what is under way. Limits are each answer's own.
+        `prompts` is read as needed. Leaving the loop cancels the answers in progress. Limits apply to each answer.
 
         Args:
             prompts: see `stream`, as are the limits.
-            concurrency: answers under way at a time, also while an earlier one is slow: up to three times as many
+            concurrency: answers in progress at a time, also while an earlier one is slow: up to three times as many
                 complete ones wait for their turn.
-            order: `"given"` keeps the order of the prompts; `"completed"` gives each answer when it is there.
+            order: `"given"` keeps the order of the prompts; `"completed"` gives each answer as soon as it is complete.
             on_error: `"raise"` ends the loop with the first error; `"return"` gives a `ProviderError` (its `partial` is
                 the result so far), or the `SettingError` of an invalid prompt, in place of the answer.
         """
@@ -248,7 +248,7 @@ def _cosd(settings: FusionSettings, limits: AnswerLimits, facts: Facts) -> CoSD:
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """True for an assistant's own error: not for a limit of the caller's, nor for a fault in the user's code."""
+    """True for an assistant's own error, not for a limit of the caller's or a fault in the caller's code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 

@@ -37,13 +37,13 @@ class TokenDecision(Record):
     Attributes:
         assistant: its name.
         text: its text there; empty for its end of sequence.
-        prob: its probability of its least sure token there, in [0, 1]; None if not reported.
+        prob: its probability of its least probable token there, in [0, 1]; None if not reported.
         agreed: whether it wrote what the draft wrote.
-        fired: whether it differed and the verifier replaces. Of several that fire the surest replaces: the token's
-            `source`.
+        fired: whether it differed and the verifier replaces. Of several that fire, the most confident replaces: the
+            token's `source`.
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
         draft_text: the draft's text there: the tokens that were judged together.
-        draft_prob: the draft's probability of the least sure of them.
+        draft_prob: the draft's probability of the least probable of them.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
     """
@@ -81,10 +81,10 @@ class FusedToken(Record):
         text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
         source: `"draft"`, or the name of the assistant whose word it is.
         end: whether it is the end of sequence.
-        draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the least sure
-            of them).
+        draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the
+            least probable of them).
         assistant_prob: the assistant's probability of its text there; None if none was asked or it is not reported.
-            With several assistants, that of the surest.
+            With several assistants, that of the most confident.
         replaced: on the first token of a replacement, the draft's text that it replaced.
         asked: whether an assistant was asked about it; it is not where no answer could change the text.
         verified: whether every assistant was heard that could have changed it. It is False only in an answer that
@@ -201,7 +201,7 @@ class EndpointUsage(Record):
         completion_tokens: tokens written.
         cached_tokens: prompt tokens that came from the server's cache.
         first_token_seconds: from the first request to its first token or answer.
-        busy_seconds: time during which at least one request was under way.
+        busy_seconds: time during which at least one request was in progress.
         strategies: places that an assistant answered, by the way in which it was asked, e.g. `{"list": 12}`.
     """
 

@@ -33,7 +33,7 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
         found = list(members)
         first, last = found[0][0], found[-1][0]
         if unit != due:
-            raise TraceError(f"token {first} is of unit {unit}, and unit {due} has its place there")
+            raise TraceError(f"token {first} belongs to unit {unit}, but unit {due} is expected there")
         firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
@@ -41,10 +41,12 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
         cut = stops and last == len(tokens) and len(assistants) > 1
         if winner is None and word:
             number, token = word[0]
-            raise TraceError(f"token {number} ({token.text!r}) replaced {token.replaced!r}, and no decision says so")
+            raise TraceError(f"token {number} ({token.text!r}) replaced {token.replaced!r}, but no decision does")
         if winner is not None and not word and not cut:
             words = f"{winner.draft_text!r} by {winner.text!r}"
-            raise TraceError(f"a decision replaced {words} before token {last + 1}, and the answer has neither")
+            raise TraceError(
+                f"a decision replaced {words} before token {last + 1}, but the answer has no such replacement"
+            )
         if winner is not None and word:
             _check_word(winner, word, whole=last < len(tokens))
         text += b"".join(token.data for _, token in found)
@@ -56,14 +58,16 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
     start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
     for at, (number, token) in enumerate(unit):
         if readable(token.data) != token.text or (token.end and token.data):
-            raise TraceError(f"token {number} ({token.text!r}) has other bytes than its text")
+            raise TraceError(f"token {number} ({token.text!r}) has bytes that differ from its text")
         if at > start and token.replaced is not None:
             raise TraceError(
                 f"token {number} ({token.text!r}) replaced {token.replaced!r}, in a unit that was replaced"
             )
         source = DRAFT if at < start else unit[start][1].source
         if token.source != source or (at >= start and source == DRAFT):
-            raise TraceError(f"token {number} ({token.text!r}) is said to be of {token.source!r}, and cannot be")
+            raise TraceError(
+                f"token {number} ({token.text!r}) has the source {token.source!r}, which is impossible there"
+            )
     return unit[start:]
 
 
@@ -73,16 +77,16 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
         p, q = decision.draft_prob, decision.prob
         where = f"token {number} ({token.text!r}): {decision.draft_text!r}"
         if decision.assistant not in assistants:
-            raise TraceError(f"{where} was judged by {decision.assistant!r}, and there is no such assistant")
+            raise TraceError(f"{where} was judged by {decision.assistant!r}, but there is no such assistant")
         if decision.agreed and decision.text != decision.draft_text:
-            raise TraceError(f"{where} and {decision.text!r} are said to be the same")
+            raise TraceError(f"{where} and {decision.text!r} are recorded as the same")
         if decision.agreed or p is None or (q is None and needs_q(verifier)):
             fires, words = False, "both agree" if decision.agreed else "a probability is not known"
         else:
             sure = math.nan if q is None else q
             fires, words = verifier.replaces(p, sure), f"the verifier says {verifier.explain(p, sure)}"
         if fires != decision.fired:
-            raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, and {words}")
+            raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, but {words}")
     return [decision for decision in token.decisions if decision.fired]
 
 
@@ -90,13 +94,13 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     """Check that the replacement is the word of the decision that won."""
     number, token = word[0]
     if token.source != winner.assistant:
-        words = f"is the word of {token.source}, and {winner.assistant} was surer"
+        words = f"is the word of {token.source}, but {winner.assistant} was more confident"
         raise TraceError(f"token {number} ({token.text!r}) {words}")
     if token.replaced != winner.draft_text or winner not in token.decisions:
-        words = f"replaced {token.replaced!r}, and the decision was about {winner.draft_text!r}"
+        words = f"replaced {token.replaced!r}, but the decision was about {winner.draft_text!r}"
         raise TraceError(f"token {number} ({token.text!r}) {words}")
     stands = readable(b"".join(one.data for _, one in word))
     if stands.startswith(winner.text) and bool(stands) == bool(winner.text):
         return
     if whole or not stands or not winner.text.startswith(stands):  # the last one may have been cut
-        raise TraceError(f"token {number} is {token.text!r}, and the decision put {winner.text!r} there")
+        raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

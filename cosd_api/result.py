@@ -20,27 +20,27 @@ from cosd_providers.text import readable
 
 
 class FusionResult(Record):
-    """A fused answer. `model_dump_json` and `model_validate_json` take it there and back.
+    """A fused answer, which goes through `model_dump_json` and `model_validate_json` unchanged.
 
     Attributes:
-        schema_version: of this form; see the changelog.
+        schema_version: version of this format; see the changelog.
         text: the answer.
         finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (a limit
             of the caller's), or `"error"` (only in the `partial` of an error).
         stop_reason: the details: the end token, the stop string, `"max_tokens"`, `"context"`, `"max_requests"`, the
             error's name, ...
-        tokens: the answer, token by token; their texts together are `text`, but for a character of which two models
-            wrote a part each.
+        tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
+            character.
         acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
             replaced. Tokens that nobody needed to ask about count as kept. 1.0 for an empty answer.
-        replacements: how often an assistant's word replaced the draft's.
+        replacements: number of times that an assistant's word replaced the draft's.
         iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
             continued.
         kept_tokens: draft tokens in the answer.
         replaced_tokens: draft tokens that were replaced.
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
-        hedge_hits: how many of them became the draft. The restarts that could have been hits are these and
+        hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
             `draft_requests - hedged_drafts - 1` more.
         hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them discarded.
         draft_requests: drafts that were started, hedged ones included. Depends on timing.
@@ -158,8 +158,8 @@ class Trace:
         if header.get("kind") != _TRACE_KIND:
             raise TraceError("this is not a trace: its first line is not the header of one")
         if header.get("schema_version") != cls.schema_version:
-            words = f"of form {header.get('schema_version')!r}, and this version of cosd-api reads {cls.schema_version}"
-            raise TraceError(f"the trace is {words}: update it")
+            words = f"its schema_version is {header.get('schema_version')!r}, and this version of cosd-api reads"
+            raise TraceError(f"{words} {cls.schema_version}: update cosd-api")
         if found[-1].get("type") != "end":
             raise TraceError("the trace has no end: it was cut off, or is still being written")
         whole: dict[str, Any] = {name: header[name] for name in _HEADER if name in header}
@@ -167,9 +167,7 @@ class Trace:
         for number, line in enumerate(found[1:-1], 2):
             kind = _LISTS.get(str(line.get("type")))
             if kind is None or line.get("index") != len(whole[kind]):
-                raise TraceError(
-                    f"entry {number}, of type {line.get('type')!r}, is not the one that has its place there"
-                )
+                raise TraceError(f"entry {number}, of type {line.get('type')!r}, is out of place")
             whole[kind].append(line)
         try:
             return cls(FusionResult.model_validate({**found[-1], **whole}))

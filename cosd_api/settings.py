@@ -93,15 +93,15 @@ class Tuning:
     """Trade requests and drafted tokens for time. None of these changes the text.
 
     Attributes:
-        hedge: while a verdict is out, start up to this many drafts from the tokens that the draft found nearly as
+        hedge: while a verdict is pending, start up to this many drafts from the tokens that the draft found nearly as
             probable. If the replacement is one of them, that draft continues without a restart; the others are
             cancelled. The draft's endpoint has up to `hedge` more streams at a time and writes more tokens. After two
             failures in a row no more are started in this answer.
-        in_flight: requests to one assistant at a time. With 2, new questions are sent while one is still out: a little
+        in_flight: requests to one assistant at a time. With 2, new questions are sent before one is answered: a little
             faster, and many more requests.
-        batch_wait: seconds that a first question waits, while drafting continues, for more to join it: fewer requests,
-            and a slower answer.
-        max_ahead: tokens drafted beyond what is verified, at most; unbounded by default. It bounds each hedged draft
+        batch_wait: seconds that a question waits for others to join it while drafting continues: fewer requests, and a
+            slower answer.
+        max_ahead: limit on tokens drafted beyond what is verified; none by default. It bounds each hedged draft
             separately.
 
     Raises:
@@ -282,9 +282,9 @@ def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
         if name in known:
             continue
         if name in REFUSED:
-            raise SettingError(f"{name} is not taken: {REFUSED[name]}. Leave it out.")
+            raise SettingError(f"{name} is not accepted: {REFUSED[name]}. Leave it out.")
         if place := _elsewhere(name):
-            raise TypeError(f"{name} is not taken here: {place}")
+            raise TypeError(f"{name} is not accepted here: {place}")
         near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
         raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
@@ -330,12 +330,12 @@ def check_hedge(hedge: int, draft: Provider) -> None:
     """Check that a draft can be hedged.
 
     Raises:
-        SettingError: its provider takes no `alternatives`, because it was written for an earlier version, say.
+        SettingError: its provider takes no `alternatives`, such as one written for an earlier version.
     """
     taken = inspect.signature(draft.generate).parameters
     if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
-        words = f"generate() of {type(draft).__name__} takes no alternatives, from which a draft is hedged"
-        raise SettingError(f"hedge={hedge} is of no use here: {words}")
+        words = f"generate() of {type(draft).__name__} has no argument `alternatives`, which hedges start from"
+        raise SettingError(f"hedge={hedge} cannot be used: {words}. Leave it out, or add the argument")
 
 
 def check_unit(unit: Unit | None) -> Unit | None:

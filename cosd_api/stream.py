@@ -1,4 +1,4 @@
-"""`FusionStream`: one fused answer under way."""
+"""`FusionStream`: one fused answer in progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Method = Callable[[FusionSettings, AnswerLimits, Facts], Decoder]
 
 
 class FusionStream:
-    """A fused answer under way; made by `Fusion.stream`.
+    """A fused answer in progress; made by `Fusion.stream`.
 
     An async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
     """
@@ -152,7 +152,7 @@ class FusionStream:
             self._report_failures(decoder)
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
-        """Refuse a limit that no answer can keep."""
+        """Refuse a limit below the cost of any answer."""
         if self._limits.max_billed_tokens is None:
             return
         count = await counted(turn.provider, turn.prompt)
@@ -239,12 +239,12 @@ def _finish(error: ProviderError) -> Finish:
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """True for an error that may pass. Others come at once each time, or were about this text alone."""
+    """True for a temporary error. Others fail at once each time, or were about this text alone."""
     return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until cancelled tasks have closed what they held, even while being cancelled itself."""
+    """Wait until cancelled tasks have cleaned up, even while the caller is being cancelled itself."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):  # from anyio's cancellation; asyncio's own is put off
         while waiting := [task for task in tasks if not task.done()]:

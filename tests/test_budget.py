@@ -400,7 +400,7 @@ async def test_time_that_is_over_before_anything_was_known_is_an_error() -> None
         async def describe(self) -> Any:
             await anyio.sleep_forever()
 
-    words = r"^the servers had not said what they are after timeout=0\.05 seconds, .* end with\. Allow more [^:]*\)\.$"
+    words = r"^the servers were not identified within timeout=0\.05 seconds, .* no text yet\. Allow more [^:]*\)\.$"
     with pytest.raises(BudgetTimeoutError, match=words) as caught:
         await fuse("Q:", draft=Silent(TextModel(DRAFT)), assistant=assistant(), timeout=0.05, on_budget="end")
     assert caught.value.partial is None

@@ -270,7 +270,7 @@ async def test_prompts_that_are_none(prompt: Any, words: str) -> None:
 def test_on_special_tokens_is_one_of_two(given: Any) -> None:
     with pytest.raises(SettingError, match='on_special_tokens must be "warn" or "refuse", not'):
         Fusion(**pair(), on_special_tokens=given)
-    with pytest.raises(TypeError, match=r"on_special_tokens is not taken here: .* give it to Fusion"):
+    with pytest.raises(TypeError, match=r"on_special_tokens is not accepted here: .* give it to Fusion"):
         Fusion(**pair()).stream(HELLO, on_special_tokens="warn")  # type: ignore[call-arg]
 
 

@@ -340,7 +340,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"temperature": 0.7}, "temperature is not taken: the draft of CoSD is greedy by definition"),
+        ({"temperature": 0.7}, "temperature is not accepted: the draft of CoSD is greedy by definition"),
         ({"top_p": 0.9}, "greedy by definition"),
         ({"n": 2}, "one answer"),
         ({"logprobs": 5}, "carries its probabilities already"),
@@ -385,26 +385,28 @@ async def test_unknown_arguments_name_the_nearest() -> None:
         with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
             await fusion.estimate("Q:", max_token=2)  # type: ignore[arg-type]
         with pytest.raises(
-            TypeError, match=r"^hedge is not taken here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion or fuse$"
+            TypeError, match=r"^hedge is not accepted here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion or fuse$"
         ):
             await fusion.generate("Q:", hedge=1)  # type: ignore[call-arg]
-        with pytest.raises(TypeError, match="timeout is not taken here: it bounds one answer: give it to generate, "):
+        with pytest.raises(
+            TypeError, match="timeout is not accepted here: it bounds one answer: give it to generate, "
+        ):
             await fusion.estimate("Q:", timeout=2)  # type: ignore[arg-type]
         with pytest.raises(
-            TypeError, match="unit is not taken here: it is the same for all answers: give it to Fusion"
+            TypeError, match="unit is not accepted here: it is the same for all answers: give it to Fusion"
         ):
             fusion.stream("Q:", unit="word")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "timeout", "stop", "max_requests", "on_budget"])
 def test_what_bounds_one_answer_is_no_setting_of_a_fusion(name: str) -> None:
-    with pytest.raises(TypeError, match=f"^{name} is not taken here: .* give it to generate, stream or map$"):
+    with pytest.raises(TypeError, match=f"^{name} is not accepted here: .* give it to generate, stream or map$"):
         Fusion(draft=draft(), assistant=assistant(), **{name: 5})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["model", "api_key", "strategy", "engine", "http_client"])
 async def test_what_is_a_servers_own_goes_to_connect(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^{name} is not taken here: .* draft=connect\(url, {name}=\.\.\.\)$"):
+    with pytest.raises(TypeError, match=rf"^{name} is not accepted here: .* draft=connect\(url, {name}=\.\.\.\)$"):
         await fuse("Q:", draft=draft(), assistant=assistant(), **{name: "x"})  # type: ignore[arg-type]
 
 
@@ -1197,7 +1199,7 @@ async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() 
         (
             {"assistant": [assistant(), assistant(probs=False)]},
             "the assistant 2 does not report the probabilities of its tokens, which the verifier compares",
-            "verifier=AgreementVerifier(alpha=0.5) goes by whether the two differ where the draft is unsure.",
+            "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone.",
         ),
         (
             {"assistant": assistant(probs=False), "verifier": AgreementVerifier(), "unit": "token"},

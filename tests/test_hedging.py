@@ -200,7 +200,7 @@ def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:
 
     earlier: Any = Earlier(model(DRAFT, UNSURE))
     with pytest.raises(
-        SettingError, match=r"^hedge=1 is of no use here: generate\(\) of Earlier takes no alternatives"
+        SettingError, match=r"^hedge=1 cannot be used: generate\(\) of Earlier has no argument `alternatives`"
     ):
         Fusion(draft=earlier, assistant=pair()["assistant"], tuning=Tuning(hedge=1))
     Fusion(draft=earlier, assistant=pair()["assistant"])

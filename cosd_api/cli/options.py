@@ -53,13 +53,13 @@ AssistantModels = Annotated[
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
 Beta = Annotated[
-    float | None, typer.Option(help="An assistant must be surer than this times the draft; 0.5 by default.")
+    float | None, typer.Option(help="An assistant's probability must exceed this times the draft's; 0.5 by default.")
 ]
 Agreement = Annotated[
     bool,
     typer.Option(
         "--agreement",
-        help="Wherever the two differ, only alpha decides: for an assistant that reports no probabilities.",
+        help="Decide by alpha alone where the two differ: for an assistant that reports no probabilities.",
     ),
 ]
 Tree = Annotated[

@@ -40,10 +40,10 @@ FIRST_SECONDS = 0.001
 
 
 class Driver:
-    """One fusion under way.
+    """One fusion in progress.
 
     Args:
-        decoder: decides what is done.
+        decoder: decides what to do.
         turns: the draft and the assistants, each with its rendered prompt.
         budget: the limits of what they may spend together.
         emit: takes the tokens as they become final.
@@ -189,7 +189,7 @@ class Driver:
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=self.draft.name)
 
     async def _compare_encodings(self, command: StartDraft) -> None:
-        """See whether a text-only endpoint will read the draft's text as the tokens that it wrote."""
+        """Find out whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""
         if self.reencoded or not (await self.draft.describe()).capabilities.tokenize:
             return
         try:
@@ -200,7 +200,7 @@ class Driver:
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
 
     def _check_end(self, end: DraftEnd, last: Token | DraftEnd | None) -> None:
-        """Refuse an end that breaks the contract: the provider would be asked for ever."""
+        """Refuse an end that breaks the contract: drafting would never end."""
         if end.reason == "limit" and last is None:
             raise ResponseError("generate() reached its limit without a token", endpoint=self.draft.name)
         if end.reason == "end" and not (isinstance(last, Token) and last.end):
@@ -259,7 +259,7 @@ def _placed(error: Exception, provider: Provider) -> Exception:
 
 
 def _check_probs(tokens: Iterable[Token], endpoint: str) -> None:
-    """Refuse numbers that are not probabilities: a verdict on them would mean nothing."""
+    """Refuse numbers that are not probabilities: a verdict on them would be meaningless."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
             words = f"the probability of a token is {token.prob!r}, which is not between 0 and 1"

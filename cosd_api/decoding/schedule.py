@@ -72,7 +72,7 @@ class Schedule:
         could_change: whether an assistant's answer about a token could change the text.
 
     Attributes:
-        drafts: the draft under way, and what the next one continues.
+        drafts: the draft in progress, and what the next one continues.
         questions: the requests to assistants.
         hedges: the drafts ahead of a verdict.
     """
@@ -105,7 +105,7 @@ class Drafts:
     """One draft after another.
 
     Attributes:
-        under_way: number of the draft under way.
+        under_way: number of the draft in progress.
         left: how many tokens it may still write.
         error: why the last one failed, behind everything that is pending.
     """
@@ -120,7 +120,7 @@ class Drafts:
         self._own = 0  # index of the first token that the draft wrote since the start or the last restart
 
     def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
-        """The next draft; None while one is under way, or enough is drafted ahead of what is settled."""
+        """The next draft; None while one is in progress, or enough is drafted ahead of what is settled."""
         if self.under_way is not None or response.over or self.error is not None:
             return None
         if units and units[-1].contested and units[-1].waiting:
@@ -148,27 +148,27 @@ class Drafts:
         return self._count
 
     def take_over(self, hedge: Hedge) -> None:
-        """Let a hedge be the draft under way."""
+        """Let a hedge be the draft in progress."""
         self.under_way, self.left = hedge.started.draft, hedge.started.max_tokens
         if hedge.end is not None:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """The draft under way is over; the next one continues it."""
+        """The draft in progress is over; the next one continues it."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
-        """The draft under way failed."""
+        """The draft in progress failed."""
         self.under_way, self.error = None, error
 
     def cancel(self) -> list[CancelDraft]:
-        """Cancel the draft under way."""
+        """Cancel the draft in progress."""
         cancelled = [] if self.under_way is None else [CancelDraft(self.under_way)]
         self.under_way = None
         return cancelled
 
     def discard(self) -> list[CancelDraft]:
-        """Cancel the draft under way and continue none of it."""
+        """Cancel the draft in progress and continue none of it."""
         self._continuation = self.error = None
         return self.cancel()
 
@@ -199,7 +199,7 @@ class Questions:
         self._due = True
 
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
-        """Ask each assistant everything that could matter, in one request, if not too many are under way."""
+        """Ask each assistant everything that could matter, in one request, if not too many are in progress."""
         asks: list[Ask] = []
         waiting = [unit for unit in units if unit.waiting]
         if not waiting:
@@ -279,7 +279,7 @@ class Hedges:
     def start(self, units: Iterable[DraftUnit], response: Response) -> list[Command]:
         """Start the likeliest: first what each unit is likeliest to become, then what comes second there.
 
-        Hedges under way that are less likely make room.
+        Hedges in progress that are less likely make room.
         """
         if not self._pace.hedge or self._failures >= _FAILURES:
             return []

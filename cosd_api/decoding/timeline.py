@@ -23,7 +23,7 @@ class RequestSpan:
         at: byte offset in the response that it continues, or of its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None before it, and for questions.
-        end: seconds until it was over; None while it is under way.
+        end: seconds until it was over; None while it is in progress.
         tokens: tokens that it drafted.
         places: places that it asked about.
         outcome: its end.
@@ -64,7 +64,7 @@ class Timeline:
 
     @contextmanager
     def request(self, who: int, kind: Kind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
-        """Record a request that is under way for as long as the block."""
+        """Record a request that lasts as long as the block."""
         span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)
         try:

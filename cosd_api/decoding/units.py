@@ -19,7 +19,7 @@ class Hearing(Enum):
     """The state of one assistant at one unit."""
 
     OPEN = auto()  # it is to be asked
-    ASKED = auto()  # a question is under way
+    ASKED = auto()  # a question is in progress
     FAILED = auto()  # a question about this unit alone failed
     DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
     LOST = auto()  # it failed for good, and the answer continues without it
@@ -114,7 +114,7 @@ class DraftUnit:
 
     @property
     def winner(self) -> Verdict | None:
-        """The surest of those that replace; ties go to the first listed."""
+        """The most confident of those that replace; ties go to the first listed."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement]
         return max(replacing, key=lambda verdict: verdict.decisions[-1].q or 0.0, default=None)
 
@@ -171,7 +171,7 @@ class DraftUnit:
         else:
             verdict.hearing = Hearing.DONE
         if judgement.replacement and judgement.decisions[-1].q == 1:
-            for later in self.verdicts[assistant + 1 :]:  # nobody is surer, and ties go to the first listed
+            for later in self.verdicts[assistant + 1 :]:  # nobody is more confident, and ties go to the first listed
                 if later.hearing is not Hearing.LOST:
                     later.hearing = Hearing.DONE
 
@@ -179,7 +179,7 @@ class DraftUnit:
         """Index of its first token that a lost assistant could have changed; `len(tokens)` without such."""
         winner = self.winner
         last = len(self.verdicts)
-        if winner is not None and winner.decisions[-1].q == 1:  # nobody listed later could have been surer
+        if winner is not None and winner.decisions[-1].q == 1:  # nobody listed later could have been more confident
             last = self.verdicts.index(winner)
         lost = (verdict.at for verdict in self.verdicts[:last] if verdict.hearing is Hearing.LOST)
         return min((at for at in lost if could_change(self.tokens[at:])), default=len(self.tokens))

@@ -249,7 +249,7 @@ class CoSD:
         return False
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 8 to 10: all assistants have judged the unit; of those that replace, the surest does."""
+        """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""
         unit.state = State.JUDGED
         unheard = unit.unheard(self.could_change)
         for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):

@@ -11,7 +11,7 @@ from cosd_api.records import FusedToken, TokenDecision
 __all__ = ["Judged", "Outcome", "judged"]
 
 Outcome = Literal["agreed", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "outvoted": it would have replaced the draft's word, but another assistant was surer."""
+"""Outcome of a decision. "outvoted": it fired, but another assistant was more confident."""
 
 
 @dataclass(frozen=True, slots=True)

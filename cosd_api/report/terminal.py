@@ -46,7 +46,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
     "agreed": "",
     "kept": "kept: ",
     "replaced": "replaced: ",
-    "outvoted": "outvoted by a surer assistant: ",
+    "outvoted": "outvoted: ",
 }
 _WIDE = 10_000  # columns: output to a file or another program is not wrapped
 

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 
 class RuleVerifier(BaseModel):
-    """Replaces an unsure draft token by a surer one of the assistant: `p < alpha and q > beta * p`.
+    """Replaces an unsure draft token by a more confident one of the assistant: `p < alpha and q > beta * p`.
 
-    Equations (5) and (6), both strict; equation (4), that the two differ, is what brings a verifier in at all.
+    Equations (5) and (6), both strict. Equation (4), that the two differ, holds wherever a verifier is asked.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.
-        beta: the assistant must be surer than `beta` times the draft. `math.inf` never replaces.
+        beta: the assistant's probability must exceed `beta` times the draft's. `math.inf` never replaces.
 
     Raises:
         pydantic.ValidationError: `alpha` or `beta` is negative or not a number.
@@ -37,7 +37,7 @@ class RuleVerifier(BaseModel):
         return p < self.alpha and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """Exact: no assistant is surer than 1, so beyond `beta * p >= 1` nothing can fire."""
+        """Exact: no probability exceeds 1, so nothing fires where `beta * p >= 1`."""
         return p < self.alpha and self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
@@ -51,7 +51,7 @@ class RuleVerifier(BaseModel):
 
 
 def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:
-    """Probabilities for people, in as few digits as `holds` still takes for true. Nearly certain is not certain."""
+    """Probabilities in as few digits as still satisfy `holds`; only a certain one is shown as 1."""
     for digits in (2, 3, 4, 6, 9):
         short = [f"{prob:.{digits}g}" for prob in probs]
         shown = list(map(float, short))

@@ -181,8 +181,8 @@ def test_a_temperature_other_than_0_is_refused_as_a_fusion_does() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"top_p": 0.5}, "top_p is not taken: the draft of CoSD is greedy"),
-        ({"n": 2}, "n is not taken: a fusion has one answer"),
+        ({"top_p": 0.5}, "top_p is not accepted: the draft of CoSD is greedy"),
+        ({"n": 2}, "n is not accepted: a fusion has one answer"),
         ({"max_token": 5}, "unknown argument 'max_token'; did you mean 'max_tokens'?"),
         ({"tokenizer": "x"}, r"give a provider, draft=connect\(url, tokenizer=...\)"),
         ({"max_retries": -1}, "max_retries must be a whole number of at least 0"),

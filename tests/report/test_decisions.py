@@ -59,7 +59,7 @@ async def test_what_is_kept_against_the_assistant_is_told() -> None:
 async def test_the_word_of_a_less_sure_assistant_is_told() -> None:
     other = ScriptedProvider.from_texts({"Q: The capital is": [(" Paris", 0.6)]})
     text = await shown(assistant=[other, assistant()])
-    assert "outvoted by a surer assistant: 0.3 < 0.5 and 0.6 > 0.5 x 0.3" in text
+    assert "outvoted: 0.3 < 0.5 and 0.6 > 0.5 x 0.3" in text
 
 
 async def test_nothing_contested() -> None:

@@ -191,7 +191,7 @@ async def test_an_error_of_the_check_ends_it_as_it_is() -> None:
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1"),
         ({"unit": "line"}, "unit must be"),
-        ({"temperature": 1}, "temperature is not taken"),
+        ({"temperature": 1}, "temperature is not accepted"),
     ],
 )
 async def test_wrong_arguments(arguments: dict[str, Any], words: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from langchain_core import exceptions as langchain
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models.base import BaseLanguageModel, LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from pydantic import (
     ConfigDict,
     Field,
@@ -54,7 +56,7 @@ from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, chec
 
 __all__ = ["LangChainFusion", "conversation", "langchain_error"]
 
-_T = TypeVar("_T")
+_Chunk = TypeVar("_Chunk", ChatGenerationChunk, GenerationChunk)
 
 _OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name != "stop")
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
@@ -343,15 +345,38 @@ class LangChainFusion(BaseLanguageModel[Any]):
         except ProviderError as error:
             raise langchain_error(error) from error
 
-    def _iterate(self, chunks: Callable[[], AsyncGenerator[_T]]) -> Generator[_T]:
-        """The items of an async generator, for synchronous code."""
+    async def _chunks(
+        self,
+        prompt: str | Sequence[Message],
+        stop: Sequence[str] | None,
+        given: Mapping[str, Any],
+        run_manager: AsyncCallbackManagerForLLMRun | None,
+        chunk_of: Callable[[FusedToken | FusionResult, str | None], _Chunk],
+    ) -> AsyncGenerator[_Chunk]:
+        """The answer as chunks, each shown to the callbacks first."""
+        name = self._asked_with(stop, given).model
+        async with aclosing(self._fused(prompt, stop, given)) as items:
+            async for item in items:
+                chunk = chunk_of(item, name)
+                if run_manager is not None:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
 
-        async def work(emit: Callable[[_T], None]) -> None:
+    def _iterate(
+        self, chunks: Callable[[], AsyncGenerator[_Chunk]], run_manager: CallbackManagerForLLMRun | None
+    ) -> Generator[_Chunk]:
+        """The chunks of an async generator for synchronous code, each shown to the callbacks first."""
+
+        async def work(emit: Callable[[_Chunk], None]) -> None:
             async with aclosing(chunks()) as items:
                 async for item in items:
                     emit(item)
 
-        return iterated(work, type(self).__name__)
+        with closing(iterated(work, type(self).__name__)) as items:
+            for chunk in items:
+                if run_manager is not None:
+                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
 
 
 def _several(assistant: Any) -> list[Any]:

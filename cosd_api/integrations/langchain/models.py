@@ -79,20 +79,14 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         """The key of an answer in a cache, which must tell models apart that cannot be saved."""
         return super()._get_llm_string(stop=stop, **kwargs) + repr(sorted(self._identifying_params.items()))
 
-    async def _astream(
+    def _astream(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[ChatGenerationChunk]:
-        name = self._asked_with(stop, kwargs).model
-        async with aclosing(self._fused(conversation(messages), stop, kwargs)) as items:
-            async for item in items:
-                chunk = _chat_chunk(item, name)
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        return self._chunks(conversation(messages), stop, kwargs, run_manager, _chat_chunk)
 
     async def _agenerate(
         self,
@@ -111,11 +105,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Generator[ChatGenerationChunk]:
-        with closing(self._iterate(partial(self._astream, messages, stop, None, **kwargs))) as chunks:
-            for chunk in chunks:
-                if run_manager is not None:
-                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        return self._iterate(partial(self._astream, messages, stop, None, **kwargs), run_manager)
 
     def _generate(
         self,
@@ -144,20 +134,14 @@ class CoSDLLM(LangChainFusion, LLM):
     def _llm_type(self) -> str:
         return "cosd"
 
-    async def _astream(
+    def _astream(
         self,
         prompt: str,
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[GenerationChunk]:
-        name = self._asked_with(stop, kwargs).model
-        async with aclosing(self._fused(prompt, stop, kwargs)) as items:
-            async for item in items:
-                chunk = _text_chunk(item, name)
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        return self._chunks(prompt, stop, kwargs, run_manager, _text_chunk)
 
     async def _acall(
         self,
@@ -212,11 +196,7 @@ class CoSDLLM(LangChainFusion, LLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Generator[GenerationChunk]:
-        with closing(self._iterate(partial(self._astream, prompt, stop, None, **kwargs))) as chunks:
-            for chunk in chunks:
-                if run_manager is not None:
-                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        return self._iterate(partial(self._astream, prompt, stop, None, **kwargs), run_manager)
 
     def _call(
         self,
