@@ -183,7 +183,7 @@ class FittedTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeFit:
-    """Fits trees to places, with the arguments of `train_tree`.
+    """Fitter of trees to places, with the arguments of `train_tree`.
 
     Raises:
         SettingError: an argument is invalid.

@@ -288,7 +288,7 @@ def _as_saved(
 
 @dataclass
 class _AdapterFactory:
-    """Makes the adapter for an engine. Copies have neither key nor headers nor client."""
+    """Factory of the adapter for an engine. Copies have neither key nor headers nor client."""
 
     endpoint: str
     settings: Mapping[str, Any] = field(repr=False)  # of every adapter

@@ -62,7 +62,7 @@ def join(parts: list[Token]) -> Token:
 
 
 class Merger:
-    """Joins a stream of raw tokens into tokens of whole characters.
+    """Joiner of a stream of raw tokens into tokens of whole characters.
 
     A token without bytes that is not the end belongs to the next token. An incomplete character before the end of
     sequence becomes a token by itself.

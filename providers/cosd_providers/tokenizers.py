@@ -58,7 +58,7 @@ or incomplete in its cache, without notice."""
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Encodes text as a model's server does: the extension point for tokenizers of neither library."""
+    """An encoder of text as a model's server does it: the extension point for tokenizers of neither library."""
 
     @property
     def name(self) -> str:

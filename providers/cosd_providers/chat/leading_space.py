@@ -18,7 +18,7 @@ from cosd_providers.usage import Usage
 __all__ = ["WithoutLeadingSpace"]
 
 _ANYTHING = b"\0"
-"""Stands for any token, in a question about the one after the space."""
+"""Stand-in for any token, in a question about the one after the space."""
 
 
 class WithoutLeadingSpace:
@@ -169,7 +169,7 @@ class WithoutLeadingSpace:
 
 
 class _Strip:
-    """Removes the space from a stream of tokens.
+    """Filter that removes the space from a stream of tokens.
 
     Attributes:
         held: number of tokens taken that gave none yet.

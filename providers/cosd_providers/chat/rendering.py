@@ -26,10 +26,10 @@ from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 __all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading_space", "rendered"]
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
-"""Renders messages up to where the answer begins. Raises `TemplateRefusal` for those that it does not accept."""
+"""A function that renders messages, up to the answer. Raises `TemplateRefusal` for those that it does not accept."""
 
 _CUT = "\U000f1a7c"
-"""Marks a cut; a private character, which no user's text holds for a reason."""
+"""Mark of a cut: a private character, which no user's text holds for a reason."""
 
 _MARKS = ("580317", "740126")
 """Stand for an answer and for the message after it."""
@@ -76,7 +76,7 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renders conversations for one endpoint, and remembers what its chat template accepts.
+    """Renderer of conversations for one endpoint, with a memory of what its chat template accepts.
 
     Args:
         endpoint: the server's URL, for errors.

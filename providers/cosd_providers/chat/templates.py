@@ -19,7 +19,7 @@ from cosd_providers.errors import UnsupportedError
 __all__ = ["Template", "TemplateRefusal", "load_template"]
 
 Template = Callable[[Sequence[Mapping[str, str]]], str]
-"""Renders a conversation up to where the answer begins."""
+"""A function that renders a conversation up to where the answer begins."""
 
 _CONFIG = "tokenizer_config.json"
 _LARGEST = 1_000_000  # characters of a template's file

@@ -56,7 +56,7 @@ _E = TypeVar("_E", bound=ProviderError)
 
 
 class Errors:
-    """Makes the errors of one server. Their words hold no secret.
+    """Factory of the errors of one server. Their words hold no secret.
 
     Args:
         endpoint: the server's URL.

@@ -75,7 +75,7 @@ def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Strike:
-    """Strikes header values out of words, and each word of such a value; capitals or not.
+    """Filter that strikes header values, and each word of one, out of a text; capitals or not.
 
     Args:
         values: what may be a secret, but for what has no more than three characters.

@@ -68,7 +68,7 @@ def checked_limits(limits: Limits | None) -> Limits | None:
 
 
 class Limiter:
-    """Makes the requests to one server wait for their turn.
+    """Queue for the requests to one server.
 
     Args:
         limits: see `Limits`.

@@ -21,7 +21,7 @@ EXAMPLE = (100, 4, 4000)
 """The example that strategies are priced for: verifications, places in each, tokens before them."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
-"""Follows what was seen of an end that the adapter takes for hidden."""
+"""Words behind what was seen of an end that the adapter takes for hidden."""
 
 _WIDTH, _INDENT = 80, 19
 _SHOWN = 4  # models that are named

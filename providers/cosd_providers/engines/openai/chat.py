@@ -46,7 +46,7 @@ _SAME = 1e-3  # of a probability: less is rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """Prepares conversations for the route for messages, and remembers what its template accepts.
+    """Conversations for the route for messages, and a memory of what its template accepts.
 
     Args:
         client: requests to the server.

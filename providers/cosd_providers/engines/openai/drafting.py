@@ -161,7 +161,7 @@ class Drafting:
 
 
 class _Stream:
-    """Reads one stream into a draft.
+    """Reader of one stream into a draft.
 
     Args:
         client: requests to the server.

@@ -71,7 +71,7 @@ class Scored:
 
 
 class Echo:
-    """Scores texts on one server.
+    """Scorer of texts on one server.
 
     Args:
         client: requests to the server.

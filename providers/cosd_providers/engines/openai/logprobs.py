@@ -41,7 +41,7 @@ _FINISHES = ("stop", "length", "content_filter")
 
 
 class TokenAligner:
-    """Gives the tokens of one answer their bytes, event by event.
+    """Aligner of one answer's tokens to its text, event by event: each gets its bytes.
 
     Args:
         endpoint: the server's URL, for errors.

@@ -34,7 +34,7 @@ _FIRST, _MOST = 8, 256  # tokens of the first request, and at most
 
 
 class Agreement:
-    """Continues the questions of one call of `propose`, with words as tokens.
+    """Answers to the questions of one call of `propose`, with words as tokens.
 
     Args:
         client: requests to the server.
