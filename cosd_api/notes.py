@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 
-_TIMES = 10  # as much as the draft's, billed by the assistants: worth a word
+_TIMES = 10  # a warning is due when the assistants billed this many times the draft's tokens
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A draft endpoint that was seen to read its own text as other tokens than it wrote."""
+    """A warning that the draft endpoint read its own text back as other tokens than it wrote."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"
@@ -51,7 +51,7 @@ def unreported(read: Mapping[str, int]) -> list[str]:
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int]) -> list[str]:
-    """A word on assistants that billed many times what the draft did, and what would help; `read` as above."""
+    """A warning that the assistants billed many times what the draft did, with remedies; `read` as above."""
     drafted = usage[DRAFT].billed_tokens + read[DRAFT]
     estimated = " (what it has read is an estimate)" if read[DRAFT] else ""
     others = [one for name, one in usage.items() if name != DRAFT]

@@ -83,9 +83,9 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
 
 
 def iterated(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
-    """Iterate over what `work` emits, for code that is not async and calls this `name`.
+    """Iterate over the items that `work` emits, for code that is not async; `name` is for errors.
 
-    Leaving the loop early cancels the work, and waits until it has closed what it held.
+    Leaving the loop early cancels the work and waits until it has cleaned up.
     """
     if _in_its_thread():
         raise RuntimeError(f"{name} was called from code that it runs itself; use its async form")

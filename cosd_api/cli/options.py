@@ -138,24 +138,17 @@ class SharedOptions:
         return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=seconds(self.timeout, "--timeout"), **more)
 
     def _verifier(self) -> AgreementVerifier | RuleVerifier | TreeVerifier:
-        if self.agreement:
-            return self._agreement()
-        return self._rule() if self.tree is None else self._tree(self.tree)
-
-    def _agreement(self) -> AgreementVerifier:
-        if self.beta is not None or self.tree is not None:
+        if self.tree is not None and not self.agreement:
+            return self._tree(self.tree)
+        if self.agreement and (self.beta is not None or self.tree is not None):
             raise typer.BadParameter("agreement takes only alpha, no beta and no tree", param_hint="--agreement")
+        bounds = {"alpha": self.alpha, "beta": self.beta}
+        given = {name: value for name, value in bounds.items() if value is not None}
         try:
-            return AgreementVerifier() if self.alpha is None else AgreementVerifier(alpha=self.alpha)
+            return (AgreementVerifier if self.agreement else RuleVerifier).model_validate(given)
         except ValidationError as error:
-            raise typer.BadParameter(_first(error), param_hint="--alpha") from error
-
-    def _rule(self) -> RuleVerifier:
-        bounds = (("alpha", self.alpha), ("beta", self.beta))
-        try:
-            return RuleVerifier.model_validate({name: value for name, value in bounds if value is not None})
-        except ValidationError as error:
-            raise typer.BadParameter(_first(error), param_hint="--alpha/--beta") from error
+            hint = "--alpha" if self.agreement else "--alpha/--beta"
+            raise typer.BadParameter(_first(error), param_hint=hint) from error
 
     def _tree(self, path: Path) -> TreeVerifier:
         if self.alpha is not None or self.beta is not None:
