@@ -107,7 +107,6 @@ class Adapter:
     _near = False
     _recalled: Mapping[str, Any] | None = None
     _chats: Adapter | None = None
-    _is_chat = False
     _talk: ChatRenderer | None = None
     _template: Template | None = None
 
@@ -150,7 +149,7 @@ class Adapter:
 
     @property
     def encodes_locally(self) -> bool:
-        """Whether a tokenizer of the user's own encodes text."""
+        """Test whether a tokenizer of the user's own encodes text."""
         return getattr(self, "_tokenizer", None) is not None
 
     def connect_options(self) -> dict[str, str]:
@@ -290,7 +289,7 @@ class Adapter:
         return known
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """What the server reports of a model; nothing where it does not list it."""
+        """The server's description of a model; empty where it does not list it."""
         if self._listing is None:
             return {}
         try:
@@ -306,7 +305,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What is known of a server. Engines add their own fields.
+    """Facts of a server. Engines add their own fields.
 
     Attributes:
         info: what `describe` returns.
@@ -358,7 +357,7 @@ class Engine(Adapter, Generic[_F]):
         return await self.discovered()
 
     async def describe(self) -> ServerInfo:
-        """What the server is, asked once."""
+        """The server and its model, asked once."""
         return (await self.discovered()).info
 
     async def snapshot(self) -> dict[str, Any]:

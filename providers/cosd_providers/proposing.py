@@ -19,7 +19,7 @@ from cosd_providers.usage import Usage
 __all__ = ["Rounds"]
 
 _REST: Mapping[Strategy, Strategy] = {"echo": "list", "filter": "singles"}
-"""How the places are asked that a scored text does not answer."""
+"""The strategy for places that a scored text does not answer."""
 
 Shared = Callable[[Continuation, Sequence[int], Sequence[Position]], None]
 

@@ -44,6 +44,7 @@ from cosd_providers.engine import (
     silent,
 )
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.tokenizing import Head
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -265,7 +266,7 @@ def bill(usage: Usage, answer: Answer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFacts(ServerFacts):
-    """What is known of a llama.cpp server.
+    """Facts of a llama.cpp server.
 
     Attributes:
         ends: ids that end a sequence, with their names; one is added when it is first seen.
@@ -639,7 +640,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     _facts_type = LlamaCppFacts
     _ready_route = "/health"
-    _head: tuple[str, tuple[int, ...]] = ("", ())  # the start of prompts that is sent as ids, and these ids
+    _head = Head()
 
     def __init__(
         self, url: str, *, strategy: Literal["list", "singles"] | None = None, **options: Unpack[EngineOptions]
@@ -718,8 +719,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return pieces
 
     def _prefix(self, prompt: str, text: bytes) -> _Prefix:
-        head, ids = self._head
-        return [*ids, prompt.removeprefix(head) + sendable(text)]
+        return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 
     async def _ids(self, text: str) -> list[int]:
         """The ids of a text behind a beginning of sequence, where the model has one."""
@@ -814,7 +814,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if b"".join(one.data for found in more for one in found) != "".join(pieces[1:]).encode():
             return None
         view = copy(self)
-        view._head = ("".join(pieces[:-1]), (*ids, *(one.id for found in more[:-1] for one in found)))
+        view._head = Head("".join(pieces[:-1]), [*ids, *(one.id for found in more[:-1] for one in found)])
         return view
 
     async def probe_client(self) -> LlamaCppProbeClient:

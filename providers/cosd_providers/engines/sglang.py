@@ -27,37 +27,36 @@ Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Annotated, Any, Literal, Self, Unpack, cast
+from typing import Annotated, Any, Literal, Unpack, cast
 
 from pydantic import BaseModel, Field
 
-from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import Next, from_ids
 from cosd_providers.engine import (
     NO_TEMPLATE,
-    Engine,
     EngineOptions,
     Models,
-    ServerFacts,
     answer_cue,
     ask_only,
     broken_off,
     choose,
     miscounted,
     no_probs,
-    nothing_to_continue,
     own_stop,
 )
-from cosd_providers.engines.openai.logprobs import unspaced
+from cosd_providers.engines.tokenizing import (
+    Encoding,
+    TokenizedFacts,
+    TokenizingClient,
+    TokenizingEngine,
+)
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -132,13 +131,11 @@ _OWNED = {
 _LETTERS = "a \u00e9 a"  # whose last token is a plain one
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # prompts in one request
-_REMEMBERED = 32  # encodings that are kept: they are long
 _STREAMED = 256  # tokens asked for in one stream: each event repeats all before it, so traffic grows with the square
 _MANY = 64  # most probable tokens to ask for where all that were listed are tied
 _LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
 _QUOTED = 300  # characters of the server's own words
-_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
 _LOST = "\ufffd"
 
 
@@ -199,15 +196,9 @@ class _Running(BaseModel):
 
 
 class _Encoded(BaseModel):
-    """The answer of `/v1/tokenize` to a list."""
+    """The answer of `/v1/tokenize` to a list of texts."""
 
     tokens: list[list[int]]
-
-
-class _Rendered(BaseModel):
-    """The answer of `/v1/tokenize` to messages."""
-
-    tokens: list[int]
 
 
 class _Decoded(BaseModel):
@@ -217,30 +208,24 @@ class _Decoded(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class SglangFacts(ServerFacts):
-    """What is known of an SGLang server.
+class SglangFacts(TokenizedFacts):
+    """Facts of an SGLang server.
 
     Attributes:
         adapter: the adapter (LoRA) to use; None for the model itself.
-        beginning: the special tokens before every text.
-        anchor: a plain token; tokens decoded after it keep the space before a word.
-        anchored: the text of that token.
+        anchored: the text of the anchor.
         spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
         begun: for an open run, the number of whole bytes before that character.
         specials: ids without text, with their names.
         ends: those of them that end a sequence.
-        shows: the others are text in an answer, by their names.
     """
 
     adapter: str | None
-    beginning: list[int]
-    anchor: int
     anchored: str
     spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
     begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
     specials: dict[int, str] = field(default_factory=dict[int, str])
     ends: set[int] = field(default_factory=set[int])
-    shows: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,64 +416,35 @@ class Events:
 # What is sent, and the bytes of ids.
 
 
-class SglangClient:
+class SglangClient(TokenizingClient[SglangFacts]):
     """Requests to one server.
 
     Args:
         transport: the server.
         extra: merged into every generation request.
-        tokenizer: the model's own, where it was given: it is asked instead of the server.
         special_tokens: special tokens are put before a text, where the model has some.
-        head: the start of texts that has these ids, whatever it looks like.
+        tokenizer: the model's own, where it was given: it is asked instead of the server.
 
     Attributes:
-        facts: what is known of the server, once it is.
-        model: the model's name.
         lora: the adapter (LoRA) to use, if any.
     """
 
-    facts: SglangFacts
-    model: str
     lora: str | None = None
 
     def __init__(
         self,
         transport: Transport,
         extra: Mapping[str, object],
-        tokenizer: Tokenizer | None,
         special_tokens: bool,
-        *,
-        head: tuple[str, Sequence[int]] | None = None,
+        tokenizer: Tokenizer | None,
     ) -> None:
-        self.transport = transport
+        super().__init__(transport, extra, special_tokens)
         self.tokenizer = tokenizer
-        self.head = head
-        self._extra = extra
-        self._special_tokens = special_tokens
-        self._ids: OrderedDict[str, list[int]] = OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but texts and facts."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
-        return {**kept, "_ids": OrderedDict()}
-
-    def with_facts(self, facts: SglangFacts) -> Self:
+    def take(self, facts: SglangFacts) -> None:
         """Take the facts of the server."""
-        self.facts, self.model, self.lora = facts, facts.info.model, facts.adapter
-        return self
-
-    def of_chat(self, head: tuple[str, Sequence[int]] | None = None) -> SglangClient:
-        """The same requests for rendered prompts, which have their beginning of sequence; with `head` as ids."""
-        return SglangClient(self.transport, self._extra, self.tokenizer, special_tokens=False, head=head)
-
-    def check_something(self, prompt: str | Sequence[int]) -> None:
-        """Refuse a prompt of no tokens.
-
-        Raises:
-            InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
-        """
-        if not prompt and not (self._special_tokens and self.facts.beginning):
-            raise nothing_to_continue(self.transport.endpoint)
+        super().take(facts)
+        self.lora = facts.adapter
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """A greedy request."""
@@ -531,34 +487,24 @@ class SglangClient:
     async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids that the model reads of each text, special tokens too."""
         beginning = self.facts.beginning if self._special_tokens else []
-        return [[*beginning, *ids] for ids in await self.encode(texts)]
+        return [[*beginning, *ids] for ids in await self.ids(texts)]
 
-    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; those of the last texts are kept."""
-        if self.head is not None:
-            begun, ids = self.head
-            rest = await self._encode([text.removeprefix(begun) for text in texts])
-            return [[*ids, *more] if text.startswith(begun) else more for text, more in zip(texts, rest, strict=True)]
-        return await self._encode(texts)
-
-    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:  # noqa: ARG002
+        """All texts by one request, or by the tokenizer that was given; without strings."""
         if self.tokenizer is not None:
-            return [[piece.id for piece in self.tokenizer.encode(text)] for text in texts]
-        known = {text: self._ids[text] for text in texts if text in self._ids}
-        new = [text for text in dict.fromkeys(texts) if text not in known]
-        if new:
-            body = {"model": self.model, "prompt": new, "add_special_tokens": False}
-            found = await self.transport.post("/v1/tokenize", body)
-            listed = parse(_Encoded, found, self.transport.endpoint).tokens
-            if len(listed) != len(new):
-                raise miscounted(len(new), len(listed), self.transport.endpoint, what="texts were sent")
-            known |= zip(new, listed, strict=True)
-        self._ids |= known
-        while len(self._ids) > _REMEMBERED:
-            self._ids.popitem(last=False)
-        return [known[text] for text in texts]
+            return [Encoding(tokens=[piece.id for piece in self.tokenizer.encode(text)]) for text in texts]
+        body = {"model": self.model, "prompt": list(texts), "add_special_tokens": False}
+        found = parse(_Encoded, await self.transport.post("/v1/tokenize", body), self.transport.endpoint).tokens
+        if len(found) != len(texts):
+            raise miscounted(len(texts), len(found), self.transport.endpoint, what="texts were sent")
+        return [Encoding(tokens=ids) for ids in found]
 
-    async def decode(self, runs: Sequence[Sequence[int]], *, specials: bool) -> list[str]:
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown."""
+        [text] = await self.decode_runs([ids], specials=True)
+        return text
+
+    async def decode_runs(self, runs: Sequence[Sequence[int]], *, specials: bool) -> list[str]:
         """The text of each run of ids; with `specials`, special tokens are shown."""
         body = {"model": self.model, "tokens": [list(run) for run in runs], "skip_special_tokens": not specials}
         found = parse(_Decoded, await self.transport.post("/v1/detokenize", body), self.transport.endpoint).text
@@ -566,60 +512,26 @@ class SglangClient:
             raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
         return found
 
+    async def spell(self, ids: Sequence[int], text: str) -> bool:
+        """Test whether the text of ids is this one; a tokenizer that was given is trusted."""
+        return self.tokenizer is not None or await super().spell(ids, text)
+
     async def template(self, content: str) -> str | None:
-        """A user's message rendered by the model's chat template, up to the answer; None where the server does not."""
-        if self.tokenizer is not None:
-            return None
-        try:
-            ids = await self._templated([{"role": "user", "content": content}])
-            return (await self.decode([ids], specials=True))[0]
-        except (StatusError, ResponseError):  # older versions know no messages here
-            return None
+        """A user's message, rendered; None where the server need not encode text for others."""
+        return None if self.tokenizer is not None else await super().template(content)
 
-    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation rendered by the model's chat template, up to the answer; its ids are the server's own.
-
-        Raises:
-            TemplateRefusal: the template does not take it.
-            UnsupportedError: the server does not render it; or its text is read as something else.
-        """
-        endpoint = self.transport.endpoint
-        try:
-            ids = await self._templated(messages)
-            text = (await self.decode([ids], specials=True))[0]
-        except InvalidRequestError as error:
-            said = str(error.args[0])
-            if error.status == 404 or "prompt" in said.lower():  # an older version asks for that
-                words = "this version of SGLang does not render messages (/v1/tokenize)"
-                hint = f"Update it. Or: {NO_TEMPLATE}"
-                raise UnsupportedError(words, endpoint=endpoint, hint=hint) from None
-            raise TemplateRefusal(said) from None
-        except ServerError as error:
-            if error.status != 500:
-                raise
-            raise TemplateRefusal(str(error.args[0])) from None
-        texts = [text, unspaced(text, _MARKER.findall(text))]
-        for one, own in zip(texts, await self._encode(texts), strict=True):
-            if own == ids:
-                return one
-        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
-        raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE)
-
-    async def _templated(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+        """A conversation rendered by the model's chat template, up to the answer."""
         found = await self.transport.post("/v1/tokenize", {"model": self.model, "messages": list(messages)})
-        return parse(_Rendered, found, self.transport.endpoint).tokens
+        return parse(Encoding, found, self.transport.endpoint)
 
-    async def headed(self, pieces: Sequence[str]) -> tuple[str, Sequence[int]] | None:
-        """All pieces but the last one with their ids, each encoded by itself; None where that is another text.
-
-        Some tokenizers put a space before whatever they encode.
-        """
-        found = await self._encode(pieces)
-        if self.tokenizer is None:
-            whole = (await self.decode([[n for ids in found for n in ids]], specials=True))[0]
-            if whole != "".join(pieces):
-                return None
-        return "".join(pieces[:-1]), [n for ids in found[:-1] for n in ids]
+    def without_template(self, error: StatusError) -> UnsupportedError | None:
+        """The error of an older version, which has no such route, or asks for a prompt."""
+        asks = isinstance(error, InvalidRequestError) and "prompt" in str(error.args[0]).lower()
+        if not asks and error.status != 404:
+            return None
+        words = "this version of SGLang does not render messages (/v1/tokenize)"
+        return UnsupportedError(words, endpoint=self.transport.endpoint, hint=f"Update it. Or: {NO_TEMPLATE}")
 
     async def ends(self, token_id: int, usage: Usage) -> bool:
         """An answer is over with this token: it is forced, to see.
@@ -780,7 +692,7 @@ class TokenTexts:
         if token_id in self._facts.specials:
             end = token_id in self._facts.ends
             name = self._facts.specials[token_id]
-            shown = name.encode() if self._facts.shows and not end else b""
+            shown = name.encode() if self._client.is_chat and not end else b""
             return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
         data = self._says((*run, token_id))
         assert data is not _UNKNOWN
@@ -828,7 +740,7 @@ class TokenTexts:
     async def _decode(self, runs: Sequence[_Run], *, specials: bool) -> list[str]:
         """The text of each run, behind a plain token."""
         asked = [[self._facts.anchor, *run] for run in runs]
-        texts = await self._client.decode(asked, specials=specials)
+        texts = await self._client.decode_runs(asked, specials=specials)
         return [text.removeprefix(self._facts.anchored) for text in texts]
 
     async def _specials(self, names: dict[int, str]) -> None:
@@ -1019,7 +931,7 @@ def _best(top: Sequence[Triple]) -> tuple[int, float] | None:
 # The provider.
 
 
-class Sglang(Engine[SglangFacts]):
+class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
     """A model behind SGLang's server. See `contract.Provider`.
 
     Args:
@@ -1052,15 +964,8 @@ class Sglang(Engine[SglangFacts]):
         **options: Unpack[EngineOptions],
     ) -> None:
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        local = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = SglangClient(self._transport, self._extra, local, add_special_tokens)
-
-    async def facts(self) -> SglangFacts:
-        """The facts, which the client of this view has from then on."""
-        facts = await self.discovered()
-        if self._is_chat:
-            facts = replace(facts, beginning=[], shows=True)
-        return self._client.with_facts(facts).facts
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = SglangClient(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def _draft(
         self,
@@ -1123,9 +1028,9 @@ class Sglang(Engine[SglangFacts]):
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
         await self.facts()
-        if self._client.tokenizer is not None and self._client.head is None:
+        if self._client.tokenizer is not None and not self._client.head.text:
             return self._client.tokenizer.encode(text)
-        [ids] = await self._client.encode([text])
+        [ids] = await self._client.ids([text])
         found = await TokenTexts(self._client, Usage()).spelt(ids)
         joined = b"".join(found)
         if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
@@ -1136,35 +1041,6 @@ class Sglang(Engine[SglangFacts]):
             hint = "Give the model's tokenizer as `tokenizer`."
             raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
         return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
-
-    async def _render(self, messages: list[dict[str, str]]) -> str:
-        await self.facts()
-        return await self._client.rendered(messages)
-
-    async def begun(self, prompt: str) -> str:
-        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
-        await self.facts()
-        own = (await self.discovered()).beginning
-        if self._template is None or not own:
-            return prompt
-        try:
-            [beginning] = await self._client.decode([own], specials=True)
-        except InvalidRequestError:  # older versions decode nothing for others
-            return prompt
-        return prompt if prompt.startswith(beginning) else beginning + prompt
-
-    async def literal(self, pieces: Sequence[str]) -> Self | None:
-        """The model, given token ids for a prompt: each piece encoded by itself."""
-        await self.facts()
-        head = await self._client.headed(pieces)
-        return None if head is None else await self._for_chat(head)
-
-    async def _for_chat(self, head: tuple[str, Sequence[int]] | None = None) -> Self:
-        """The same server, to continue rendered prompts."""
-        await self.discovered()
-        view = copy(self)
-        view._is_chat, view._client = True, self._client.of_chat(head)
-        return view
 
     async def probe_client(self) -> SglangProbeClient:
         """The server without checks, for a probe."""
@@ -1189,7 +1065,7 @@ class Sglang(Engine[SglangFacts]):
             whose = "the server's /v1/tokenize" if client.tokenizer is None else "the tokenizer that was given"
             words = f"{whose} encodes text differently from the model that is served: it is another one"
             raise UnsupportedError(words, endpoint=transport.endpoint)
-        anchored = "" if client.tokenizer else (await client.decode([plain[-1:]], specials=True))[0]
+        anchored = "" if client.tokenizer else await client.decode(plain[-1:])
         info = ServerInfo(
             endpoint=transport.endpoint,
             engine="sglang",
@@ -1201,7 +1077,7 @@ class Sglang(Engine[SglangFacts]):
             answer_cue=await answer_cue(client.template),
         )
         adapter = None if name.parent is None else name.id
-        return SglangFacts(info, adapter, read[:before], plain[-1], anchored)
+        return SglangFacts(info, read[:before], plain[-1], adapter, anchored)
 
 
 async def _card(transport: Transport) -> _Card:
@@ -1224,7 +1100,7 @@ async def _running(transport: Transport) -> _Running:
 
 async def _encoded(client: SglangClient) -> list[int]:
     try:
-        return (await client.encode([_LETTERS]))[0]
+        return (await client.ids([_LETTERS]))[0]
     except InvalidRequestError as error:
         words = "the server does not encode text for others (/v1/tokenize), as SGLang does since late 2025"
         hint = "Update it, or give the model's own tokenizer as `tokenizer`."

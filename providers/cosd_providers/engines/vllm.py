@@ -23,39 +23,40 @@ Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Self, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 from pydantic import BaseModel
 
-from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import (
     NO_TEMPLATE,
-    Engine,
     EngineOptions,
     Models,
-    ServerFacts,
     answer_cue,
     ask_only,
     broken_off,
     choose,
     miscounted,
     no_probs,
-    nothing_to_continue,
     own_stop,
     silent,
     unknown_bytes,
 )
-from cosd_providers.engines.openai.logprobs import TokenAligner, unspaced
+from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
+from cosd_providers.engines.tokenizing import (
+    Encoding,
+    TokenizedFacts,
+    TokenizingClient,
+    TokenizingEngine,
+    looks_special,
+)
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -151,23 +152,13 @@ _LETTERS = "a \u00e9 a"  # whose tokens show the kind of the vocabulary
 _FORCE = 100.0  # added to a logit, this decides; the most that is allowed
 _MOST = 20  # probabilities at one place: the most that a server gives by default
 _MANY = re.compile(r"maximum allowed count of (\d+)")
-_REMEMBERED = 4  # encodings that are kept: they are long
 _AGAIN = 2  # resume from the same ids or text this many times; after that, restart from the text received so far
-_SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 
 
 class _Version(BaseModel):
     """The answer of `/version`."""
 
     version: str
-
-
-class _Encoded(BaseModel):
-    """The answer of `/tokenize`."""
-
-    tokens: list[int]
-    token_strs: list[str] | None = None
-    max_model_len: int | None = None
 
 
 class _Decoded(BaseModel):
@@ -177,44 +168,20 @@ class _Decoded(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
-    """The beginning of a text, as it is given to the model.
+class VllmFacts(TokenizedFacts):
+    """Facts of a vLLM server.
 
     Attributes:
-        text: its text.
-        tokens: its ids.
-        token_strs: the entries of the vocabulary; None where the server does not show them.
-    """
-
-    text: str
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class VllmFacts(ServerFacts):
-    """What is known of a vLLM server.
-
-    Attributes:
-        beginning: the special tokens before every text.
-        anchor: a plain token; tokens decoded after it keep the space before a word.
         exact: a whole string of a token is its bytes: no decoder takes a space from it.
         bare: strings of tokens have lost the space at their front; None where that is not known.
         ends: strings and ids of ends of sequence that were seen.
         spelt: the bytes of tokens found so far; None for parts of characters.
     """
 
-    beginning: list[int]
-    anchor: int
     exact: bool
     bare: bool | None
     ends: set[str | int] = field(default_factory=set[str | int])
     spelt: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
-
-
-def _special(string: str) -> bool:
-    """The string looks like a token without text, such as `"</s>"`."""
-    return _SPECIAL.fullmatch(string) is not None
 
 
 def _checked(answer: Completion, endpoint: str) -> Completion:
@@ -237,78 +204,31 @@ def _checked(answer: Completion, endpoint: str) -> Completion:
 # What is sent.
 
 
-class VllmClient:
+class VllmClient(TokenizingClient[VllmFacts]):
     """Requests to one server.
 
     Args:
         transport: the server.
         extra: merged into every generation request.
         special_tokens: special tokens are put before a text, where the model has some.
-        shows: special tokens in an answer are text, all but its end.
-        head: the start of texts that is sent as ids.
 
     Attributes:
-        facts: what is known of the server, once it is.
-        model: the model's name.
         counts: the number of tokens of texts, special ones included.
     """
 
-    facts: VllmFacts
-    model: str
-
-    def __init__(
-        self,
-        transport: Transport,
-        extra: Mapping[str, object],
-        special_tokens: bool,
-        *,
-        shows: bool = False,
-        head: _Head | None = None,
-    ) -> None:
+    def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
+        super().__init__(transport, extra, special_tokens)
         self.counts = Counts()
-        self._transport = transport
-        self._extra = extra
-        self._special_tokens = special_tokens
-        self._shows = shows
-        self._head = head
         self._most = 2**31  # prompts that the server takes in one request
-        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
-
-    @property
-    def transport(self) -> Transport:
-        """The server."""
-        return self._transport
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but texts and facts."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
-        return {**kept, "_ids": OrderedDict()}
-
-    def with_facts(self, facts: VllmFacts) -> Self:
-        """Take the facts of the server."""
-        self.facts, self.model = facts, facts.info.model
-        return self
-
-    def of_chat(self, head: _Head | None = None) -> VllmClient:
-        """The same requests for rendered prompts, which have their beginning of sequence; with `head` as ids.
-
-        Special tokens of an answer, such as `<think>`, are part of its text.
-        """
-        return VllmClient(self._transport, self._extra, special_tokens=False, shows=True, head=head)
-
-    def check_something(self, prompt: _Prompt) -> None:
-        """Refuse a prompt of no tokens.
-
-        Raises:
-            InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
-        """
-        if not prompt and not self.facts.beginning:
-            raise nothing_to_continue(self._transport.endpoint)
+        return {**super().__getstate__(), "counts": Counts()}
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
         """A greedy request."""
         own = {"model": self.model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
-        own["skip_special_tokens"] = not self._shows
+        own["skip_special_tokens"] = not self.is_chat
         return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
 
     def stream(self, prompt: _Prompt, wanted: int, alternatives: int) -> dict[str, object]:
@@ -346,116 +266,67 @@ class VllmClient:
             asked = prompts[len(answers) : len(answers) + self._most]
             body = self.body(asked, wanted, **more)
             try:
-                data = await self._transport.post("/v1/completions", body, usage=usage)
+                data = await self.transport.post("/v1/completions", body, usage=usage)
             except InvalidRequestError as error:
                 refused = _MANY.search(str(error))
                 if refused is None or not 0 < int(refused[1]) < len(asked):
                     raise
                 self._most = int(refused[1])
                 continue
-            answer = parse(Answer, data, self._transport.endpoint)
+            answer = parse(Answer, data, self.transport.endpoint)
             bill(usage, answer.usage)
             if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
-                raise miscounted(len(asked), len(answer.choices), self._transport.endpoint)
+                raise miscounted(len(asked), len(answer.choices), self.transport.endpoint)
             answers += sorted(answer.choices, key=lambda one: one.index)
         for prompt, one in zip(prompts, answers, strict=True):
             if isinstance(prompt, str) and one.prompt_token_ids is not None:
                 self.counts.seen(prompt, len(one.prompt_token_ids))
-        return [_checked(one, self._transport.endpoint) for one in answers]
+        return [_checked(one, self.transport.endpoint) for one in answers]
 
-    async def encode(self, text: str, *, plain: bool = False, strings: bool = True) -> _Encoded:
+    async def encode(self, text: str, *, plain: bool = False, strings: bool = True) -> Encoding:
         """The ids of a text, and their `strings`; `plain` is without the special tokens that are put before it."""
-        head = self._head
-        if head is not None and text.startswith(head.text):
-            rest = await self._encode(text[len(head.text) :], added=False, strings=strings)
-            shown = None if head.token_strs is None or rest.token_strs is None else [*head.token_strs, *rest.token_strs]
-            return _Encoded(tokens=[*head.tokens, *rest.tokens], token_strs=shown)
-        return await self._encode(text, added=self._special_tokens and not plain, strings=strings)
+        head, rest = self.split(text)
+        found = await self._encode(rest, added=self._special_tokens and not plain, strings=strings)
+        if not head.text:
+            return found
+        shown = None if head.strings is None or found.token_strs is None else [*head.strings, *found.token_strs]
+        return Encoding(tokens=[*head.ids, *found.tokens], token_strs=shown)
 
-    async def _encode(self, text: str, *, added: bool, strings: bool) -> _Encoded:
-        body: dict[str, object] = {"model": self.model, "prompt": text, "add_special_tokens": added}
-        if strings:
-            body["return_token_strs"] = True
-        return parse(_Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:
+        """Each text by a request of its own."""
+        return await concurrently([partial(self._encode, text, added=False, strings=strings) for text in texts])
 
-    async def ids(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens; those of the last texts are kept."""
-        if text not in self._ids:
-            self._ids[text] = (await self.encode(text, plain=True, strings=False)).tokens
-            if len(self._ids) > _REMEMBERED:
-                self._ids.popitem(last=False)
-        return self._ids[text]
+    async def _encode(self, text: str, *, added: bool, strings: bool) -> Encoding:
+        body: dict[str, object] = {"prompt": text, "add_special_tokens": added}
+        return await self._tokenize(body | {"return_token_strs": True} if strings else body)
+
+    async def _tokenize(self, body: Mapping[str, object]) -> Encoding:
+        found = await self.transport.post("/tokenize", {"model": self.model, **body})
+        return parse(Encoding, found, self.transport.endpoint)
 
     async def sent(self, prompt: _Prompt) -> _Prompt:
         """A prompt as it is sent: with a head as ids."""
-        if self._head is None or isinstance(prompt, list):
+        if not self.head.text or isinstance(prompt, list):
             return prompt
-        return [*(await self.ids(prompt))]
-
-    async def headed(self, pieces: Sequence[str]) -> _Head | None:
-        """All of the pieces but the last one as ids, each encoded by itself; None where that is another text.
-
-        Some tokenizers put a space before whatever they encode.
-        """
-        encode = partial(self._encode, added=False, strings=True)
-        found = await concurrently([partial(encode, piece) for piece in pieces])
-        if await self.decode([n for one in found for n in one.tokens]) != "".join(pieces):
-            return None
-        *head, _ = found
-        strings = [string for one in head for string in one.token_strs or ()]
-        tokens = [n for one in head for n in one.tokens]
-        return _Head("".join(pieces[:-1]), tokens, strings if len(strings) == len(tokens) else None)
+        [ids] = await self.ids([prompt])
+        return [*ids]
 
     async def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown."""
-        data = await self._transport.post("/detokenize", {"model": self.model, "tokens": list(ids)})
-        return parse(_Decoded, data, self._transport.endpoint).prompt
+        data = await self.transport.post("/detokenize", {"model": self.model, "tokens": list(ids)})
+        return parse(_Decoded, data, self.transport.endpoint).prompt
 
-    async def template(self, content: str) -> str | None:
-        """A user's message rendered by the model's chat template, up to the answer.
+    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+        """A conversation rendered by the model's chat template, up to the answer."""
+        return await self._tokenize(
+            {"messages": list(messages), "add_generation_prompt": True, "return_token_strs": True}
+        )
 
-        None without a template, or where it fails: some refuse what is asked here, and nothing depends on it.
-        """
-        try:
-            found = await self._templated([{"role": "user", "content": content}])
-            return await self.decode(found.tokens)
-        except StatusError:
+    def without_template(self, error: StatusError) -> UnsupportedError | None:
+        """The error of a model without a template."""
+        if "chat template is no longer allowed" not in str(error.args[0]):
             return None
-
-    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation rendered by the model's chat template, up to the answer.
-
-        It is the text of what the server's own chat route reads, and is read as that again.
-
-        Raises:
-            TemplateRefusal: the template does not take it.
-            UnsupportedError: there is none; or its text is read as something else.
-        """
-        endpoint = self._transport.endpoint
-        try:
-            templated = await self._templated(messages)
-        except StatusError as error:
-            said = str(error.args[0])
-            if "chat template is no longer allowed" in said:
-                raise UnsupportedError("the model has no chat template", endpoint=endpoint, hint=NO_TEMPLATE) from None
-            if error.status not in (400, 500):
-                raise
-            raise TemplateRefusal(said) from None
-        text = await self.decode(templated.tokens)
-        for one in (text, unspaced(text, filter(_special, templated.token_strs or ()))):
-            if (await self._encode(one, added=False, strings=False)).tokens == templated.tokens:
-                return one
-        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
-        raise UnsupportedError(words, endpoint=endpoint, hint=NO_TEMPLATE)
-
-    async def _templated(self, messages: Sequence[Mapping[str, str]]) -> _Encoded:
-        body = {
-            "model": self.model,
-            "messages": list(messages),
-            "add_generation_prompt": True,
-            "return_token_strs": True,
-        }
-        return parse(_Encoded, await self._transport.post("/tokenize", body), self._transport.endpoint)
+        return UnsupportedError("the model has no chat template", endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
 
     async def room(self, prompt: _Prompt, wanted: int) -> int:
         """Tokens that fit behind a prompt; at least `wanted` if they do, none or less where it is too long itself."""
@@ -477,7 +348,7 @@ class VllmClient:
         if token_id not in self.facts.spelt:
             before = await self.decode([self.facts.anchor])
             text = (await self.decode([self.facts.anchor, token_id])).removeprefix(before)
-            if _special(text.strip()) and await self._ends(token_id, usage):
+            if looks_special(text.strip()) and await self._ends(token_id, usage):
                 self.facts.ends.update((text.strip(), token_id))
             self.facts.spelt[token_id] = None if not text or "\ufffd" in text else text.encode()
         return self.facts.spelt[token_id]
@@ -492,7 +363,7 @@ class VllmClient:
         """The error of a prompt behind which nothing fits."""
         context = self.facts.info.context or 0
         words = f"the text has {context - room} tokens, the model's context is {context}, and nothing more fits"
-        return ContextLengthError(words, endpoint=self._transport.endpoint)
+        return ContextLengthError(words, endpoint=self.transport.endpoint)
 
 
 # How answers are read.
@@ -531,7 +402,7 @@ def _closed(positions: list[Position], answer: Completion) -> list[Position]:
     if len(strings) != len(positions):
         return positions
     return [
-        replace(position, pick=replace(position.pick, open=position.pick.open and not _special(string)))
+        replace(position, pick=replace(position.pick, open=position.pick.open and not looks_special(string)))
         for position, string in zip(positions, strings, strict=True)
     ]
 
@@ -565,7 +436,7 @@ def _scored_position(
     string = entry[token_id].decoded_token or ""
     if token_id in facts.ends:
         return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)))
-    if _special(string.strip()):
+    if looks_special(string.strip()):
         return None
     if token_id == own:
         return Position(Choice(own, Token(data, prob(best)), not data))
@@ -684,7 +555,9 @@ class _VllmDraft:
         """The server's own token, with its alternatives where these are wanted and known from their strings."""
         if not self._alternatives or self._facts.bare is not False:  # a string may have lost its space
             return position.pick.token
-        others = [choice for choice in position.top if not _special(choice.token.data.decode(errors="replace").strip())]
+        others = [
+            choice for choice in position.top if not looks_special(choice.token.data.decode(errors="replace").strip())
+        ]
         return with_alternatives(Position(position.pick, others), self._alternatives)
 
     async def _stream(
@@ -804,7 +677,7 @@ class _VllmRounds(Rounds):
         places = [(place, count) for place, count in counts.items() if count is not None]
 
         async def own(place: int, count: int) -> bool:
-            return count == len(ids) or await self._client.ids(self._before(place)) == ids[:count]
+            return count == len(ids) or await self._client.ids([self._before(place)]) == [ids[:count]]
 
         exact = await concurrently([partial(own, *place) for place in places])
         beginning = self._facts.beginning
@@ -890,7 +763,7 @@ class _VllmRounds(Rounds):
 # The provider.
 
 
-class Vllm(Engine[VllmFacts]):
+class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
     """A model behind vLLM's server. See `contract.Provider`.
 
     Args:
@@ -925,11 +798,6 @@ class Vllm(Engine[VllmFacts]):
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self._client = VllmClient(self._transport, self._extra, add_special_tokens)
-
-    async def facts(self) -> VllmFacts:
-        """The facts, which the client of this view has from then on."""
-        facts = await self.discovered()
-        return self._client.with_facts(replace(facts, beginning=[]) if self._is_chat else facts).facts
 
     async def _draft(
         self,
@@ -1034,32 +902,6 @@ class Vllm(Engine[VllmFacts]):
             own = (entry or {}).get(piece.id)
             probs.append(None if own is None else prob(own.logprob))
         return _ScoredText(len(facts.beginning), pieces, _scored_positions(facts, pieces, ranked, found)), probs
-
-    async def _render(self, messages: list[dict[str, str]]) -> str:
-        await self.facts()
-        return await self._client.rendered(messages)
-
-    async def begun(self, prompt: str) -> str:
-        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
-        await self.facts()
-        own = (await self.discovered()).beginning
-        if self._template is None or not own:
-            return prompt
-        beginning = await self._client.decode(own)
-        return prompt if prompt.startswith(beginning) else beginning + prompt
-
-    async def literal(self, pieces: Sequence[str]) -> Self | None:
-        """The model, given token ids for a prompt: each piece encoded by itself."""
-        await self.facts()
-        head = await self._client.headed(pieces)
-        return None if head is None else await self._for_chat(head)
-
-    async def _for_chat(self, head: _Head | None = None) -> Self:
-        """The same server, to continue rendered prompts."""
-        await self.discovered()
-        view = copy(self)
-        view._is_chat, view._client = True, self._client.of_chat(head)
-        return view
 
     async def probe_client(self) -> VllmProbeClient:
         """The server without checks, for a probe."""

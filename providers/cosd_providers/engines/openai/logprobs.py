@@ -11,8 +11,7 @@ decoded one by one: two spaces become one, one becomes nothing. The spaces of th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from cosd_providers.contract import Token
@@ -22,7 +21,7 @@ from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own, keeps_spaces
 from cosd_providers.text import first_character, whole
 
-__all__ = ["CheckedAligner", "TokenAligner", "spells", "unspaced"]
+__all__ = ["CheckedAligner", "TokenAligner", "spells"]
 
 _LOST = "\ufffd".encode()
 """The text of bytes that are no character."""
@@ -428,16 +427,6 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
         return bare and not core and size > 1 and follow(index + 1, at + size)
 
     return follow(0, 0)
-
-
-def unspaced(text: str, names: Iterable[str]) -> str:
-    """A decoded text without a space behind each of these special tokens.
-
-    Some SentencePiece tokenizers put one before whatever follows a special token, and their decoders keep it: without
-    it, this is the text that was encoded.
-    """
-    known = "|".join(sorted({re.escape(name) for name in names}))
-    return re.sub(f"({known}) ", r"\1", text) if known else text
 
 
 def _ends_of(data: bytes, text: bytes, at: int) -> Sequence[int]:

@@ -1,0 +1,274 @@
+"""Engines whose server takes ids, encodes and decodes text for others, and renders conversations: vLLM and SGLang.
+
+A rendered conversation is continued by a view of the engine (`TokenizingEngine._for_chat`): its beginning of sequence
+is in the text, and special tokens of an answer, such as `<think>`, are text. Where a message holds a special token as
+text, the start of the prompt is sent as ids (`Head`).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar, cast
+
+from pydantic import BaseModel
+
+from cosd_providers.chat.templates import TemplateRefusal
+from cosd_providers.contract import Provider
+from cosd_providers.engine import NO_TEMPLATE, Engine, ServerFacts, nothing_to_continue
+from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.http.transport import Transport
+
+__all__ = ["Encoding", "Head", "TokenizedFacts", "TokenizingClient", "TokenizingEngine", "looks_special", "unspaced"]
+
+_REMEMBERED = 32  # encodings that are kept: they are long
+_REFUSALS = (400, 422, 500)  # the status of an error of the chat template
+_SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
+
+
+class Encoding(BaseModel):
+    """A text as ids, as a route for that answers.
+
+    Attributes:
+        tokens: the ids.
+        token_strs: the entries of the vocabulary; None where the server does not show them.
+        max_model_len: the model's context, in tokens.
+    """
+
+    tokens: list[int]
+    token_strs: list[str] | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The start of prompts that is sent as ids; empty where there is none.
+
+    Attributes:
+        text: its text.
+        ids: its ids.
+        strings: the entries of the vocabulary; None where the server does not show them.
+    """
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    strings: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedFacts(ServerFacts):
+    """Facts of a server that encodes and decodes text.
+
+    Attributes:
+        beginning: the special tokens before every text.
+        anchor: a plain token; tokens decoded after it keep the space before a word.
+    """
+
+    beginning: list[int]
+    anchor: int
+
+
+_F = TypeVar("_F", bound=TokenizedFacts)
+
+
+class TokenizingClient(ABC, Generic[_F]):
+    """Requests to one server.
+
+    Args:
+        transport: the server.
+        extra: merged into every generation request.
+        special_tokens: special tokens are put before a text, where the model has some.
+
+    Attributes:
+        facts: what is known of the server, once it is.
+        model: the model's name.
+        head: the start of texts that has these ids, whatever it looks like.
+        is_chat: texts are rendered conversations.
+    """
+
+    facts: _F
+    model: str
+    head = Head()
+    is_chat = False
+
+    def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
+        self.transport = transport
+        self._extra = extra
+        self._special_tokens = special_tokens
+        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but texts and facts."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
+        return {**kept, "_ids": OrderedDict()}
+
+    def take(self, facts: _F) -> None:
+        """Take the facts of the server."""
+        self.facts = replace(facts, beginning=[]) if self.is_chat else facts
+        self.model = facts.info.model
+
+    def of_chat(self, head: Head) -> Self:
+        """The same requests for rendered conversations, whose start is sent as ids."""
+        view = copy(self)
+        view.is_chat, view.head, view._special_tokens = True, head, False
+        return view
+
+    def check_something(self, prompt: str | Sequence[int]) -> None:
+        """Refuse a prompt of no tokens.
+
+        Raises:
+            InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
+        """
+        if not prompt and not (self._special_tokens and self.facts.beginning):
+            raise nothing_to_continue(self.transport.endpoint)
+
+    @abstractmethod
+    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:
+        """Each text encoded by itself, without special tokens; with `strings`, where the server shows them."""
+
+    @abstractmethod
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown."""
+
+    @abstractmethod
+    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+        """A conversation rendered by the model's chat template, up to the answer."""
+
+    @abstractmethod
+    def without_template(self, error: StatusError) -> UnsupportedError | None:
+        """The error to raise where a refusal means that the server renders nothing; None if it has another reason."""
+
+    def split(self, text: str) -> tuple[Head, str]:
+        """The head of a text, and what follows it."""
+        return (self.head, text[len(self.head.text) :]) if text.startswith(self.head.text) else (Head(), text)
+
+    async def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without special tokens; those of the last texts are kept."""
+        known = {text: self._ids[text] for text in texts if text in self._ids}
+        new = [self.split(text) for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            for (head, rest), found in zip(new, await self.encode_alone([rest for _, rest in new]), strict=True):
+                known[head.text + rest] = [*head.ids, *found.tokens]
+        self._ids |= known
+        while len(self._ids) > _REMEMBERED:
+            self._ids.popitem(last=False)
+        return [known[text] for text in texts]
+
+    async def headed(self, pieces: Sequence[str]) -> Head | None:
+        """All of the pieces but the last one as ids, each encoded by itself; None where that is another text.
+
+        Some tokenizers put a space before whatever they encode.
+        """
+        found = await self.encode_alone(pieces, strings=True)
+        if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
+            return None
+        ids = [n for one in found[:-1] for n in one.tokens]
+        strings = [string for one in found[:-1] for string in one.token_strs or ()]
+        return Head("".join(pieces[:-1]), ids, strings if len(strings) == len(ids) else None)
+
+    async def spell(self, ids: Sequence[int], text: str) -> bool:
+        """Test whether the text of ids is this one."""
+        return await self.decode(ids) == text
+
+    async def template(self, content: str) -> str | None:
+        """A user's message rendered by the model's chat template, up to the answer.
+
+        None without a template, or where it fails: some refuse what is asked here, and nothing depends on it.
+        """
+        try:
+            return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
+        except (StatusError, ResponseError):
+            return None
+
+    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation rendered by the model's chat template, up to the answer.
+
+        It is the text of what the server's own chat route reads, and is read as that again.
+
+        Raises:
+            TemplateRefusal: the template does not take it.
+            UnsupportedError: the server does not render it; or its text is read as something else.
+        """
+        try:
+            found = await self.templated(messages)
+            text = await self.decode(found.tokens)
+        except StatusError as error:
+            if (unsupported := self.without_template(error)) is not None:
+                raise unsupported from None
+            if error.status not in _REFUSALS:
+                raise
+            raise TemplateRefusal(str(error.args[0])) from None
+        shown = found.token_strs
+        names = _MARKER.findall(text) if shown is None else filter(looks_special, shown)
+        for one in (text, unspaced(text, names)):
+            if await self.ids([one]) == [found.tokens]:
+                return one
+        words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
+        raise UnsupportedError(words, endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
+
+
+def looks_special(string: str) -> bool:
+    """The string looks like a token without text, such as `"</s>"`."""
+    return _SPECIAL.fullmatch(string) is not None
+
+
+def unspaced(text: str, names: Iterable[str]) -> str:
+    """A decoded text without a space behind each of these special tokens.
+
+    Some SentencePiece tokenizers put one before whatever follows a special token, and their decoders keep it: without
+    it, this is the text that was encoded.
+    """
+    known = "|".join(sorted({re.escape(name) for name in names}))
+    return re.sub(f"({known}) ", r"\1", text) if known else text
+
+
+_C = TypeVar("_C", bound=TokenizingClient[Any])
+
+
+class TokenizingEngine(Engine[_F], Generic[_F, _C]):
+    """An engine whose server encodes, decodes and renders text."""
+
+    _client: _C
+
+    async def facts(self) -> _F:
+        """The facts, which the client of this view has from then on."""
+        self._client.take(await self.discovered())
+        facts: _F = self._client.facts
+        return facts
+
+    async def _render(self, messages: list[dict[str, str]]) -> str:
+        await self.facts()
+        return await self._client.rendered(messages)
+
+    async def begun(self, prompt: str) -> str:
+        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        await self.facts()
+        own = (await self.discovered()).beginning
+        if self._template is None or not own:
+            return prompt
+        try:
+            beginning = await self._client.decode(own)
+        except InvalidRequestError:  # older versions of SGLang decode nothing for others
+            return prompt
+        return prompt if prompt.startswith(beginning) else beginning + prompt
+
+    async def literal(self, pieces: Sequence[str]) -> Provider | None:
+        """The model, given token ids for a prompt: each piece encoded by itself."""
+        await self.facts()
+        head = await self._client.headed(pieces)
+        return None if head is None else cast("Provider", self._continuing(head))
+
+    async def _for_chat(self) -> Self:
+        """The same server, to continue rendered prompts."""
+        await self.discovered()
+        return self._continuing(Head())
+
+    def _continuing(self, head: Head) -> Self:
+        view = copy(self)
+        view._client = self._client.of_chat(head)
+        return view
