@@ -29,7 +29,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
-from cosd_providers.engines.sglang import Answer, Events, Sglang, scored
+from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
 from stand_in_sglang import StandInSglang
 
@@ -451,7 +451,7 @@ async def test_entries_of_a_prompt_that_stand_elsewhere_are_never_believed(strat
 def test_an_entry_has_to_belong_to_its_token(entry: list[Any], top: Any, right: bool) -> None:
     meta = {"prompt_tokens": 2, "completion_tokens": 1}
     scores = {"input_token_logprobs": [[None, 5, ""], entry], "input_top_logprobs": [None, top]}
-    answer = Answer.model_validate({"text": "", "meta_info": {**meta, **scores}})
+    answer = SglangAnswer.model_validate({"text": "", "meta_info": {**meta, **scores}})
     if right:
         assert len(scored(answer, [5, 7], 1, URL)) == 1
     else:
@@ -460,7 +460,7 @@ def test_an_entry_has_to_belong_to_its_token(entry: list[Any], top: Any, right: 
 
 
 def test_a_text_without_entries() -> None:
-    answer = Answer.model_validate({"text": "", "meta_info": {"prompt_tokens": 2, "completion_tokens": 1}})
+    answer = SglangAnswer.model_validate({"text": "", "meta_info": {"prompt_tokens": 2, "completion_tokens": 1}})
     with pytest.raises(UnsupportedError, match=r"does not give the probabilities of a text.*Use strategy='list'\."):
         scored(answer, [5, 7], 1, URL)
 
@@ -469,7 +469,7 @@ def test_an_event_that_is_sent_twice_counts_once() -> None:
     """Events that hold what is new alone, of which one comes again."""
     events = Events(URL, 1)
     one, two = (
-        Answer.model_validate(
+        SglangAnswer.model_validate(
             {
                 "text": text,
                 "meta_info": {

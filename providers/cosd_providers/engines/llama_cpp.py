@@ -158,7 +158,7 @@ class _Entry(BaseModel):
     top_logprobs: tuple[_Entry, ...] = ()  # a list would be copied for each token
 
 
-class Answer(BaseModel):
+class LlamaCppAnswer(BaseModel):
     """An answer of `/completion`, or one event of its stream."""
 
     index: int = 0
@@ -250,13 +250,13 @@ class _Listed(BaseModel):
     trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
 
 
-class Models(BaseModel):
+class LlamaCppModels(BaseModel):
     """The answer of `/v1/models`."""
 
     data: list[_Listed]
 
 
-def bill(usage: Usage, answer: Answer) -> None:
+def bill(usage: Usage, answer: LlamaCppAnswer) -> None:
     """Count what an answer, or a stream so far, has cost."""
     usage.bill(answer.tokens_evaluated, answer.tokens_predicted, answer.cached)
 
@@ -297,7 +297,7 @@ class LlamaCppClient:
 
     async def batch(
         self, prefixes: Sequence[_Prefix], usage: Usage, *, singly: bool = False, **fields: object
-    ) -> list[Answer]:
+    ) -> list[LlamaCppAnswer]:
         """The answers to several prompts, in order: as lists, or with `singly` one request for each, a few at once."""
         size = 1 if singly else _LIST
         parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
@@ -307,7 +307,9 @@ class LlamaCppClient:
             found = [await self._list(part, usage, fields) for part in parts]
         return [answer for part in found for answer in part]
 
-    async def _list(self, prefixes: Sequence[_Prefix], usage: Usage, fields: Mapping[str, object]) -> list[Answer]:
+    async def _list(
+        self, prefixes: Sequence[_Prefix], usage: Usage, fields: Mapping[str, object]
+    ) -> list[LlamaCppAnswer]:
         body = self.body([*map(_sent, prefixes)], **fields)
         data = await self.transport.post("/completion", body, usage=usage)
         listed = [self._read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
@@ -385,9 +387,9 @@ class LlamaCppClient:
 
             yield hidden
 
-    def _read(self, data: object) -> Answer:
+    def _read(self, data: object) -> LlamaCppAnswer:
         try:
-            return parse(Answer, data, self.transport.endpoint)
+            return parse(LlamaCppAnswer, data, self.transport.endpoint)
         except ResponseError:
             with suppress(ResponseError):
                 parse(_OldAnswer, data, self.transport.endpoint)
@@ -395,7 +397,7 @@ class LlamaCppClient:
                 raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.") from None
             raise
 
-    def entries(self, answer: Answer, *, first: bool = True) -> Sequence[_Entry]:
+    def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
         """The tokens of an answer or event with their probabilities.
 
         Raises:
@@ -425,7 +427,7 @@ class LlamaCppClient:
             return Choice(entry.id, Token(b"", prob(entry.logprob), end=True, name=ends[entry.id]))
         return Choice(entry.id, Token(bytes(entry.bytes), prob(entry.logprob)))
 
-    def positions(self, answer: Answer) -> list[Position]:
+    def positions(self, answer: LlamaCppAnswer) -> list[Position]:
         """The positions of an answer, up to the first token that the server hides, or to the end of the context."""
         entries = self.entries(answer) if answer.completion_probabilities else ()
         if answer.stop_type == "eos" and answer.tokens:
@@ -437,23 +439,23 @@ class LlamaCppClient:
             positions.append(Position(self.own(entry), [self.choice(one) for one in entry.top_logprobs]))
         return positions
 
-    def _continues(self, answer: Answer) -> bool:
+    def _continues(self, answer: LlamaCppAnswer) -> bool:
         """The answer has a first token of the model's own, shown or hidden."""
         return self._room(answer) != 0 and (bool(answer.tokens) or not answer.truncated)
 
-    def _room(self, answer: Answer) -> int | None:
+    def _room(self, answer: LlamaCppAnswer) -> int | None:
         """Tokens that fit behind the prompt of an answer; None where the context is unknown."""
         context = self.facts.info.context
         return max(context - answer.tokens_evaluated, 0) if context else None
 
-    def _hidden(self, answer: Answer) -> Position:
+    def _hidden(self, answer: LlamaCppAnswer) -> Position:
         """The position of a forced token. Of equally probable ones the hidden one was the server's pick."""
         top = [self.choice(one) for one in self.entries(answer)[0].top_logprobs]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
         return Position(min(hidden or best, key=lambda choice: choice.id), top)
 
-    def _check_read(self, answer: Answer) -> None:
+    def _check_read(self, answer: LlamaCppAnswer) -> None:
         if not answer.tokens_evaluated:
             raise nothing_to_continue(self.transport.endpoint)
 
@@ -471,7 +473,7 @@ class _Reader:
 
     def __init__(self, client: LlamaCppClient, alternatives: int) -> None:
         self.ids: list[int] = []
-        self.last: Answer | None = None
+        self.last: LlamaCppAnswer | None = None
         self.done = self.hidden = self.full = False
         self._client = client
         self._endpoint = client.transport.endpoint
@@ -481,7 +483,7 @@ class _Reader:
         self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
         self._ended = False
 
-    def feed(self, event: Answer) -> list[Choice]:
+    def feed(self, event: LlamaCppAnswer) -> list[Choice]:
         """Take one event; return the tokens that are certain now."""
         self.last = event
         found: list[Choice] = []
@@ -519,7 +521,7 @@ class _Reader:
         held, self._held = self._held, None
         return [] if held is None else [held]
 
-    def _finish(self, event: Answer) -> list[Choice]:
+    def _finish(self, event: LlamaCppAnswer) -> list[Choice]:
         """The last event."""
         self.done = True
         if not event.tokens_evaluated:
@@ -539,7 +541,7 @@ class _Reader:
             raise ResponseError(words, endpoint=self._endpoint)  # not retryable: it would be so once more
         return found
 
-    def _beyond(self, event: Answer) -> bool:
+    def _beyond(self, event: LlamaCppAnswer) -> bool:
         """The server continued by forgetting the start of its context."""
         if self._context and event.tokens_evaluated + event.tokens_predicted > self._context:
             self.done = self.full = True
@@ -585,7 +587,7 @@ class LlamaCppProbeClient(ProbeClient):
         """The number of slots, and the context that the model was trained for."""
         endpoint = self._transport.endpoint
         slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
-        listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
+        listed = parse(LlamaCppModels, await self._transport.get("/v1/models"), endpoint).data
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
@@ -596,7 +598,7 @@ class LlamaCppProbeClient(ProbeClient):
         body = self._client.body(sent[0] if len(sent) == 1 else sent, **more, **counts, **request.fields)
         data = await self._transport.post("/completion", body, usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [parse(Answer, one, self._transport.endpoint) for one in listed]
+        answers = [parse(LlamaCppAnswer, one, self._transport.endpoint) for one in listed]
         for one in answers:
             bill(usage, one)
         return [self._reply(one) for one in sorted(answers, key=lambda one: one.index)]
@@ -610,7 +612,7 @@ class LlamaCppProbeClient(ProbeClient):
         other = CompletionsProbeClient(self._transport, "/v1/completions", body, set(), self._model)
         return await other.score(text, usage)
 
-    def _reply(self, one: Answer) -> RawReply:
+    def _reply(self, one: LlamaCppAnswer) -> RawReply:
         # Hidden tokens show with the one that completes their character: here the bytes count, not the tokens.
         positions = self._client.positions(one)
         if len(positions) < len(one.tokens):
@@ -738,7 +740,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def _discover(self) -> LlamaCppFacts:
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
-        model = self._choose(await ask(Models, "/v1/models"))
+        model = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
@@ -757,7 +759,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             raise speculative(self._transport.endpoint)
         return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
 
-    def _choose(self, models: Models) -> str:
+    def _choose(self, models: LlamaCppModels) -> str:
         """The id of the model to use."""
         for model in models.data:
             if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):

@@ -90,7 +90,7 @@ from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
 
-__all__ = ["Answer", "Events", "Sglang", "SglangClient", "SglangFacts", "TokenTexts", "Triple", "scored"]
+__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "TokenTexts", "Triple", "scored"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -148,8 +148,8 @@ _Run = tuple[int, ...]
 """Ids that are decoded together: a token, with those before it that leave its character open."""
 
 
-class Finish(BaseModel):
-    """Why an answer ended: `"stop"`, `"length"` or `"abort"`.
+class SglangFinish(BaseModel):
+    """The reason for an answer's end: `"stop"`, `"length"` or `"abort"`.
 
     Attributes:
         matched: of a stop the id that ended it, the text, or ids.
@@ -164,7 +164,7 @@ class Finish(BaseModel):
 class Meta(BaseModel):
     """Everything beside the text. The first entry of `input_...` has no probability."""
 
-    finish_reason: Finish | None = None
+    finish_reason: SglangFinish | None = None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
@@ -174,7 +174,7 @@ class Meta(BaseModel):
     output_top_logprobs: list[list[Triple] | None] | None = None
 
 
-class Answer(BaseModel):
+class SglangAnswer(BaseModel):
     """An answer, or event, of `/generate`."""
 
     text: str | None = None
@@ -201,7 +201,7 @@ class _Encoded(BaseModel):
     tokens: list[list[int]]
 
 
-class _Decoded(BaseModel):
+class _DecodedRuns(BaseModel):
     """The answer of `/v1/detokenize` to a list."""
 
     text: list[str]
@@ -251,7 +251,7 @@ class _Step:
     others: tuple[tuple[int, float, str], ...] = ()
 
 
-def _checked(answer: Answer, endpoint: str, read: int) -> Answer:
+def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
     """An answer, or event, that ended as it should, to a prompt of `read` tokens.
 
     Raises:
@@ -287,7 +287,7 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
-def _steps(answer: Answer, endpoint: str, *, since: int = 0) -> list[_Step]:
+def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0) -> list[_Step]:
     """The tokens of an answer, or of an event whose `since` first ones were read before.
 
     Raises:
@@ -327,7 +327,7 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> _Step:
     return _Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
 
 
-def scored(answer: Answer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
+def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
     """The prompt's tokens from place `first` on: each as it is, and the most probable ones at its place.
 
     Some versions send entries for the whole prompt, others from the place that was asked for: the last one is the
@@ -389,7 +389,7 @@ class Events:
         self._read = read
         self._text = ""
 
-    def feed(self, answer: Answer) -> tuple[list[_Step], str]:
+    def feed(self, answer: SglangAnswer) -> tuple[list[_Step], str]:
         """The new tokens of an event, and the new text."""
         meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
@@ -461,7 +461,7 @@ class SglangClient(TokenizingClient[SglangFacts]):
         *,
         singly: bool = False,
         **more: Any,
-    ) -> list[Answer]:
+    ) -> list[SglangAnswer]:
         """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
         size = 1 if singly else _LIST
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
@@ -470,7 +470,7 @@ class SglangClient(TokenizingClient[SglangFacts]):
 
     async def _list(
         self, prompts: Sequence[list[int]], wanted: int, usage: Usage, more: Mapping[str, Any]
-    ) -> list[Answer]:
+    ) -> list[SglangAnswer]:
         endpoint = self.transport.endpoint
         fields: dict[str, Any] = {"logprob_start_len": -1, **more}
         body = self.body(wanted, input_ids=prompts[0] if len(prompts) == 1 else [*prompts], **fields)
@@ -478,7 +478,7 @@ class SglangClient(TokenizingClient[SglangFacts]):
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
         if len(listed) != len(prompts):
             raise miscounted(len(prompts), len(listed), endpoint)
-        answers = [parse(Answer, one, endpoint) for one in listed]
+        answers = [parse(SglangAnswer, one, endpoint) for one in listed]
         for answer in answers:
             meta = answer.meta_info
             usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
@@ -507,7 +507,7 @@ class SglangClient(TokenizingClient[SglangFacts]):
     async def decode_runs(self, runs: Sequence[Sequence[int]], *, specials: bool) -> list[str]:
         """The text of each run of ids; with `specials`, special tokens are shown."""
         body = {"model": self.model, "tokens": [list(run) for run in runs], "skip_special_tokens": not specials}
-        found = parse(_Decoded, await self.transport.post("/v1/detokenize", body), self.transport.endpoint).text
+        found = parse(_DecodedRuns, await self.transport.post("/v1/detokenize", body), self.transport.endpoint).text
         if len(found) != len(runs):
             raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
         return found
@@ -570,7 +570,7 @@ class SglangClient(TokenizingClient[SglangFacts]):
             stream = self.transport.stream("/generate", body, usage=texts.usage, attempt=attempt)
             async with stream as answers:
                 async for data in answers:
-                    found, text = events.feed(parse(Answer, data, self.transport.endpoint))
+                    found, text = events.feed(parse(SglangAnswer, data, self.transport.endpoint))
                     texts.learn(found, text, stopped=events.finish == "stop")
                     runs = await texts.walk([step.id for step in found], run)
                     for step, before, after in zip(found, runs, runs[1:], strict=False):
@@ -845,7 +845,7 @@ class _SglangRounds(Rounds):
         return [*self._heads[one.question.start], *one.ids]
 
     async def _read(
-        self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[Answer]
+        self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[SglangAnswer]
     ) -> list[Sequence[Position]]:
         """The positions of several answers; where tokens are equally probable, all of them."""
         endpoint = self._client.transport.endpoint
@@ -1111,7 +1111,7 @@ async def _read(client: SglangClient) -> list[int]:
     """The ids that the server makes of a text; checks their probabilities, and that of one token more."""
     endpoint = client.transport.endpoint
     body = client.body(1, text=_LETTERS, logprob_start_len=0)
-    answer = _checked(parse(Answer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
+    answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
     _steps(answer, endpoint)
     entries = answer.meta_info.input_token_logprobs
     if not entries:
@@ -1167,17 +1167,17 @@ class SglangProbeClient(ProbeClient):
 
     async def _post(
         self, limit: int, top: int, usage: Usage, sampling: dict[str, object], fields: dict[str, Any]
-    ) -> list[Answer]:
+    ) -> list[SglangAnswer]:
         body = self._client.body(limit, top=top, sampling=sampling, **fields)
         data = await self._transport.post("/generate", body, usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [parse(Answer, one, self._transport.endpoint) for one in listed]
+        answers = [parse(SglangAnswer, one, self._transport.endpoint) for one in listed]
         for answer in answers:
             meta = answer.meta_info
             usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
         return answers
 
-    async def _reply(self, answer: Answer, usage: Usage) -> RawReply:
+    async def _reply(self, answer: SglangAnswer, usage: Usage) -> RawReply:
         meta = answer.meta_info
         ended = meta.finish_reason is not None and meta.finish_reason.type == "stop"
         if ended and meta.output_token_logprobs:
