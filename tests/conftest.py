@@ -16,7 +16,7 @@ from cosd_api.demo.servers import Pair, bundled_pair, serve
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.
 _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.filter_too_much]
-settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=_QUIET, print_blob=True)
+settings.register_profile("default", max_examples=15, deadline=None, suppress_health_check=_QUIET, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), max_examples=100, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
 settings.register_profile("quick", settings.get_profile("default"), max_examples=5)

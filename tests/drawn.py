@@ -1,7 +1,7 @@
 """How much of a test an ordinary run takes: of drawn examples, and of parameters.
 
-Properties of adapters draw 15 examples by default, those of the decoder keep the profile's 50, and every other profile
-sets the number for both. `conftest.py` loads the profile before any test module is imported.
+Properties draw 15 examples by default, those of the decoder 50. In every other profile they draw what the profile says.
+`conftest.py` loads the profile before any test module is imported.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT = 50
+DEFAULT = 15
 """Examples of the default profile."""
+
+_PROFILE: int = settings.default.max_examples  # type: ignore[union-attr]  # None only while it is being set
 
 
 def examples(number: int) -> settings:
-    """Settings for a test that draws `number` examples by default, and as many as the profile says in another.
-
-    A test of more than the default draws in proportion: `examples(100)` draws 200 where the profile has 100.
-    """
-    profile = settings.default.max_examples  # type: ignore[union-attr]  # None only while it is being set
-    if number > DEFAULT:
-        return settings(max_examples=max(1, number * profile // DEFAULT))
-    return settings(max_examples=number if profile == DEFAULT else profile)
+    """Settings for a test that draws `number` examples by default, and as many as the profile says in another."""
+    return settings(max_examples=number if _PROFILE == DEFAULT else _PROFILE)
 
 
-adapter_examples = examples(15)
+def costly(number: int) -> settings:
+    """Settings for a test whose examples take long: at most the default by default, and `number` in another profile."""
+    return settings(max_examples=min(number, _PROFILE) if _PROFILE <= DEFAULT else number)
+
+
+decoder_examples = examples(50)
 
 
 def partly(values: Sequence[T], keep: int = 1) -> list[T | ParameterSet]:

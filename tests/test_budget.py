@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
@@ -26,6 +26,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
 from lima import DRAFT, FUSED, assistant, draft
 
@@ -151,7 +152,7 @@ def check_prefix(limited: FusionResult, whole: FusionResult, limit: str) -> None
         assert limited.stop_reason == limit
 
 
-@settings(max_examples=60)
+@costly(60)
 @given(fusions(), st.integers(1, 12))
 async def test_no_more_requests_than_allowed_and_a_beginning_of_the_answer(options: dict[str, Any], most: int) -> None:
     providers = [options["draft"], *options["assistant"]]
@@ -176,7 +177,7 @@ class Watched(ScriptedProvider):
             yield number
 
 
-@settings(max_examples=60)
+@costly(60)
 @given(fusions(), st.integers(1, 120))
 async def test_nothing_is_sent_beyond_the_billed_tokens(options: dict[str, Any], most: int) -> None:
     providers = [options["draft"], *options["assistant"]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
@@ -24,6 +24,7 @@ from cosd_providers import (
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
+from drawn import costly
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "Capital?"}]
@@ -82,7 +83,7 @@ class View:
         return self.model.next(ids)  # type: ignore[no-any-return]
 
 
-@settings(max_examples=30)
+@costly(30)
 @given(
     toys.model_sets(may_hide_end=False),
     st.lists(toys.prompts(), min_size=4, max_size=4),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
 from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError, Tuning
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
+from drawn import costly
 
 
 class Always(RuleVerifier):
@@ -32,7 +33,7 @@ def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
     assert one.billed_tokens.low <= one.billed_tokens.expected <= one.billed_tokens.high
 
 
-@settings(max_examples=60)
+@costly(60)
 @given(
     toys.model_sets(same_tokenizer=True, may_hide_end=False),
     st.sampled_from((RuleVerifier(), RuleVerifier(alpha=1, beta=0), Always())),

@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
@@ -57,6 +57,7 @@ from cosd_providers import (
 )
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
@@ -168,7 +169,7 @@ async def test_cancelling_the_caller_cancels_upstream() -> None:
         assert writer.open_requests == asked.open_requests == 0
 
 
-@settings(max_examples=20)
+@costly(20)
 @given(st.integers(0, 60))
 async def test_cancellation_at_any_await_leaves_nothing_open(steps: int) -> None:
     writer, asked = draft(), assistant()
@@ -707,7 +708,7 @@ def test_an_interrupt_of_fuse_sync_cancels_the_work() -> None:
     assert writer.open_requests == 0
 
 
-@settings(max_examples=30)
+@costly(30)
 @given(
     toys.model_sets(may_hide_end=False),
     toys.thresholds(),
@@ -1123,7 +1124,7 @@ async def test_what_is_not_an_assistants_fault_is_raised_all_the_same(fault: str
         assert caught.value.partial.text == " The capital is"  # and nothing that was not verified
 
 
-@settings(max_examples=40)
+@costly(40)
 @given(
     toys.model_sets(may_hide_end=False),
     toys.thresholds(),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drawn import decoder_examples
 from reference import Fires, Fused, Out, Tok, fuse, generate, rule, split, text_of
 from toys import (
     Model,
@@ -284,6 +285,7 @@ def stepwise(
     return answer
 
 
+@decoder_examples
 @given(model_pairs(), prompts(), thresholds(), st.integers(1, 12))
 def test_token_units_are_algorithm_1(
     pair: tuple[ToyModel, ToyModel], prompt: bytes, limits: tuple[float, float], max_tokens: int
@@ -293,6 +295,7 @@ def test_token_units_are_algorithm_1(
     assert [(out.data, out.source, out.end) for out in fused.tokens] == expected
 
 
+@decoder_examples
 @given(model_sets(longest_merge=6), prompts(), thresholds(), stops(), st.sampled_from(UNITS))
 def test_limits(
     drawn: tuple[ToyModel, tuple[ToyModel, ...]],
@@ -314,6 +317,7 @@ def test_limits(
         assert text_of(own).startswith(fused.text)
 
 
+@decoder_examples
 @given(models(), prompts())
 def test_toys_are_models(model: ToyModel, prompt: bytes) -> None:
     assert model.vocabulary.decode(model.vocabulary.encode(prompt)) == prompt

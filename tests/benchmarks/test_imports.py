@@ -8,6 +8,7 @@ from benchmarks import imports
 from benchmarks.report import Options
 
 
+@pytest.mark.extended
 def test_dependencies_are_the_modules_of_other_packages() -> None:
     found = imports.dependencies("import cosd_api")
     assert {"anyio", "httpx", "pydantic", "tenacity"} <= set(found)

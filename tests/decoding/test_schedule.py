@@ -19,6 +19,7 @@ from cosd_api.decoding.schedule import LONGEST_HEDGE, Hedge, Pace
 from cosd_api.decoding.units import Ahead, DraftUnit
 from cosd_api.methods.cosd import CoSD
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from drawn import decoder_examples
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
 Also = Callable[[bytes, Token], tuple[Token, ...]]
@@ -49,6 +50,7 @@ SETTINGS = st.sampled_from(
 )
 
 
+@decoder_examples
 @given(hedged, choosers(), st.integers(1, 4), st.booleans(), st.booleans(), SETTINGS)
 def test_equal_with_hedges_under_every_schedule(
     given: Any, choose: schedules.Choose, hedge: int, late: bool, patient: bool, settings: dict[str, Any]
@@ -64,12 +66,14 @@ def test_equal_with_hedges_under_every_schedule(
         assert outcome.most_ahead <= 2 * max(bound, 1 if task["unit"] == "token" else 9)
 
 
+@decoder_examples
 @given(hedged, choosers(), st.booleans(), SETTINGS)
 def test_equal_where_questions_wait(given: Any, choose: schedules.Choose, late: bool, settings: dict[str, Any]) -> None:
     task, _ = given
     check(schedules.run(**task, choose=choose, late=late, patient=True, **settings), expected(task))
 
 
+@decoder_examples
 @given(hedged, choosers(), st.integers(1, 3))
 def test_equal_with_hedges_where_only_text_is_taken(given: Any, choose: schedules.Choose, hedge: int) -> None:
     task, also = given
@@ -77,6 +81,7 @@ def test_equal_with_hedges_where_only_text_is_taken(given: Any, choose: schedule
     check(outcome, expected(task, ids_kept=False))
 
 
+@decoder_examples
 @given(hedged, choosers(), choosers(), st.integers(0, 20), st.integers(0, 20), st.integers(1, 3))
 def test_hedges_that_break_change_nothing(
     given: Any, one: schedules.Choose, other: schedules.Choose, draft: int, ask: int, hedge: int
@@ -92,6 +97,7 @@ def test_hedges_that_break_change_nothing(
     assert len({(str(outcome.error), outcome.error is None and outcome.text) for outcome in outcomes}) == 1
 
 
+@decoder_examples
 @given(hedged, choosers(), failures(), st.integers(1, 3))
 def test_hedges_without_an_assistant_that_fails_for_good(
     given: Any, choose: schedules.Choose, fails: Any, hedge: int

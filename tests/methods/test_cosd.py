@@ -28,6 +28,7 @@ from cosd_api.decoding.commands import (
 from cosd_api.decoding.schedule import Pace
 from cosd_api.methods.cosd import CoSD
 from cosd_providers.contract import Proposal, Token
+from drawn import decoder_examples
 from scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
 
 
@@ -44,12 +45,14 @@ class Always:
         return "always"
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.booleans(), st.integers(1, 3))
 def test_equal_under_every_schedule(task: dict[str, Any], choose: schedules.Choose, late: bool, in_flight: int) -> None:
     outcome = schedules.run(**task, choose=choose, late=late, in_flight=in_flight)
     check(outcome, expected(task))
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.floats(0, 1.2))
 def test_equal_where_only_the_drafts_probability_counts(
     task: dict[str, Any], choose: schedules.Choose, alpha: float
@@ -58,11 +61,13 @@ def test_equal_where_only_the_drafts_probability_counts(
     check(schedules.run(**task, choose=choose), expected(task))
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.integers(1, 6))
 def test_equal_for_every_draft_length(task: dict[str, Any], choose: schedules.Choose, length: int) -> None:
     check(schedules.run(**task, choose=choose, draft_length=length), expected(task))
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.integers(1, 12), st.integers(1, 3))
 def test_equal_for_every_bound_ahead(
     task: dict[str, Any], choose: schedules.Choose, ahead: int, in_flight: int
@@ -73,23 +78,27 @@ def test_equal_for_every_bound_ahead(
     assert outcome.most_ahead <= max(ahead, longest_open)
 
 
+@decoder_examples
 @given(tasks(), choosers())
 def test_equal_without_skipping(task: dict[str, Any], choose: schedules.Choose) -> None:
     everything = schedules.run(**task, choose=choose, skip=False)
     check(everything, expected(task))
 
 
+@decoder_examples
 @given(tasks(longest_merge=6), choosers())
 def test_equal_where_characters_are_never_finished(task: dict[str, Any], choose: schedules.Choose) -> None:
     check(schedules.run(**task, choose=choose), expected(task))
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.integers(1, 4))
 def test_text_only_endpoints_follow_their_rounds(task: dict[str, Any], choose: schedules.Choose, length: int) -> None:
     outcome = schedules.run(**task, choose=choose, draft_length=length, keeps_ids=False)
     check(outcome, expected(task, ids_kept=False, round_length=length))
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.sampled_from((RuleVerifier(alpha=0), RuleVerifier(alpha=1, beta=math.inf))))
 def test_a_rule_that_never_fires_gives_the_drafts_own_text(
     task: dict[str, Any], choose: schedules.Choose, never: RuleVerifier
@@ -109,6 +118,7 @@ def test_a_rule_that_never_fires_gives_the_drafts_own_text(
     assert outcome.asks == []
 
 
+@decoder_examples
 @given(tasks(same_tokenizer=True, max_assistants=1, may_hide_end=False), choosers(), st.booleans())
 def test_a_verifier_that_always_fires_gives_the_assistants_own_text(
     task: dict[str, Any], choose: schedules.Choose, late: bool
@@ -137,6 +147,7 @@ def is_unique(model: toys.Model, prompt: bytes, tokens: Sequence[reference.Out],
     return probs[-1] > probs[-2]
 
 
+@decoder_examples
 @given(tasks(), choosers())
 def test_limits_hold_exactly(task: dict[str, Any], choose: schedules.Choose) -> None:
     outcome = schedules.run(**task, choose=choose)
@@ -146,6 +157,7 @@ def test_limits_hold_exactly(task: dict[str, Any], choose: schedules.Choose) -> 
     assert not any(one.token.end for one in tokens[:-1])
 
 
+@decoder_examples
 @given(tasks(), choosers(), choosers(), st.integers(0, 20), st.integers(0, 20), st.integers(1, 8))
 def test_whether_an_answer_succeeds_does_not_depend_on_timing(
     task: dict[str, Any], one: schedules.Choose, other: schedules.Choose, draft: int, ask: int, length: int
@@ -163,6 +175,7 @@ def test_whether_an_answer_succeeds_does_not_depend_on_timing(
     assert expected(task).text.startswith(emitted)
 
 
+@decoder_examples
 @given(tasks(), choosers(), failures(), st.booleans(), st.sampled_from((NONE, {"draft_length": 3}, {"max_ahead": 2})))
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, fails: Any, late: bool, settings: dict[str, Any]
@@ -179,6 +192,7 @@ def test_without_an_assistant_that_fails_for_good(
         assert not own or own[-1] < loss.token
 
 
+@decoder_examples
 @given(tasks(), choosers(), failures())
 def test_an_assistant_that_is_lost_is_asked_nothing_more(
     task: dict[str, Any], choose: schedules.Choose, fails: Any
@@ -203,6 +217,7 @@ def test_an_assistant_that_is_lost_is_asked_nothing_more(
             assert one.waiting[number].assistant not in lost
 
 
+@decoder_examples
 @given(tasks(), choosers(), st.integers(0, 60))
 def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
     task: dict[str, Any], choose: schedules.Choose, events: int
@@ -239,6 +254,7 @@ def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
         assert decoder.answered(1, []) == []
 
 
+@decoder_examples
 @given(tasks(), choosers())
 def test_questions_are_about_what_could_change_the_answer(task: dict[str, Any], choose: schedules.Choose) -> None:
     outcome = schedules.run(**task, choose=choose)

@@ -21,7 +21,6 @@ from adapters import ENGINES, Case, Engine
 from asked import Inquiry, along, check_alternatives, close, draft, inquiries
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import UnsupportedError, Usage, connect
-from drawn import adapter_examples
 
 LOST = "\ufffd".encode()
 STRATEGIES = [
@@ -39,7 +38,6 @@ def over(**drawn: Drawn) -> Callable[[Test], Callable[..., None]]:
     """
 
     def decorate(test: Test) -> Callable[..., None]:
-        @adapter_examples
         @given(data=st.data())
         def run(self: object, engine: Engine, data: st.DataObject) -> None:
             case = engine.case(data.draw(engine.models()), data.draw(engine.ways()))
@@ -178,7 +176,6 @@ def tied(case: Case, text: bytes) -> bool:
 
 
 @pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
-@adapter_examples
 @given(data=st.data())
 def test_proposals_are_the_models_own(engine: Engine, strategy: str, data: st.DataObject) -> None:
     """By each strategy; they name the one they were found by, and so does the ledger."""

@@ -24,7 +24,6 @@ from cosd_providers.greedy import (
     prob,
     within,
 )
-from drawn import adapter_examples
 
 END = Token(b"", 0.9, end=True)
 
@@ -192,7 +191,6 @@ def test_within() -> None:
     assert within(tokens, 3)[0].data == "bé".encode()
 
 
-@adapter_examples
 @given(toys.models(longest_merge=6), toys.prompts(), st.lists(st.sampled_from(toys.LONGER), min_size=1, max_size=5))
 async def test_a_chain_is_the_references(model: toys.ToyModel, prompt: bytes, judged: list[bytes]) -> None:
     vocabulary = model.vocabulary

@@ -20,7 +20,6 @@ from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import Piece, Ready
 from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
-from drawn import adapter_examples
 from reference import Tok, text_of
 
 LEADS = (b" ", b"\n", b"  ", b" \n", b"\n\n", b"\n ")
@@ -103,7 +102,6 @@ def leadings(draw: st.DrawFn, *, obeys: bool | None = None) -> Leading:
     return Leading(model, prompt, lead, draw(st.booleans()) if obeys is None else obeys)
 
 
-@adapter_examples
 @given(leadings(), st.integers(1, 12))
 async def test_a_draft_is_the_models_own_without_the_lead(model: Leading, limit: int) -> None:
     *tokens, end = await draft(led(model), model.prompt.decode(), limit=limit)
@@ -114,7 +112,6 @@ async def test_a_draft_is_the_models_own_without_the_lead(model: Leading, limit:
     assert (end.continuation is not None) == (end.reason == "limit")
 
 
-@adapter_examples
 @given(leadings(), st.lists(st.integers(1, 4), min_size=2, max_size=5))
 async def test_rounds_on_its_own_ids_are_one_draft(model: Leading, rounds: list[int]) -> None:
     provider, tokens, continuation = led(model), list[Token](), None
@@ -128,7 +125,6 @@ async def test_rounds_on_its_own_ids_are_one_draft(model: Leading, rounds: list[
     same(tokens, own(model)[: sum(rounds)])
 
 
-@adapter_examples
 @given(leadings(obeys=True), st.integers(1, 4))
 async def test_after_a_pause_the_text_goes_on_behind_the_lead(model: Leading, limit: int) -> None:
     provider, text = led(model), b""
@@ -168,7 +164,6 @@ def asked(draw: st.DrawFn) -> tuple[Leading, bytes, list[Question]]:
     return model, b"".join(tokens), questions
 
 
-@adapter_examples
 @given(asked())
 async def test_proposals_are_what_it_would_write(inquiry: tuple[Leading, bytes, list[Question]]) -> None:
     model, text, questions = inquiry
@@ -197,7 +192,6 @@ def clear(model: Leading) -> bool:
     return True
 
 
-@adapter_examples
 @given(leadings(obeys=True))
 async def test_proposals_everywhere_begin_where_the_answer_does(model: Leading) -> None:
     text = text_of([token for token in own(model) if not token.end][:4])
@@ -211,7 +205,6 @@ async def test_proposals_everywhere_begin_where_the_answer_does(model: Leading) 
         same(one.tokens, own(model, text[: one.start])[:1])
 
 
-@adapter_examples
 @given(leadings(obeys=True), st.integers(1, 3))
 async def test_alternatives_are_other_beginnings_behind_the_lead(model: Leading, count: int) -> None:
     prompt = model.prompt.decode()
@@ -229,7 +222,6 @@ async def test_alternatives_are_other_beginnings_behind_the_lead(model: Leading,
         assert not told  # several tokens, whose alternatives are unknown
 
 
-@adapter_examples
 @given(leadings(), st.text(st.sampled_from(toys.CHARACTERS), max_size=6))
 async def test_scores_are_those_behind_the_lead(model: Leading, text: str) -> None:
     scored = await led(model).score(model.prompt.decode(), text.encode(), usage=Usage())

@@ -22,7 +22,6 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.limits import _Queue
 from cosd_providers.http.transport import Transport
 from cosd_providers.testing import TextModel
-from drawn import adapter_examples
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -121,7 +120,6 @@ async def settle() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-@adapter_examples
 @given(st.integers(1, 4), st.lists(st.booleans(), max_size=12))
 async def test_no_more_at_once_and_all_come_through(concurrency: int, streams: list[bool]) -> None:
     server = Server()

@@ -29,7 +29,6 @@ from cosd_providers import (
 )
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptToken, TableModel, TextModel
-from drawn import adapter_examples
 from fake_llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
@@ -338,7 +337,6 @@ async def test_what_an_assistant_says_of_a_text_that_its_server_has_shifted_is_n
 
 
 @pytest.mark.parametrize("strategy", ["list", "singles"])
-@adapter_examples
 @given(case=inquired(toys.models(may_hide_end=False, longest_merge=6)), context=st.integers(6, 30))
 async def test_near_the_end_of_the_context_all_strategies_answer_as_one_question(
     strategy: Any, case: tuple[toys.ToyModel, Inquiry], context: int

@@ -37,7 +37,6 @@ from cosd_providers.engines.ollama import Ollama, OllamaEvent
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
-from drawn import adapter_examples
 from stand_in_ollama import StandInOllama
 
 URL = "http://gpu:11434"
@@ -102,7 +101,6 @@ class Local:
 # Against toy models: whatever they do, the adapter gives what the model itself would.
 
 
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts().filter(bool), st.integers(1, 12))
 async def test_hidden_tokens_make_no_probability_up(model: toys.ToyModel, prompt: bytes, limit: int) -> None:
     """Where tokens are left out, the text is the same, and no probability is another one than the model's."""
@@ -115,7 +113,6 @@ async def test_hidden_tokens_make_no_probability_up(model: toys.ToyModel, prompt
         assert one.prob is None or one.prob == near(other.prob)
 
 
-@adapter_examples
 @given(
     toys.models(may_hide_end=False),
     toys.prompts().filter(bool),

@@ -26,7 +26,6 @@ from cosd_providers import (
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from drawn import adapter_examples
 from fake_openai import FakeOpenAI
 from openai_servers import QUESTIONS, SCRIPT, URL, fake
 
@@ -57,7 +56,6 @@ def parted(model: toys.ToyModel) -> bool:
     return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.vocabulary.tokens if data)
 
 
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), ways(), st.booleans())
 async def test_drafts_by_either_route_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, limit: int, way: dict[str, Any], chat: bool
@@ -77,7 +75,6 @@ async def test_drafts_by_either_route_are_the_models_own(
     assert ours[-1] == theirs[-1]
 
 
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 6), ways(), st.booleans(), st.booleans())
 async def test_alternatives_by_either_route_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, count: int, way: dict[str, Any], chat: bool, spaces: bool
@@ -103,7 +100,6 @@ async def test_alternatives_by_either_route_are_the_models_own(
 
 
 @pytest.mark.extended
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(1, 12), st.booleans())
 async def test_drafts_of_a_stream_that_never_shows_characters_of_several_tokens(
     model: toys.ToyModel, prompt: bytes, limit: int, end: bool

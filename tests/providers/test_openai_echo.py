@@ -14,7 +14,7 @@ from asked import close, inquiries
 from cosd_providers import Question, ResponseError, UnsupportedError, Usage
 from cosd_providers.contract import Piece
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
-from drawn import adapter_examples, partly
+from drawn import partly
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000"
@@ -55,7 +55,6 @@ def over(server: FakeOpenAI, strategy: Any, dialect: Dialect = TOY) -> OpenAICom
 
 
 @pytest.mark.parametrize("echo", partly(["shifted", "yes", "unshown"]))
-@adapter_examples
 @given(st.integers(0, 10**6), st.sampled_from((0, 8)), inquiries(), st.sampled_from(("legacy", "chat")), st.booleans())
 async def test_a_shifted_echo_gives_what_single_prompts_give(
     echo: Any, seed: int, fluency: int, inquiry: tuple[bytes, bytes, list[Question]], shape: Any, shows: bool

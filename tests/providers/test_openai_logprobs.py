@@ -16,7 +16,6 @@ from cosd_providers.engines.openai.logprobs import TokenAligner, spells
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.greedy import Position
 from cosd_providers.text import merge
-from drawn import adapter_examples
 
 Tokens = Sequence[tuple[str, str]]
 """The text of each token, and its string."""
@@ -47,7 +46,6 @@ PLAIN = [(" The", " The"), (" cap", " cap"), ("ital", "ital"), (".", ".")]
 EXPECTED = [b" The", b" cap", b"ital", b"."]
 
 
-@adapter_examples
 @given(st.lists(st.integers(0, 4), max_size=4), st.booleans(), st.booleans())
 def test_any_cut_into_events_gives_the_same(cuts: list[int], stripped: bool, end: bool) -> None:
     tokens = [(text, string.strip() if stripped else string) for text, string in PLAIN] + [("", "</s>")] * end
@@ -219,7 +217,6 @@ def verified(tokens: list[bytes], at: int) -> str:
     return ""
 
 
-@adapter_examples
 @given(st.text(st.sampled_from("aé日本語🙂🚀 \n"), min_size=1, max_size=12), st.data())
 def test_tokens_are_the_same_however_they_are_grouped(text: str, data: st.DataObject) -> None:
     raw, tokens = text.encode(), list[bytes]()
@@ -258,7 +255,6 @@ def test_tokens_are_the_same_however_they_are_grouped(text: str, data: st.DataOb
 WORDS = ("a", "b", " a", " ab", "4", ".", "\n", " ", "  ", "   ", "東", " 東")
 
 
-@adapter_examples
 @given(st.lists(st.sampled_from((*WORDS, "é", "語")), min_size=1, max_size=10), st.data())
 def test_spaces_that_strings_have_lost(said: list[str], data: st.DataObject) -> None:
     hidden = data.draw(

@@ -19,7 +19,6 @@ from cosd_providers.engines.openai.no_logprobs import words
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptedProvider, TextModel
-from drawn import adapter_examples
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000"
@@ -173,7 +172,6 @@ async def test_a_refused_key_shows_nothing_of_probabilities() -> None:
         await OpenAICompatible(URL, http_client=server.client(), dialect=TOY).describe()
 
 
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), st.integers(0, 6), st.booleans())
 async def test_words_are_the_models_own(
     model: toys.ToyModel, prompt: bytes, text: bytes, at: int, ignored: bool

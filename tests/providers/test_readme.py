@@ -35,7 +35,6 @@ from cosd_providers import (
 )
 from cosd_providers.engine import Engine
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
-from drawn import adapter_examples
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "providers/cosd_providers"
@@ -115,7 +114,6 @@ async def test_it_fuses_like_the_same_models_without_a_server(options: dict[str,
 MODELS = toys.models(may_hide_end=False).map(toys.Plain)
 
 
-@adapter_examples
 @given(MODELS, toys.prompts(), st.integers(1, 12))
 def test_drafts_are_the_models_own(model: Any, prompt: bytes, limit: int) -> None:
     async def compare() -> None:
@@ -144,7 +142,6 @@ def inquired(draw: st.DrawFn) -> tuple[Any, Inquiry]:
     return model, draw(inquiries() | along(model))
 
 
-@adapter_examples
 @given(inquired())
 def test_proposals_are_the_models_own(drawn: tuple[Any, Inquiry]) -> None:
     model, (prompt, text, questions) = drawn

@@ -20,7 +20,6 @@ from cosd_providers import (
     ServerError,
 )
 from cosd_providers.http.retries import resumed, until_answered
-from drawn import adapter_examples
 
 BROKEN = "the connection broke"
 
@@ -66,7 +65,6 @@ class Answer:
             self.open -= 1
 
 
-@adapter_examples
 @given(st.integers(0, 12), st.lists(st.integers(0, 3), max_size=12))
 async def test_an_answer_that_breaks_off_is_whole_in_the_end_or_it_is_said_how_often(
     end: int, pieces: list[int]

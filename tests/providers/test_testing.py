@@ -24,7 +24,6 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.testing import Call, Fault, ScriptedProvider, TableModel, TextModel
-from drawn import adapter_examples
 
 SCRIPT: dict[str, list[Any]] = {"2 + 2 =": [" 4", (".", 0.4), (" 😀", 0.7), ("", 0.8)], "2 + 2 = 5": [("?", 0.9)]}
 END = Token(b"", 0.8, end=True, name="</s>")
@@ -161,7 +160,6 @@ async def test_a_model_of_ones_own() -> None:
     assert [item.data async for item in stream if isinstance(item, Token)] == [b"ab", b"ab", b"ab", b""]
 
 
-@adapter_examples
 @given(toys.models(may_hide_end=False), toys.prompts(), st.integers(0, 8))
 async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int) -> None:
     provider = ScriptedProvider(toys.Plain(model))

@@ -40,7 +40,6 @@ from cosd_providers.engines.tgi import EncodedText, Tgi, TgiClient, TgiEncoding,
 from cosd_providers.http.transport import Transport
 from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from drawn import adapter_examples
 from stand_in_tgi import StandInTgi
 
 URL = "http://gpu:8080"
@@ -143,7 +142,6 @@ def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
     return draw(some), b"".join(tokens), places
 
 
-@adapter_examples
 @given(toys.models(), some)
 async def test_tokens_spell_the_text(model: toys.ToyModel, text: bytes) -> None:
     pieces = await over(Tidy(model, by_text=True)).tokenize(text.decode())
@@ -926,7 +924,6 @@ async def test_usage() -> None:
 # Streams that break.
 
 
-@adapter_examples
 @given(tidy, inquiries(), breaks(3))
 async def test_questions_whose_streams_break(
     model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], faults: list[Break]

@@ -24,7 +24,6 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, load_tokenizer
-from drawn import adapter_examples
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXTS = st.lists(
@@ -87,7 +86,6 @@ LOADED = {name: load_tokenizer(source) for name, source in SOURCES.items()}
 
 
 @pytest.mark.parametrize("name", LOADED)
-@adapter_examples
 @given(text=TEXTS)
 @example(text=TEST_TEXT)
 @example(text="")

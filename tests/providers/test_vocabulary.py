@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cosd_providers.contract import Piece
 from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
-from drawn import adapter_examples
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<｜end▁of▁sentence｜>", "<|ü|>", "[INST]"]
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(" aĠÃ¼▁éü😀東\u0301\0\n<>")))
@@ -66,7 +65,6 @@ def numbered(strings: list[str]) -> list[tuple[int, str]]:
     return [(7 + n, string) for n, string in enumerate(strings)]
 
 
-@adapter_examples
 @given(st.one_of(byte_level_tokens(), sentencepiece_tokens()))
 @example(([b"\xc3", b"\xbc", "Ã".encode()], ["Ã", "¼", "Ãĥ"]))
 @example(([b"a", "▁ ▁".encode()], ["▁a", "▁▁▁"]))
@@ -78,7 +76,6 @@ def test_tokens_become_the_bytes_that_they_were_made_of(made: tuple[list[bytes],
     assert [piece.data for piece in pieces] == parts
 
 
-@adapter_examples
 @given(byte_level_tokens(), st.binary(min_size=1, max_size=2).filter(bytes.strip))  # a special token may take spaces
 def test_another_text_is_not_spelled(made: tuple[list[bytes], list[str]], more: bytes) -> None:
     parts, strings = made
@@ -135,7 +132,6 @@ def test_a_long_text() -> None:
     assert len(pieces) == len(strings)
 
 
-@adapter_examples
 @given(st.binary())
 def test_single_byte_level_tokens(data: bytes) -> None:
     assert decode_token("bytes", byte_level(data)) == data

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lima
@@ -19,6 +19,7 @@ from cosd_api.training.answers import AnswerTuning, is_right, tune_answers
 from cosd_api.training.dataset import Example
 from cosd_providers.errors import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
+from drawn import costly
 
 LIMA = Example(prompt="Q:", answer=lima.FUSED, target="Lima")
 
@@ -102,7 +103,7 @@ def parity(_: object, text: str) -> bool:
 
 
 @pytest.mark.extended
-@settings(max_examples=25)
+@costly(25)
 @given(
     toys.model_sets(may_hide_end=False, max_assistants=2),
     st.sampled_from(("token", "word")),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 
@@ -22,6 +22,7 @@ from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, Place
 from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
 from cosd_api.verification.tree import Node
+from drawn import costly
 from trees import neighbours
 
 Row = tuple[float, float, int | None, bool]
@@ -180,6 +181,7 @@ def test_several_sets_are_one_and_another_pair_is_a_note() -> None:
 # Whether it is worth having.
 
 
+@pytest.mark.extended
 def test_a_tree_that_is_no_better_than_the_rule_says_so() -> None:
     rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False)]
     (note,) = train_tree(samples(*[rows] * 6)).warnings
@@ -245,7 +247,7 @@ ROWS = st.tuples(
 ).map(lambda row: (row[0], row[1], row[2] if not (row[3] and row[2]) else None, row[3]))
 
 
-@settings(max_examples=12)
+@costly(12)
 @given(
     st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=8),
     st.booleans(),

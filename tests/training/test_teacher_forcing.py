@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
@@ -17,6 +17,7 @@ from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
+from drawn import costly
 from reference import Tok, generate, least, split, symbols, text_of, whole
 
 Row = tuple[float, float, Label | None, bool, int]
@@ -223,7 +224,7 @@ def silent_within(*models: toys.ToyModel) -> bool:
     return any(model.vocabulary.tokens.count(b"") > 1 for model in models)
 
 
-@settings(max_examples=40)
+@costly(40)
 @given(forced(same_tokenizer=True))
 async def test_one_tokenizer_is_section_6_to_the_letter(
     given_: tuple[toys.ToyModel, toys.ToyModel, bytes, bytes, bool],
@@ -236,7 +237,7 @@ async def test_one_tokenizer_is_section_6_to_the_letter(
     assert skipped == expected.count(None)
 
 
-@settings(max_examples=40)
+@costly(40)
 @given(forced(same_tokenizer=False))
 async def test_two_tokenizers_are_judged_as_a_draft_along_the_reference_would_be(
     given_: tuple[toys.ToyModel, toys.ToyModel, bytes, bytes, bool],

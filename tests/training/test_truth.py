@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
@@ -16,6 +16,7 @@ from cosd_api.alignment import Unit
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
+from drawn import costly
 from reference import generate, text_of, whole
 
 Said = tuple[float, float, bool, int, str, str]
@@ -94,7 +95,7 @@ def vocabulary(chance: random.Random) -> toys.Vocabulary:
     return toys.Vocabulary(tuple(tokens), tokens.index(b""), chance.choice(("ranks", "longest")))
 
 
-@settings(max_examples=120)
+@costly(120)
 @given(st.integers(0, 2**32).map(random.Random), st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=5))
 async def test_a_fusion_that_never_replaces_decides_what_is_sampled(chance: random.Random, prompt: str) -> None:
     pair, before, limit = drawn(chance), prompt.encode(), chance.randint(3, 14)
