@@ -177,9 +177,11 @@ class Case:
         make: another adapter over the same stand-in; with `handle`, that answers in its place.
         ties: whether the text's own token is found among any number of equally probable ones.
         closeness: relative tolerance of probabilities.
-        resumes: how many breaks of one stream leave the answer as it was.
+        by_ids: whether a stream that broke again and again is continued from ids; else it is from the text.
+        same_requests: whether a draft that was resumed takes as many requests as one that did not break.
         ids: whether a draft that reached its limit can be continued from its token ids.
         scored: whether the texts of this model can be scored.
+        pieces: whether each of several tokens that share a character has its own bytes when a text is encoded.
         complete: whether all alternatives that were asked for are shown.
     """
 
@@ -190,9 +192,11 @@ class Case:
     shows: Callable[[Sequence[Token]], bool] = lambda tokens: True
     ties: bool = True
     closeness: float = 1e-9
-    resumes: int = 3
+    by_ids: bool = False
+    same_requests: bool = True
     ids: bool = True
     scored: bool = True
+    pieces: bool = True
     complete: bool = True
 
 
@@ -201,14 +205,14 @@ class Engine:
 
     Attributes:
         name: the engine's name for `connect`.
-        strategies: how proposals can be asked for.
+        strategies: how proposals can be asked for; None for the engine's own choice.
         scores: whether it scores and encodes texts.
         empty: whether it continues an empty prompt.
         parts: whether it shows that a token is a part of a character, so that other places of the text are right.
     """
 
     name: ClassVar[str]
-    strategies: ClassVar[tuple[str, ...]]
+    strategies: ClassVar[tuple[str | None, ...]]
     scores: ClassVar[bool] = True
     empty: ClassVar[bool] = True
     parts: ClassVar[bool] = False
@@ -249,7 +253,8 @@ class LlamaCppEngine(Engine):
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeLlamaCpp(model, beginning=True)
-        return Case(model, server, ScriptedProvider(model), _maker(LlamaCpp, server, url="http://gpu:8080"))
+        make = _maker(LlamaCpp, server, url="http://gpu:8080")
+        return Case(model, server, ScriptedProvider(model), make, by_ids=True)
 
 
 class VllmEngine(Engine):
@@ -258,8 +263,7 @@ class VllmEngine(Engine):
     strategies = ("echo", "list", "singles")
 
     def models(self) -> st.SearchStrategy[Any]:
-        """Without tokens that finish one character and hold more: no string of theirs is whole, wherever they are."""
-        return toys.models(may_hide_end=False).map(toys.Heard).filter(lambda model: not across(model))
+        return toys.models(may_hide_end=False).map(toys.Heard)
 
     def ways(self) -> st.SearchStrategy[dict[str, Any]]:
         return st.fixed_dictionaries({"per_event": st.integers(1, 3), "ids": st.booleans()})
@@ -268,14 +272,15 @@ class VllmEngine(Engine):
         server = FakeVllm(model, beginning=True, context=300)  # some models write nothing for ever
         server.per_event, server.ids = way["per_event"], way["ids"]
         make = _maker(Vllm, server, url="http://gpu:8000")
-        # A third time it continues from the text, and a toy may read that as other tokens than it wrote.
         return Case(
             model,
             server,
             ScriptedProvider(model),
             make,
-            valid,
-            resumes=3 if way["ids"] else 1,
+            # No string of a token that finishes one character and holds more is whole, wherever it is.
+            shows=(lambda tokens: False) if across(model) else valid,
+            by_ids=way["ids"],
+            same_requests=False,  # a character may be written once more
             ids=way["ids"],
         )
 
@@ -299,21 +304,17 @@ class SglangEngine(Engine):
         server = StandInSglang(model, beginning=len(model.tokens), specials=specials, context=300, clips=False, **way)
         tokenizer = Local(model) if way["old"] else None
         make = _maker(Sglang, server, url="http://gpu:30000", tokenizer=tokenizer)
-        expected = ScriptedProvider(model)
-        return (
-            Case(model, server, expected, make)
-            if way["old"]
-            else Case(model, server, expected, make, valid, complete=False)
-        )
+        case = Case(model, server, ScriptedProvider(model), make, by_ids=True, same_requests=False)
+        return case if way["old"] else dataclasses.replace(case, shows=valid, complete=False)
 
 
 class TgiEngine(Engine):
     name = "tgi"
-    strategies = ("filter", "singles")
+    strategies = ("filter", "singles", None)
     empty = False
 
     def models(self) -> st.SearchStrategy[Any]:
-        return st.builds(Tidy, toys.models(may_hide_end=False), st.booleans()).filter(lambda model: not across(model))
+        return st.builds(Tidy, toys.models(may_hide_end=False), st.booleans())
 
     def ways(self) -> st.SearchStrategy[dict[str, Any]]:
         return st.fixed_dictionaries({"end_is_special": st.booleans()})
@@ -327,8 +328,8 @@ class TgiEngine(Engine):
             expected,
             _maker(Tgi, server, url="http://gpu:8080"),
             closeness=1e-6,
-            resumes=1,
             ids=False,
+            pieces=False,
             complete=False,
         )
 
@@ -364,7 +365,6 @@ class OllamaEngine(Engine):
             _maker(restored, server),
             readable,
             ties=False,
-            resumes=0,
             ids=False,
             complete=False,
         )
@@ -396,7 +396,7 @@ class OpenAIEngine(Engine):
         expected = TextOnly(model, token_ids=False, end_prob=way["end"])
         # Where characters are not shown apart, their parts are one token.
         scored = way["opened"] != "empty" or not (parted(model) or across(model))
-        return Case(model, server, expected, make, readable, resumes=1, ids=False, scored=scored, complete=False)
+        return Case(model, server, expected, make, readable, ids=False, scored=scored, complete=False)
 
 
 ENGINES: tuple[Engine, ...] = (

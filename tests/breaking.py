@@ -59,16 +59,19 @@ class Breaking:
             self.happened += 1
             raise httpx.ConnectError("gone")
         whole = self._handle(request)
-        if fault.at >= len(whole.content) or "event-stream" not in whole.headers["content-type"]:
+        kind = whole.headers["content-type"]
+        if fault.at >= len(whole.content) or not ("event-stream" in kind or "ndjson" in kind):
             return whole
         self.happened += 1
-        return httpx.Response(200, headers=whole.headers, content=self._broken(whole.content[: fault.at], fault.kind))
+        content = self._broken(whole.content[: fault.at], fault.kind, lines="ndjson" in kind)
+        return httpx.Response(200, headers=whole.headers, content=content)
 
-    async def _broken(self, content: bytes, kind: Kind) -> AsyncIterator[bytes]:
+    async def _broken(self, content: bytes, kind: Kind, *, lines: bool) -> AsyncIterator[bytes]:
         if kind == "says":
-            event = json.dumps({"error": "too busy", "error_type": "overloaded"})
-            yield content[: content.rfind(b"\n\n") + 2 if b"\n\n" in content else 0]
-            yield f"data: {event}\n\n".encode()
+            between = b"\n" if lines else b"\n\n"
+            event = json.dumps({"error": "too busy", "error_type": "overloaded"}).encode()
+            yield content[: content.rfind(between) + len(between) if between in content else 0]
+            yield (b"" if lines else b"data: ") + event + between
             return
         yield content
         if kind == "breaks":

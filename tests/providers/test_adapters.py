@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import stand_in_tgi
 from adapters import ENGINES, Case, Engine
 from asked import Inquiry, along, check_alternatives, close, draft, inquiries
 from breaking import Break, Breaking, breaks, waiting
@@ -24,11 +25,21 @@ from cosd_providers import UnsupportedError, Usage, connect
 
 LOST = "\ufffd".encode()
 STRATEGIES = [
-    pytest.param(engine, strategy, id=f"{engine}-{strategy}") for engine in ENGINES for strategy in engine.strategies
+    pytest.param(engine, strategy, id=f"{engine}-{strategy or 'default'}")
+    for engine in ENGINES
+    for strategy in engine.strategies
 ]
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 Drawn = st.SearchStrategy[Any] | Callable[[Engine], st.SearchStrategy[Any]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_breaks_the_document() -> Iterator[None]:
+    """Whatever TGI is asked and answers is as its document says."""
+    stand_in_tgi.VIOLATIONS.clear()
+    yield
+    assert stand_in_tgi.VIOLATIONS == []
 
 
 def over(**drawn: Drawn) -> Callable[[Test], Callable[..., None]]:
@@ -132,6 +143,7 @@ class TestAdapter:
             return
         ours, theirs = await provider.tokenize(prompt), await case.expected.tokenize(prompt)
         assert [piece.id for piece in ours] == [piece.id for piece in theirs]
+        assert ours == theirs or not case.pieces
         assert b"".join(piece.data for piece in ours) == prompt.encode()
 
     @over(limit=st.integers(1, 12), faults=breaks(3))
@@ -141,13 +153,16 @@ class TestAdapter:
         assume(case.shows((await draft(case.expected, prompt, limit=2 * limit + 4))[:-1]))
         whole, usage = Usage(), Usage()
         expected = await draft(case.make(), prompt, limit=limit, usage=whole)
-        breaking = Breaking(case.server.handle, *faults[: case.resumes])
+        # A third attempt continues from the text, and a toy may read that as other tokens than it wrote.
+        often = case.by_ids or await rereads(case, prompt, limit)
+        breaking = Breaking(case.server.handle, *(faults if often else faults[:1]))
         with pytest.MonkeyPatch.context() as patch:
             waiting(patch)
             found = await draft(case.make(breaking.answer), prompt, limit=limit, usage=usage)
         close(found[:-1], expected[:-1])
         assert found[-1] == expected[-1]
-        assert usage.requests <= whole.requests + breaking.happened  # a character may be written once more
+        assert usage.requests <= whole.requests + (0 if case.same_requests else breaking.happened)
+        assert usage.requests == whole.requests or case.by_ids or not case.same_requests or breaking.happened > 1
         assert usage.retries <= breaking.happened
         assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
 
@@ -158,6 +173,16 @@ class TestAdapter:
         copy = pickle.loads(data)
         assert copy.name == provider.name == "m@gpu:1"
         assert repr(copy) == repr(provider)
+
+
+async def rereads(case: Case, prompt: str, limit: int) -> bool:
+    """Whether the model continues from the text of its draft, up to any token, as it did from its own tokens."""
+    *tokens, _ = await draft(case.expected, prompt, limit=limit)
+    for at in range(1, len(tokens)):
+        text = b"".join(token.data for token in tokens[:at])
+        if (await draft(case.expected, prompt, text, limit - at))[:-1] != tokens[at:]:
+            return False
+    return True
 
 
 @st.composite
@@ -177,14 +202,14 @@ def tied(case: Case, text: bytes) -> bool:
 
 @pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
 @given(data=st.data())
-def test_proposals_are_the_models_own(engine: Engine, strategy: str, data: st.DataObject) -> None:
+def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data: st.DataObject) -> None:
     """By each strategy; they name the one they were found by, and so does the ledger."""
     case, (prompt, text, questions) = data.draw(inquired(engine))
 
     async def compare() -> None:
         theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
         assume(engine.parts or all(case.shows(other.tokens) for other in theirs if other))
-        chosen = {"strategy": strategy} if len(engine.strategies) > 1 else {}
+        chosen = {"strategy": strategy} if strategy and len(engine.strategies) > 1 else {}
         provider, usage = case.make(**chosen), Usage()
         try:
             ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
@@ -195,10 +220,11 @@ def test_proposals_are_the_models_own(engine: Engine, strategy: str, data: st.Da
             assert one is None or all(LOST not in token.data for token in one.tokens)
             if other is None:
                 assert one is None or engine.parts
-            elif case.shows(other.tokens) and (case.ties or not tied(case, prompt + text[: question.start])):
+            elif case.shows(other.tokens):
                 assert one is not None
                 assert one.start == other.start
-                close(one.tokens, other.tokens, case.closeness)
+                if case.ties or not tied(case, prompt + text[: question.start]):
+                    close(one.tokens, other.tokens, case.closeness)
         assert usage.strategies == Counter(one.strategy for one in ours if one is not None)
 
     anyio.run(compare)
