@@ -329,6 +329,7 @@ class TgiEngine(Engine):
             _maker(Tgi, server, url="http://gpu:8080"),
             closeness=1e-6,
             ids=False,
+            scored=not across(model),  # it lies in the prompt and in the text, and offsets are those of characters
             pieces=False,
             complete=False,
         )
