@@ -305,7 +305,7 @@ class SglangEngine(Engine):
         tokenizer = Local(model) if way["old"] else None
         make = _maker(Sglang, server, url="http://gpu:30000", tokenizer=tokenizer)
         case = Case(model, server, ScriptedProvider(model), make, by_ids=True, same_requests=False)
-        return case if way["old"] else dataclasses.replace(case, shows=valid, complete=False)
+        return case if way["old"] else dataclasses.replace(case, shows=valid, pieces=False, complete=False)
 
 
 class TgiEngine(Engine):
