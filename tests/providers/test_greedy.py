@@ -22,6 +22,7 @@ from cosd_providers.greedy import (
     check_greedy,
     check_own,
     prob,
+    with_alternatives,
     within,
 )
 
@@ -264,3 +265,8 @@ def test_the_most_probable_token_up_to_rounding(own: float | None, top: list[flo
     with pytest.raises(UnsupportedError, match="http://x: the server does not take the most probable token") as caught:
         check_greedy(own, top, "http://x")
     assert "samplers, penalties, a grammar or a bias" in str(caught.value)
+
+
+def test_an_alternative_that_says_the_same_as_the_token_is_left_out() -> None:
+    own, same, other = Choice(1, Token(b" a", 0.6)), Choice(2, Token(b" a", 0.3)), Choice(3, Token(b" b", 0.1))
+    assert with_alternatives(Position(own, [own, same, other]), 2).alternatives == (Token(b" b", 0.1),)
