@@ -69,7 +69,7 @@ def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureReque
     done = made.run("python", "-c", IMPORT_ALL, *left_out)
     assert done.stderr == ""
     found: dict[str, str] = json.loads(done.stdout)
-    assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.engines.llama_cpp.adapter"} <= set(found)
+    assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.engines.llama_cpp"} <= set(found)
     assert ("cosd_api.cli.app" in found) == (which == "full")
     assert [file for file in found.values() if not Path(file).is_relative_to(made.packages)] == []
 
@@ -88,7 +88,7 @@ def test_it_fuses_without_any_extra(bare: Environment) -> None:
 def test_the_command_without_its_extra_says_what_to_install(bare: Environment) -> None:
     done = bare.run("cosd", "--help")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == 'cosd: the cosd command needs a little more: pip install "cosd-api[cli]"\n'
+    assert done.stderr == 'cosd: the cosd command needs more packages: pip install "cosd-api[cli]"\n'
 
 
 def test_langchain_with_its_extra(wheel: Path, tmp_path: Path) -> None:
