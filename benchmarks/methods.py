@@ -71,7 +71,7 @@ class Method:
 
     @property
     def alone(self) -> bool:
-        """Whether one model writes alone."""
+        """One model writes alone."""
         return self.name == "d: draft alone"
 
     def open(self, draft: str, assistant: str) -> AbstractAsyncContextManager[Write]:

@@ -24,7 +24,7 @@ TOO_SURE = 0.95  # an alpha above this would ask nearly everywhere
 
 
 def contestable(result: FusionResult, token: FusedToken) -> bool:
-    """Whether an assistant's answer could have changed the draft's token."""
+    """True if an assistant's answer could have changed the draft's token."""
     verifier, p = result.settings.verifier, token.draft_prob
     return p is not None and not isinstance(verifier, CustomVerifier) and verifier.contestable(p)
 

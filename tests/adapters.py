@@ -123,7 +123,7 @@ class Tidy(toys.Plain):
         ]
 
     def _fits(self, pending: bytes, n: int) -> bool:
-        """Whether a token is valid UTF-8 there; it may not end one character and begin another."""
+        """True if a token is valid UTF-8 there; it may not end one character and begin another."""
         data = pending + self.tokens[n]
         try:
             whole = codecs.utf_8_decode(data, "strict", False)[1]
@@ -141,13 +141,13 @@ class Tidy(toys.Plain):
 
 
 def across(model: Model) -> bool:
-    """Whether a token ends a character and holds more: offsets in characters do not tell how much lies in a prompt."""
+    """True if a token ends a character and holds more: offsets in characters do not tell how much lies in a prompt."""
     starts = [data for data in model.tokens if data and 0x80 <= data[0] < 0xC0]
     return any(byte < 0x80 or byte >= 0xC0 for data in starts for byte in data)
 
 
 def parted(model: Model) -> bool:
-    """Whether a token ends a character and starts another that it leaves unfinished.
+    """True if a token ends a character and starts another that it leaves unfinished.
 
     Where such characters are not shown apart, they are one token, even across the end of a prompt.
     """
@@ -155,12 +155,12 @@ def parted(model: Model) -> bool:
 
 
 def readable(tokens: Sequence[Token]) -> bool:
-    """Whether every token can be shown as text."""
+    """True if every token can be shown as text."""
     return all(valid([token]) for token in tokens)
 
 
 def simple(model: Model) -> bool:
-    """Whether no two tokens have the same string, and none but the end has none."""
+    """True if no two tokens have the same string, and only the end has none."""
     tokens = [data for n, data in enumerate(model.tokens) if n not in model.end_ids]
     return len({*tokens}) == len(tokens) and all(tokens)
 

@@ -1,4 +1,4 @@
-"""How much of a test an ordinary run takes: of drawn examples, and of parameters.
+"""The part of a test that an ordinary run takes: of drawn examples, and of parameters.
 
 Properties draw 15 examples by default, those of the decoder 50. In every other profile they draw what the profile says.
 `conftest.py` loads the profile before any test module is imported.

@@ -28,7 +28,7 @@ class InstallError(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one server gets into a virtual environment of its own.
+    """The recipe of one server: how it gets into a virtual environment of its own.
 
     Attributes:
         name: the server's name, for people.
@@ -81,7 +81,7 @@ class Recipe:
         return Path(cache).expanduser().absolute() / "cosd-api" / name
 
     def is_ready(self, folder: Path) -> bool:
-        """Whether the folder holds a complete installation of these versions."""
+        """True if the folder holds a complete installation of these versions."""
         stamp = folder / ".ready"
         # A link to a Python that was removed since does not exist.
         return stamp.is_file() and stamp.read_text() == self.fingerprint and (folder / "bin" / "python").exists()

@@ -1,4 +1,4 @@
-"""What is imported at first, and what only when it is used. How long it takes: `make bench ARGS=imports`."""
+"""Modules that are imported at first, and those that wait until they are used. `make bench ARGS=imports` times them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say of speed, cost and quality is what the benchmark has kept."""
+"""Figures of speed, cost and quality in the documents are those that the benchmark has kept."""
 
 from __future__ import annotations
 

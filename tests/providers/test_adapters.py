@@ -1,4 +1,4 @@
-"""What every adapter does over toy models, which do all that is rare: it gives what the model itself would.
+"""Every adapter over toy models, which do all that is rare: it gives what the model itself would.
 
 `adapters.py` has the engines, with what each stand-in can show. What is true of one server alone is in its own file.
 """
@@ -176,7 +176,7 @@ class TestAdapter:
 
 
 async def rereads(case: Case, prompt: str, limit: int) -> bool:
-    """Whether the model continues from the text of its draft, up to any token, as it did from its own tokens."""
+    """True if the model continues from the text of its draft, up to any token, as from its own tokens."""
     *tokens, _ = await draft(case.expected, prompt, limit=limit)
     for at in range(1, len(tokens)):
         text = b"".join(token.data for token in tokens[:at])
@@ -195,7 +195,7 @@ def inquired(draw: st.DrawFn, engine: Engine) -> tuple[Case, Inquiry]:
 
 
 def tied(case: Case, text: bytes) -> bool:
-    """Whether several tokens are the most probable ones behind a text."""
+    """True if several tokens are the most probable ones after a text."""
     probs = list(case.model.next(case.model.encode(text)))
     return probs.count(max(probs)) > 1
 

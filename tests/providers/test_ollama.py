@@ -69,7 +69,7 @@ def over(model: toys.ToyModel, **options: Any) -> Ollama:
 
 
 def readable(tokens: Sequence[Any]) -> bool:
-    """Whether every token can be shown as text."""
+    """True if every token can be shown as text."""
     try:
         return all(token.data.decode() is not None for token in tokens)
     except UnicodeDecodeError:
@@ -77,7 +77,7 @@ def readable(tokens: Sequence[Any]) -> bool:
 
 
 def simple(model: toys.ToyModel) -> bool:
-    """Whether no two tokens have the same string, and none but the end has none."""
+    """True if no two tokens have the same string, and only the end has none."""
     tokens = [data for n, data in enumerate(model.vocabulary.tokens) if n != model.vocabulary.end]
     return len({*tokens}) == len(tokens) and all(tokens)
 
