@@ -55,6 +55,10 @@ TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
 """A server of OpenAI's protocol whose texts for checks the toy models know."""
 
 
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
+"""How many tokens the events of a stream hold, in turn: as many as were written while the server was busy."""
+
+
 class Local:
     """A model's tokenizer on this machine."""
 
@@ -266,7 +270,7 @@ class VllmEngine(Engine):
         return toys.models(may_hide_end=False).map(toys.Heard)
 
     def ways(self) -> st.SearchStrategy[dict[str, Any]]:
-        return st.fixed_dictionaries({"per_event": st.integers(1, 3), "ids": st.booleans()})
+        return st.fixed_dictionaries({"per_event": SIZES, "ids": st.booleans()})
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeVllm(model, beginning=True, context=300)  # some models write nothing for ever
@@ -296,7 +300,7 @@ class SglangEngine(Engine):
     def ways(self) -> st.SearchStrategy[dict[str, Any]]:
         yes = st.booleans()
         return st.fixed_dictionaries(
-            {"per_event": st.integers(1, 3), "incremental": yes, "whole": yes, "old": yes}  # old: a local tokenizer
+            {"per_event": SIZES, "incremental": yes, "whole": yes, "old": yes}  # old: a local tokenizer
         )
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
@@ -374,9 +378,9 @@ class OllamaEngine(Engine):
 def ways(*, opened: Sequence[str] = ("empty", "bytes", "lost")) -> st.SearchStrategy[dict[str, Any]]:
     """Settings of the stand-in for servers of OpenAI's protocol."""
     shown = st.sampled_from(opened)
-    drawn = {"shape": st.sampled_from(("legacy", "chat")), "end": st.booleans(), "per_event": st.integers(1, 3)}
+    drawn = {"shape": st.sampled_from(("legacy", "chat")), "end": st.booleans(), "per_event": SIZES}
     return st.fixed_dictionaries({**drawn, "opened": shown}).map(
-        lambda way: {**way, "per_event": 1} if way["opened"] == "lost" else way
+        lambda way: {**way, "per_event": (1,)} if way["opened"] == "lost" else way
     )
 
 

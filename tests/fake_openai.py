@@ -16,6 +16,7 @@ import httpx
 from chats import RefusedError, Template
 from cosd_providers.testing import Model
 from cosd_providers.text import whole
+from splits import split
 
 __all__ = ["FakeOpenAI"]
 
@@ -42,7 +43,7 @@ class FakeOpenAI:
         opened: the string of a token that leaves a character unfinished: empty (and the token that completes it has
             the whole character), U+FFFD (for every part of it), its bytes, or no entry at all. `gone` is as in
             llama-cpp-python: no part of it has a string, and only whole answers have the character.
-        per_event: tokens in an event.
+        per_event: how many tokens the events of a stream hold, in turn.
         echo: the effect of `echo`; `scaled` is as with another temperature; `unshown` is shifted, and has no entry of
             the tokens generated after the text.
         lists: a list of prompts works, fails with 500, or only the first is answered.
@@ -68,7 +69,7 @@ class FakeOpenAI:
     shape: Literal["legacy", "chat"] = "legacy"
     end: bool = True
     opened: Literal["empty", "lost", "bytes", "hidden", "gone"] = "empty"
-    per_event: int = 1
+    per_event: Sequence[int] = (1,)
     echo: Literal["yes", "ignored", "shifted", "unshown", "scaled", "refused"] = "yes"
     lists: Literal["yes", "500", "first"] = "yes"
     cut: int | None = None
@@ -156,7 +157,7 @@ class FakeOpenAI:
             run = [replace(shown, offset=7 + size) for shown, size in zip(run, before, strict=True)]
             if self.strips and run:
                 run[0] = replace(run[0], text=run[0].text.lstrip())
-            parts = [run[at : at + self.per_event] for at in range(0, len(run), self.per_event)]
+            parts = split(run, self.per_event)
             pieces = [self._choice(part, index, chat, None, stream=True) for part in parts]
             if chat and body.get("stream"):
                 pieces.insert(0, {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})

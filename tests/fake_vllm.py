@@ -19,6 +19,7 @@ import httpx
 
 from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
+from splits import split
 
 __all__ = ["FakeVllm"]
 
@@ -33,7 +34,7 @@ class FakeVllm:
     Attributes:
         requests: path and body of each request, in order.
         change: called with every answer, or event, of `/v1/completions`; gives what is sent instead.
-        per_event: how many tokens an event of a stream holds.
+        per_event: how many tokens the events of a stream hold, in turn.
         most: how many prompts a list may hold.
         ids: whether it knows `return_token_ids`.
         strings: whether it knows `return_token_strs`.
@@ -54,7 +55,7 @@ class FakeVllm:
         self.beginning = [len(model.tokens)] if beginning else []
         self.requests: list[tuple[str, Any]] = []
         self.change: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer
-        self.per_event = 1
+        self.per_event: Sequence[int] = (1,)
         self.most = 1024
         self.ids = True
         self.strings = True
@@ -265,12 +266,12 @@ class FakeVllm:
         self, runs: list[list[dict[str, Any]]], asked: list[list[int]], body: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         for run, prompt in zip(runs, asked, strict=True):
-            for at in range(0, len(run), self.per_event):
-                event = self._joined(run[at : at + self.per_event], prompt, body)
-                event["prompt_token_ids"] = None if at else event["prompt_token_ids"]
-                yield self.change(
-                    {"choices": [event], "usage": _usage(len(prompt), min(at + self.per_event, len(run)))}
-                )
+            written = 0
+            for part in split(run, self.per_event):
+                event = self._joined(part, prompt, body)
+                event["prompt_token_ids"] = None if written else event["prompt_token_ids"]
+                written += len(part)
+                yield self.change({"choices": [event], "usage": _usage(len(prompt), written)})
         yield self.change({"choices": [], "usage": _usage(sum(map(len, asked)), sum(map(len, runs)))})
 
 

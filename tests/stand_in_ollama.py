@@ -68,7 +68,7 @@ class StandInOllama:
         tells_context: whether `/api/ps` does.
         error: what the next streams end in, each after so many events; None breaks off.
         busy: how many requests are refused because the queue is full.
-        pace: seconds before each event.
+        pace: seconds between the events of a stream; it ends at once where the client leaves.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
         finished: how many streams were sent to their end.

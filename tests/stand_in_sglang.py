@@ -20,6 +20,7 @@ import httpx
 
 from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
+from splits import split
 from stand_in_tgi import Answer, Handler, served
 
 __all__ = ["StandInSglang"]
@@ -50,7 +51,7 @@ class StandInSglang:
         preferred: `--preferred-sampling-params`.
         incremental: `--incremental-streaming-output`.
         truncates: `--allow-auto-truncate`.
-        per_event: how many tokens an event of a stream holds.
+        per_event: how many tokens the events of a stream hold, in turn.
         old: whether it has the older names of routes, and no encoding for others.
         template: what the chat template writes around a message, or what renders all; None where no messages are known.
         certain: gives 1 and 0 as the probabilities of greedy decoding.
@@ -61,7 +62,7 @@ class StandInSglang:
         bias: added to what the model says, for its own choice alone.
         finish: what every answer is said to end with, e.g. that it was aborted.
         broken: after how many events a stream ends without its last one.
-        pace: seconds before each event.
+        pace: seconds between the events of a stream; it ends at once where the client leaves.
         models: more names in `/v1/models`.
         read: the ids of each prompt.
         requests: path and body of each request, in order.
@@ -77,7 +78,7 @@ class StandInSglang:
     preferred: Mapping[str, Any] = field(default_factory=dict)
     incremental: bool = False
     truncates: bool = False
-    per_event: int = 1
+    per_event: Sequence[int] = (1,)
     old: bool = False
     template: tuple[str, str] | Template | None = None
     certain: bool = False
@@ -279,10 +280,8 @@ class StandInSglang:
 
     def _events(self, run: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         seen, text, sent = 0, "", 0
-        for event in run:
+        for *_, event in split(run, self.per_event):
             meta = event["meta_info"]
-            if meta["completion_tokens"] % self.per_event and meta["finish_reason"] is None:
-                continue
             if sent == self.broken:
                 return
             if self.incremental:

@@ -155,7 +155,7 @@ class StandInTgi:
         faults: the types of errors that the next generations end in, each with the number of events before it.
         broken: after how many events a stream ends without its last one.
         most: how many tokens a stream has at most, whatever is asked: no real server does this.
-        pace: seconds before each event.
+        pace: seconds between the events of a stream; it ends at once where the client leaves.
         read: the ids of each prompt.
         requests: path and body of each request, in order.
         gone: how many events were sent in each stream that the client left.
@@ -511,7 +511,7 @@ class Handler(BaseHTTPRequestHandler):
         sent = 0
         try:
             for event in events:
-                if self._left():
+                if self._left(self.stand_in.pace if sent else 0.0):
                     raise ConnectionResetError
                 data = self.written(event).encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -522,9 +522,9 @@ class Handler(BaseHTTPRequestHandler):
             self.stand_in.gone.append(sent)
             self.close_connection = True
 
-    def _left(self) -> bool:
-        """Whether the client is gone: there is something to read, and it is the end."""
-        readable, _, _ = select.select([self.connection], [], [], self.stand_in.pace)
+    def _left(self, seconds: float) -> bool:
+        """Whether the client is gone, or goes within these seconds: there is something to read, and it is the end."""
+        readable, _, _ = select.select([self.connection], [], [], seconds)
         return bool(readable) and not self.connection.recv(1, 2)  # 2: only to look (MSG_PEEK)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the standard library

@@ -88,29 +88,42 @@ def test_version_and_model(server: Server) -> None:
 def test_a_stream_tells_the_ids_of_the_prompt_once_and_of_every_token(server: Server) -> None:
     first, *others = chunks = server.stream(MIXED, max_tokens=6)
     assert first["prompt_token_ids"] == server.ids(MIXED) == BEGINNING[server.name] + server.pieces(MIXED)
-    assert [chunk["prompt_token_ids"] for chunk in others] == [None] * 5
-    # A chunk may carry several tokens; here it never does.
-    assert [len(chunk["token_ids"]) for chunk in chunks] == [1] * 6
+    assert all(chunk["prompt_token_ids"] is None for chunk in others)
     [whole] = server.complete(MIXED, max_tokens=6)
+    assert len(whole["token_ids"]) == 6
     assert [id for chunk in chunks for id in chunk["token_ids"]] == whole["token_ids"]
     assert "".join(chunk["text"] for chunk in chunks) == whole["text"] == server.text(whole["token_ids"])
-    for chunk in chunks:
-        [own], [top] = chunk["logprobs"]["token_logprobs"], chunk["logprobs"]["top_logprobs"]
-        assert len(top) == 5
-        assert own == max(top.values()) == next(iter(top.values()))
+    own = [value for chunk in chunks for value in chunk["logprobs"]["token_logprobs"]]
+    assert own == pytest.approx(whole["logprobs"]["token_logprobs"], abs=1e-3)
+    for chunk in chunks:  # of one token, or of all that came while the server was busy
+        shown = chunk["logprobs"]
+        assert len(shown["tokens"]) == len(chunk["token_ids"])
+        for value, top in zip(shown["token_logprobs"], shown["top_logprobs"], strict=True):
+            assert len(top) == 5
+            assert value == max(top.values()) == next(iter(top.values()))
 
 
 def test_an_unfinished_character_is_empty_until_its_last_token(facts: Server) -> None:
-    ids = facts.pieces("é😀!")
-    chunks = facts.stream("Q: P", max_tokens=12, structured_outputs={"choice": ["é😀!"]})
-    assert [chunk["token_ids"] for chunk in chunks] == [[id] for id in ids] + [[END["facts"][1]]]
-    assert [chunk["text"] for chunk in chunks] == ["", "é", "", "", "", "😀", "!", ""]
-    tokens = [chunk["logprobs"]["tokens"][0] for chunk in chunks]
-    assert tokens == ["", "é", "", "", "", "😀", "!", "</s>"]
-    # What is still unfinished at the end is lost.
-    cut = facts.stream("Q: P", max_tokens=4, structured_outputs={"choice": ["é😀!"]})
-    assert [chunk["text"] for chunk in cut] == ["", "é", "", ""]
-    assert cut[-1]["finish_reason"] == "length"
+    ids = [*facts.pieces("é😀!"), END["facts"][1]]
+    said: Any = {"structured_outputs": {"choice": ["é😀!"]}}
+    strings = ["", "é", "", "", "", "😀", "!", "</s>"]
+    texts = [*strings[:-1], ""]
+    for count in range(1, len(ids) + 1):
+        [choice] = facts.complete("Q: P", max_tokens=count, **said)
+        assert choice["token_ids"] == ids[:count]
+        assert choice["logprobs"]["tokens"] == strings[:count]
+        # What is still unfinished at the end is lost.
+        assert choice["text"] == "".join(texts[:count])
+        assert choice["finish_reason"] == ("stop" if count == len(ids) else "length")
+    # The same in a stream, however many tokens a chunk has: a character comes with the last of its own.
+    for limit in (4, 12):
+        at = 0
+        for chunk in facts.stream("Q: P", max_tokens=limit, **said):
+            before, at = at, at + len(chunk["token_ids"])
+            assert chunk["token_ids"] == ids[before:at]
+            assert chunk["logprobs"]["tokens"] == strings[before:at]
+            assert chunk["text"] == "".join(texts[before:at])
+        assert at == min(limit, len(ids))
 
 
 def test_a_prompt_that_ends_within_a_character_is_partly_repeated(facts: Server) -> None:

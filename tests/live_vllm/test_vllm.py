@@ -96,7 +96,8 @@ async def test_a_draft_that_is_left_is_billed(url: str) -> None:
         await anext(stream)
         await stream.aclose()
     assert usage.prompt_tokens == len(encoded(url, MIXED))
-    assert 1 <= usage.completion_tokens < 64
+    # What the server had written by then: one token, or all of them where it was much the faster.
+    assert 1 <= usage.completion_tokens <= len(ask(url, MIXED, max_tokens=64)["token_ids"])
     assert usage.busy_seconds > 0
 
 

@@ -31,6 +31,7 @@ from cosd_providers import (
 )
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
+from splits import check_every_split, in_parts
 from stand_in_sglang import StandInSglang
 
 URL = "http://gpu:30000"
@@ -137,6 +138,12 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
     await anext(stream)
     await stream.aclose()
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 2, 5)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_a_stream_may_be_split_anywhere(incremental: bool) -> None:
+    server = stand_in(in_parts(), incremental=incremental)
+    await check_every_split(server, Sglang(URL, http_client=server.client()))
 
 
 @pytest.mark.parametrize("incremental", [False, True])

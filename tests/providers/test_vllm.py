@@ -38,6 +38,7 @@ from cosd_providers import (
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_vllm import FakeVllm
+from splits import check_every_split, in_parts
 
 URL = "http://gpu:8000"
 Strategy = Literal["echo", "list", "singles"]
@@ -150,6 +151,13 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
     assert 4 < usage.completion_tokens < 8
 
 
+@pytest.mark.parametrize("ids", [True, False])
+async def test_a_stream_may_be_split_anywhere(ids: bool) -> None:
+    server = FakeVllm(in_parts(), beginning=True)
+    server.ids = ids
+    await check_every_split(server, Vllm(URL, http_client=server.client()))
+
+
 async def test_no_request_ends_inside_a_character() -> None:
     server, provider = fake({"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]})
     assert await draft(provider, limit=2) == [
@@ -227,7 +235,7 @@ async def test_without_special_tokens() -> None:
 
 
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.parametrize("per_event", [1, 3])
+@pytest.mark.parametrize("per_event", [(1,), (3,), (2, 1)])
 @pytest.mark.parametrize(
     "script",
     [
@@ -238,7 +246,7 @@ async def test_without_special_tokens() -> None:
     ],
 )
 async def test_a_space_that_a_string_has_lost_is_found_in_the_text(
-    script: list[str | bytes], per_event: int, bare: bool
+    script: list[str | bytes], per_event: tuple[int, ...], bare: bool
 ) -> None:
     bytes_only = [bytes([byte]) for part in script if isinstance(part, bytes) for byte in part]
     tokens = [part for part in script if isinstance(part, str)]
