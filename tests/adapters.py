@@ -85,7 +85,7 @@ class TextOnly(ScriptedProvider):
         start = text[: chain.question.start] + data
         ids, positions = self._encode(prompt, start), list[Position]()
         while len(positions) < len(chain.ids) - skipped + chain.wanted:
-            positions.append(self._position(ids))
+            positions.append(self._position(ids, chain.alternatives))
             ids.append(positions[-1].pick.id)
             if positions[-1].pick.token.end:
                 break

@@ -48,16 +48,24 @@ def close(ours: Sequence[Any], theirs: Sequence[Any], rel: float = 1e-9) -> None
 
 
 def check_alternatives(
-    model: Model, prompt: bytes, tokens: Sequence[Token], count: int, *, complete: bool = True
+    model: Model,
+    prompt: bytes,
+    tokens: Sequence[Token],
+    count: int,
+    *,
+    complete: bool = True,
+    path: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> None:
-    """Each token has the model's own next choices there; a merged one has none.
+    """Each token has the model's own other choices there; a merged one has none.
 
     As many as were asked for where they are to be `complete`: elsewhere what cannot be known for sure is left out.
+    The tokens are the greedy ones after `prompt`, or those of a `path`: the ids before it, and its own.
     """
-    ids, merger, given = model.encode(prompt), Merger(), list(tokens)
+    ids, merger, given = list(model.encode(prompt) if path is None else path[0]), Merger(), list(tokens)
+    taken = [] if path is None else list(path[1])
     while given:
         probs = model.next(tuple(ids))
-        own = max(range(len(probs)), key=lambda n: (probs[n], -n))
+        own = taken.pop(0) if path is not None else max(range(len(probs)), key=lambda n: (probs[n], -n))
         says = [(data, n in model.end_ids) for n, data in enumerate(model.tokens)]
         alone = not merger.parts
         for at, one in enumerate(merger.feed(Token(says[own][0], probs[own], end=says[own][1]))):
@@ -70,6 +78,45 @@ def check_alternatives(
             if not given:
                 return
         ids.append(own)
+
+
+def check_proposed(model: Model, before: bytes, token: Token, count: int, *, complete: bool = True) -> None:
+    """The first token of a proposal after a text: it has the model's own other choices, or is a merged one."""
+    probs = model.next(tuple(model.encode(before)))
+    says = [(data, n in model.end_ids) for n, data in enumerate(model.tokens)]
+    best = [one for one, prob in zip(says, probs, strict=True) if prob == max(probs)]
+    own = (token.data, token.end)
+    if own not in best or whole(token.data) < len(token.data):
+        assert token.alternatives == ()
+    elif best == [own] or token.alternatives:  # a tied token may be a merged one with the same bytes
+        _check_told(token, list(zip(says, probs, strict=True)), count, complete=complete)
+
+
+def check_scored(model: Model, prompt: bytes, scored: Sequence[Token], count: int, *, complete: bool = True) -> None:
+    """A scored text, and the end after it: each token has the model's own other choices; a cut one has none.
+
+    Args:
+        model: the model.
+        prompt: the prompt.
+        scored: its tokens, with the end of sequence as the last one.
+        count: the number of alternatives that were asked for.
+        complete: whether all of them are shown.
+    """
+    *given, end = scored
+    text = prompt + b"".join(token.data for token in given)
+    ids, data, at = list(model.encode(text)), b"", 0
+    while len(data) < len(prompt) or whole(data) < len(data):  # a token that begins in the prompt is cut
+        data, at = data + model.tokens[ids[at]], at + 1
+    while len(text) - sum(len(token.data) for token in given) < len(data):
+        assert given.pop(0).alternatives == ()
+    check_alternatives(model, b"", given, count, complete=complete, path=(ids[:at], ids[at:]))
+    assert end.end
+    probs = model.next(tuple(ids))
+    best = max(sorted(model.end_ids), key=lambda n: probs[n])
+    if end.prob is not None:
+        assert end.prob == pytest.approx(probs[best])
+        says = [(token, n in model.end_ids) for n, token in enumerate(model.tokens)]
+        _check_told(end, list(zip(says, probs, strict=True)), count, complete=complete)
 
 
 def _check_told(
@@ -85,10 +132,10 @@ def _check_told(
         assert end or data
         assert any(prob == pytest.approx(chance) for text, chance in choices if text == (data, end))
     for text, prob in choices if complete else ():  # what is certainly among those that were asked for
-        more = sum(other >= prob for _, other in choices)
+        more = sum(other >= prob for _, other in choices) - ((token.prob or 0) >= prob * (1 - 1e-9))
         twins = [one for one, _ in choices].count(text) > 1  # some servers show one of them
         plain = text[0] and not text[1] and not twins and valid([Token(text[0], prob)])
-        if prob and more <= count + 1 and plain and text != (token.data, token.end):
+        if prob and more <= count and plain and text != (token.data, token.end):
             assert text in texts
 
 

@@ -1,8 +1,9 @@
 """The protocol between a fusion and its servers: the extension point.
 
-A provider has three main methods. `generate` continues a text greedily and streams tokens with their probabilities.
-`propose` gives the model's own choice at several places of a text. `score` gives the probabilities of a given text.
-How a server is brought to answer is the adapter's business.
+A provider has three main methods. `generate` continues a text and streams tokens with their probabilities. `propose`
+gives the model's own choice at several places of a text. `score` gives the probabilities of a given text. All
+probabilities are raw: those of the model's full distribution at temperature 1. How a server is brought to answer is the
+adapter's business.
 
 All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character become one
 token, with the lowest of their probabilities, in every adapter alike (`text.Merger`).
@@ -39,7 +40,8 @@ class Token:
         end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
         name: the end token as the model writes it, e.g. `"</s>"`, if known.
         alternatives: other tokens in its place, in whole characters, or the end of sequence; the most probable first.
-            Empty unless requested (`Provider.generate`) and known.
+            Empty unless requested and known, and where several raw tokens were joined. Parts of characters and tokens
+            with the same bytes as another are left out: the probability that is not listed bounds each of them.
     """
 
     data: bytes
@@ -114,6 +116,9 @@ class Capabilities:
         score: the endpoint reports the probabilities of a given text.
         probs: the endpoint reports the probabilities of the tokens that it generates; without them an assistant can
             only agree or disagree.
+        top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
+        score_top_k: the same for `score`.
+        sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
     """
 
     token_ids: bool
@@ -121,6 +126,9 @@ class Capabilities:
     tokenize: bool
     score: bool
     probs: bool = True
+    top_k: int = 0
+    score_top_k: int = 0
+    sampling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,34 +185,53 @@ class Provider(Protocol):
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue `prompt` and `text`, always with the most probable token.
+        """Continue `prompt` and `text`, always with the most probable token, or at random.
 
         Yields at most `max_tokens` tokens, fewer only if the model ended or cannot continue, and then one `DraftEnd`.
         With the `continuation` of an earlier draft, continues from that draft's own token ids; `text` is then what
         they decode to. Closing the iterator closes the request and frees the server.
 
-        With `alternatives` each token carries up to this number of the next most probable tokens, as far as the
-        endpoint reports them. They affect time and cost but not the text: leave out what is uncertain.
+        With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
+        as the endpoint reports them. They affect time and cost but not the text: leave out what is uncertain.
+
+        With `temperature=1` each token is drawn from the model's full distribution; its probability is its own there,
+        and the most probable token is the drawn one or its first alternative. A `seed` makes the server draw the same
+        tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal random numbers.
 
         If `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
         `prompt` that is too long by itself raises `ContextLengthError`.
+
+        Raises:
+            ValueError: `temperature` is neither 0 nor 1.
+            UnsupportedError: it is 1, and the endpoint cannot do this (`describe().capabilities`).
         """
         ...
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """The model's choice at each question, in order; None where it cannot be known.
 
         `questions=None` means every boundary of the model's own encoding of `text`, one token each, in as few requests
-        as the endpoint allows: one if it scores text, or takes several texts at once.
+        as the endpoint allows: one if it scores text, or takes several texts at once. `alternatives` is as in
+        `generate`.
         """
         ...
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
         """The tokens of the model's own encoding of `text`, each with its probability given all before it.
+
+        With `alternatives` each token carries up to this number of the other most probable tokens in its place: the
+        first of them is the most probable one, unless the token itself is. A token that begins in `prompt` has none.
+
+        With `end` a last token is added: the end of sequence after `text`, with its probability there (of several such
+        tokens the most probable), or None if the endpoint does not report it.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).

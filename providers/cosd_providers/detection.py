@@ -182,25 +182,30 @@ class DetectedProvider:
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""
         adapter = await self.adapter()
         options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives}
+        options |= {"temperature": temperature, "seed": seed}
         draft = adapter.generate(prompt, text, max_tokens=max_tokens, usage=usage, **options)
         async with aclosing(draft):
             async for item in draft:
                 yield item
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).propose(prompt, text, questions, usage=usage)
+        return await (await self.adapter()).propose(prompt, text, questions, alternatives=alternatives, usage=usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).score(prompt, text, usage=usage)
+        return await (await self.adapter()).score(prompt, text, alternatives=alternatives, end=end, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""

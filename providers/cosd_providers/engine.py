@@ -33,6 +33,7 @@ from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.parsing import parse
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
 from cosd_providers.usage import Usage
 
@@ -47,6 +48,8 @@ __all__ = [
     "answer_cue",
     "ask_only",
     "broken_off",
+    "cannot_sample",
+    "cannot_score_end",
     "checked_extra",
     "choose",
     "miscounted",
@@ -232,7 +235,15 @@ class Adapter:
         """The model, given ids for a prompt of pieces that are encoded one by one. None where it takes text only."""
         return None
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002 - a hook
+    async def score(
+        self,
+        prompt: str,  # noqa: ARG002 - a hook
+        text: bytes,  # noqa: ARG002
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,  # noqa: ARG002
+        usage: Usage,  # noqa: ARG002
+    ) -> list[Token]:
         """The probabilities of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
         raise UnsupportedError("the server does not score text", endpoint=self._transport.endpoint)
 
@@ -367,9 +378,16 @@ class Engine(Adapter, Generic[_F]):
 
     @abstractmethod
     def _draft(
-        self, facts: _F, prompt: str, text: bytes, continuation: Any, max_tokens: int, alternatives: int, usage: Usage
+        self,
+        facts: _F,
+        prompt: str,
+        text: bytes,
+        continuation: Any,
+        max_tokens: int,
+        options: DraftOptions,
+        usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """A draft; arguments as in `contract.Provider.generate`."""
+        """A draft; arguments as in `contract.Provider.generate`. Sampling is asked only of an endpoint that can."""
 
     async def generate(
         self,
@@ -379,11 +397,16 @@ class Engine(Adapter, Generic[_F]):
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`."""
+        options = DraftOptions(alternatives, temperature, seed)
         facts = await self.facts()
-        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, alternatives, usage)) as items:
+        if options.sampled and not facts.info.capabilities.sampling:
+            raise cannot_sample(self._transport.endpoint)
+        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, options, usage)) as items:
             async for item in items:
                 yield item
 
@@ -511,6 +534,20 @@ def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts
 def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
     """An answer lacks the probabilities that a field of the request asks for."""
     words = f"the server gives no probabilities with its tokens, although asked ({field})"
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def cannot_sample(endpoint: str) -> UnsupportedError:
+    """The endpoint is not known to sample from the model's own distribution."""
+    words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
+    hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
+    return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def cannot_score_end(endpoint: str) -> UnsupportedError:
+    """The endpoint cannot score the end of sequence."""
+    words = "the probability of the end of sequence cannot be asked for in score()"
+    hint = "Score without end=True; docs/servers.md lists the servers that can."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 

@@ -126,8 +126,13 @@ class Draft:
 class Continuation:
     """The greedy continuation for one question, position by position, until it is enough.
 
+    Args:
+        question: the question that it answers.
+        alternatives: the number of other tokens to list with each token.
+
     Attributes:
         question: the question that it answers.
+        alternatives: the number of other tokens to list with each token.
         ids: the raw ids taken so far; the next request continues from them.
         tokens: the whole-character tokens so far.
         enough: the question is answered, or cannot be answered any further.
@@ -135,8 +140,9 @@ class Continuation:
             resumes from these bytes and regenerates the rest.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, alternatives: int = 0) -> None:
         self.question = question
+        self.alternatives = alternatives
         self.ids: list[int] = []
         self.tokens: list[Token] = []
         self.enough = False
@@ -166,7 +172,7 @@ class Continuation:
         for position in positions:
             fed = True
             choice = _resolve(position, self._expected())
-            self._take(choice)
+            self._take(choice, (*position.top, position.pick))
             if choice.id != position.pick.id:
                 self.turned = (len(self.ids), self._data)
                 return
@@ -183,9 +189,9 @@ class Continuation:
         """The draft's token that starts here; None inside a token, inside a character, or after a difference."""
         return None if self._begun or self._differs else self._starts.get(len(self._data))
 
-    def _take(self, choice: Choice) -> None:
+    def _take(self, choice: Choice, listed: Sequence[Choice]) -> None:
         self.ids.append(choice.id)
-        for token in self._merger.feed(choice.token):
+        for token in self._merger.feed(with_alternatives(Position(choice, listed), self.alternatives)):
             self._add(token)
         if not self._merger.parts:
             self._begun = 0
@@ -278,7 +284,9 @@ def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Po
 
 
 async def answer(
-    questions: Iterable[Question], ask: Callable[[list[Continuation]], Awaitable[Sequence[Iterable[Position]]]]
+    questions: Iterable[Question],
+    ask: Callable[[list[Continuation]], Awaitable[Sequence[Iterable[Position]]]],
+    alternatives: int = 0,
 ) -> list[Proposal | None]:
     """Ask until every question is answered, one round at a time for all that are still open.
 
@@ -286,8 +294,9 @@ async def answer(
         questions: any number; the answers come in the same order.
         ask: takes the open continuations and returns for each about `wanted` positions after its `ids`; none where the
             server cannot continue.
+        alternatives: the number of other tokens to list with each token; `ask` lists one more at each position.
     """
-    continuations = [Continuation(question) for question in questions]
+    continuations = [Continuation(question, alternatives) for question in questions]
     while left := [one for one in continuations if not one.enough]:
         for one, positions in zip(left, await ask(left), strict=True):
             one.feed(positions)
@@ -314,7 +323,8 @@ def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
 def within(tokens: Iterable[Token], start: int) -> list[Token]:
     """The part of an encoded text that lies after byte `start`, in whole characters.
 
-    A token that lies across `start` is cut there and keeps its probability; tokens before `start` do not count.
+    A token that lies across `start` is cut there and keeps its probability, but not its alternatives; tokens before
+    `start` do not count.
     """
     merger, read, at = Merger(), 0, 0
     kept: list[Token] = []
@@ -322,8 +332,10 @@ def within(tokens: Iterable[Token], start: int) -> list[Token]:
         read += len(raw.data)
         for token in merger.feed(raw if read > start else Token(raw.data, 1.0)):
             at += len(token.data)
-            if at > start:
-                kept.append(Token(token.data[max(start - at, -len(token.data)) :], token.prob))
+            if at - len(token.data) >= start:
+                kept.append(Token(token.data, token.prob, alternatives=token.alternatives))
+            elif at > start:
+                kept.append(Token(token.data[start - at :], token.prob))
     return kept
 
 

@@ -11,6 +11,7 @@ without a script. The full form is any object with the attributes of `Model`.
 from __future__ import annotations
 
 import heapq
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
@@ -167,7 +169,10 @@ class Call:
         questions: of `propose`.
         max_tokens: of `generate`.
         continuation: of `generate`.
-        alternatives: of `generate`.
+        alternatives: the number of alternatives.
+        end: of `score`.
+        temperature: of `generate`.
+        seed: of `generate`.
     """
 
     kind: Literal["generate", "propose", "score"]
@@ -177,6 +182,9 @@ class Call:
     max_tokens: int | None = None
     continuation: object = None
     alternatives: int = 0
+    end: bool = False
+    temperature: float = 0
+    seed: int | None = None
 
 
 @dataclass
@@ -189,6 +197,8 @@ class ScriptedProvider:
         token_ids: whether a draft continues from its own ids; else `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is reported.
         probs: whether any probability is reported.
+        top_k: alternatives that are listed at most; None for the whole vocabulary.
+        sampling: whether it can sample.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: the chat template's text before an answer; None for a model without one.
         template: its chat template, from messages to the text to continue. By default each message is a line such as
@@ -206,6 +216,8 @@ class ScriptedProvider:
     token_ids: bool = True
     end_prob: bool = True
     probs: bool = True
+    top_k: int | None = None
+    sampling: bool = True
     context: int | None = None
     answer_cue: str | None = None
     template: Callable[[Sequence[Message]], str] | None = None
@@ -237,7 +249,17 @@ class ScriptedProvider:
 
     async def describe(self) -> ServerInfo:
         """The description from the attributes."""
-        capabilities = Capabilities(self.token_ids, self.end_prob, tokenize=True, score=True, probs=self.probs)
+        top_k = self._listed(len(self.model.tokens) - 1) if self.probs else 0
+        capabilities = Capabilities(
+            self.token_ids,
+            self.end_prob,
+            tokenize=True,
+            score=True,
+            probs=self.probs,
+            top_k=top_k,
+            score_top_k=top_k,
+            sampling=self.sampling,
+        )
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
     async def render_prompt(
@@ -260,10 +282,28 @@ class ScriptedProvider:
         max_tokens: int,
         continuation: object = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """The model's greedy tokens, then a `DraftEnd`."""
-        self.calls.append(Call("generate", prompt, text, None, max_tokens, continuation, alternatives))
+        """The model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
+        self.calls.append(
+            Call(
+                "generate",
+                prompt,
+                text,
+                max_tokens=max_tokens,
+                continuation=continuation,
+                alternatives=alternatives,
+                temperature=temperature,
+                seed=seed,
+            )
+        )
+        sampled = DraftOptions(alternatives, temperature, seed).sampled
+        if sampled and not self.sampling:
+            raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")
+        alternatives = self._listed(alternatives)
+        chance = random.Random(seed) if sampled else None  # noqa: S311 - no secret
         start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
         draft = Draft(max_tokens)
         async with self._request(usage) as number:
@@ -274,7 +314,7 @@ class ScriptedProvider:
                     return
                 await self._fault(number, len(draft.ids))
                 await anyio.sleep(self.token_delay)
-                position = self._position(start + draft.ids, alternatives)
+                position = self._position(start + draft.ids, alternatives, chance)
                 usage.completion_tokens += 1
                 usage.answered(time.monotonic())
                 for token in draft.feed(position.pick.id, with_alternatives(position, alternatives)):
@@ -285,11 +325,11 @@ class ScriptedProvider:
         return (*start, *draft.ids) if self.token_ids else None
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """The model's continuations: one request for all questions, one more for those that need it."""
         asked = None if questions is None else tuple(questions)
-        self.calls.append(Call("propose", prompt, text, asked))
+        self.calls.append(Call("propose", prompt, text, asked, alternatives=alternatives))
         if asked is None:
             pieces = [self.model.tokens[at] for at in self._encode(prompt, text)]
             asked = tuple(boundaries(pieces, len(prompt.encode())))
@@ -299,7 +339,7 @@ class ScriptedProvider:
                 await self._fault(number, 0)
                 return [self._go_on(chain, prompt, text, usage) for chain in chains]
 
-        return await answer(asked, ask)
+        return await answer(asked, ask, self._listed(alternatives))
 
     def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
         """The next positions after one continuation, as a server would write them: the model's own picks."""
@@ -308,7 +348,7 @@ class ScriptedProvider:
         usage.prompt_tokens += len(ids)
         positions: list[Position] = []
         while len(positions) < chain.wanted and not self._full(ids, ()):
-            positions.append(self._position(ids))
+            positions.append(self._position(ids, chain.alternatives))
             ids.append(positions[-1].pick.id)
             usage.completion_tokens += 1
             if positions[-1].pick.token.end:
@@ -317,16 +357,32 @@ class ScriptedProvider:
             raise self._too_long(len(ids))
         return positions
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
         """The tokens of the model's encoding of `text`, with their probabilities."""
-        self.calls.append(Call("score", prompt, text))
+        self.calls.append(Call("score", prompt, text, alternatives=alternatives, end=end))
         ids = self._encode(prompt, text)
         async with self._request(usage) as number:
             await self._fault(number, 0)
             usage.prompt_tokens += len(ids)
-            probs = [self.model.next(ids[:at])[token_id] for at, token_id in enumerate(ids)]
-        raw = [Token(self.model.tokens[at], prob) for at, prob in zip(ids, probs, strict=True)]
-        return within(raw, len(prompt.encode()))
+            raw = [self._scored(ids[:at], token_id, alternatives) for at, token_id in enumerate(ids)]
+            last = [self._scored(ids, None, alternatives)] if end else []
+        return within(raw, len(prompt.encode())) + last
+
+    def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int) -> Token:
+        """A token after others; None for the end of sequence."""
+        probs = self.model.next(before)
+        if token_id is None:
+            ends = sorted(self.model.end_ids)
+            own = max(ends, key=lambda at: probs[at], default=None)
+            token = Token(b"", None, end=True, name="</s>") if own is None else self._choice(own, probs[own]).token
+        else:
+            own, token = token_id, Token(self.model.tokens[token_id], probs[token_id])
+        if own is None or not alternatives:
+            return token
+        listed = self._listed(alternatives)
+        return with_alternatives(Position(Choice(own, token), self._position(before, listed).top), listed)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The model's encoding of `text`."""
@@ -349,13 +405,24 @@ class ScriptedProvider:
         words = f"the text has {tokens} tokens, the model's context {self.context}"
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
-    def _position(self, ids: Sequence[int], more: int = 0) -> Position:
-        """The distribution after `ids`: the pick and the most probable tokens, with `more` than the usual number."""
+    def _listed(self, alternatives: int) -> int:
+        """The alternatives that are given where this number is asked for."""
+        return alternatives if self.top_k is None else min(alternatives, self.top_k)
+
+    def _position(self, ids: Sequence[int], more: int = 0, chance: random.Random | None = None) -> Position:
+        """The distribution after `ids`: the pick and the most probable tokens, with `more` than the usual number.
+
+        The pick is the most probable token, or drawn by `chance`.
+        """
         probs = self.model.next(ids)
         count = max(TIES, list(probs).count(max(probs))) + more
         best = heapq.nsmallest(count, range(len(probs)), key=lambda at: (-probs[at], at))
         choices = [self._choice(at, probs[at]) for at in best]
-        return Position(choices[0], [choice for choice in choices if choice.token.prob is not None])
+        pick = choices[0]
+        if chance is not None:
+            [drawn] = chance.choices(range(len(probs)), probs)
+            pick = self._choice(drawn, probs[drawn])
+        return Position(pick, [choice for choice in choices if choice.token.prob is not None])
 
     def _choice(self, token_id: int, prob: float) -> Choice:
         if token_id not in self.model.end_ids:

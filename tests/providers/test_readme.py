@@ -164,6 +164,9 @@ async def test_its_alternatives() -> None:
     model = TableModel([b"", b"Q", b" a", b" b"], lambda ids: [0.1, 0.0, 0.6, 0.3], end_ids=(0,))
     first, _ = await draft(ToyServer(model).engine(), limit=1, alternatives=2)
     assert first == Token(b" a", 0.6, alternatives=(Token(b" b", 0.3), Token(b"", 0.1, end=True)))
+    asked = [Question(0, (b" a",))]
+    [found] = await ToyServer(model).engine().propose("Q", b"", asked, alternatives=1, usage=Usage())
+    assert found.tokens == (Token(b" a", 0.6, alternatives=(Token(b" b", 0.3),)),)
 
 
 async def test_a_full_context() -> None:
@@ -181,7 +184,7 @@ async def test_a_full_context() -> None:
 
 async def test_it_describes_itself_and_restores_its_facts() -> None:
     engine = ToyServer(DRAFT, context=99).engine()
-    able = Capabilities(token_ids=True, end_prob=True, tokenize=False, score=False)
+    able = Capabilities(token_ids=True, end_prob=True, tokenize=False, score=False, top_k=20)
     assert await engine.describe() == ServerInfo("http://toy:1", "toy", "toy-1b", None, 99, able)
     facts = json.loads(json.dumps(await engine.snapshot()))
     again = ToyServer(DRAFT, context=99).engine()

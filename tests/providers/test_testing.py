@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from asked import check_alternatives
+from asked import Inquiry, check_alternatives, check_proposed, check_scored, inquired
 from cosd_providers import (
+    Capabilities,
     ContextLengthError,
     DraftEnd,
     Proposal,
@@ -21,6 +22,7 @@ from cosd_providers import (
     Question,
     RateLimitError,
     Token,
+    UnsupportedError,
     Usage,
 )
 from cosd_providers.testing import Call, Fault, ScriptedProvider, TableModel, TextModel
@@ -95,15 +97,21 @@ async def test_scores_and_tokens() -> None:
 async def test_calls_are_recorded() -> None:
     provider = scripted()
     await draft(provider, limit=3)
+    await draft(provider, limit=3, temperature=1, seed=5, alternatives=2)
     questions = (Question(0, (b" 4",)),)
     await provider.propose("2 + 2 =", b" 4", list(questions), usage=Usage())
+    await provider.propose("2 + 2 =", b" 4", list(questions), alternatives=3, usage=Usage())
     await provider.score("2 + 2 =", b" 4", usage=Usage())
+    await provider.score("2 + 2 =", b" 4", alternatives=1, end=True, usage=Usage())
     assert provider.calls == [
         Call("generate", "2 + 2 =", b"", max_tokens=3),
+        Call("generate", "2 + 2 =", b"", max_tokens=3, temperature=1, seed=5, alternatives=2),
         Call("propose", "2 + 2 =", b" 4", questions),
+        Call("propose", "2 + 2 =", b" 4", questions, alternatives=3),
         Call("score", "2 + 2 =", b" 4"),
+        Call("score", "2 + 2 =", b" 4", alternatives=1, end=True),
     ]
-    assert (provider.requests, provider.open_requests) == (3, 0)
+    assert (provider.requests, provider.open_requests) == (6, 0)
 
 
 async def test_faults() -> None:
@@ -186,6 +194,107 @@ async def test_alternatives() -> None:
     assert first.alternatives == (Token(b" c", 0.15),)
     first, *_ = await draft(ScriptedProvider(model, probs=False), limit=1, alternatives=1)
     assert first == Token(b" a", None)
+
+
+@given(inquired(toys.models(may_hide_end=False)), st.integers(1, 8))
+async def test_proposed_alternatives_are_the_models_own(drawn: tuple[toys.ToyModel, Inquiry], count: int) -> None:
+    (toy, (prompt, text, questions)), provider = drawn, ScriptedProvider(toys.Plain(drawn[0]))
+    alone = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+    found = await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+    for one, other in zip(alone, found, strict=True):
+        assert one is not None
+        assert other is not None
+        assert replace(other, tokens=tuple(replace(token, alternatives=()) for token in other.tokens)) == one
+        check_proposed(toys.Plain(toy), prompt + text[: one.start], other.tokens[0], count)
+
+
+@given(toys.models(may_hide_end=False), toys.prompts(), toys.prompts(), st.integers(0, 8))
+async def test_scored_alternatives_are_the_models_own(
+    toy: toys.ToyModel, prompt: bytes, text: bytes, count: int
+) -> None:
+    provider = ScriptedProvider(toys.Plain(toy))
+    alone = await provider.score(prompt.decode(), text, usage=Usage())
+    found = await provider.score(prompt.decode(), text, alternatives=count, end=True, usage=Usage())
+    assert [replace(token, alternatives=()) for token in found[:-1]] == alone
+    check_scored(toys.Plain(toy), prompt, found, count)
+
+
+async def test_the_end_of_a_text() -> None:
+    provider = scripted()
+    other = Token(b" 4", 1.0)
+    assert await provider.score("2 + 2 =", b" 4. \xf0\x9f\x98\x80", end=True, usage=Usage()) == [
+        *(await provider.score("2 + 2 =", b" 4. \xf0\x9f\x98\x80", usage=Usage())),
+        END,
+    ]
+    never = Token(b"", 0.0, end=True, name="</s>", alternatives=(other,))
+    assert await provider.score("2 + 2 =", b"", alternatives=2, end=True, usage=Usage()) == [never]
+    [end] = await scripted(end_prob=False).score("2 + 2 =", b"", alternatives=2, end=True, usage=Usage())
+    assert end == Token(b"", None, end=True, name="</s>")
+    several = TableModel([b"", b"", b"Q"], lambda ids: [0.2, 0.7, 0.1], end_ids=(0, 1))
+    [end] = await ScriptedProvider(several).score("Q", b"", end=True, usage=Usage())
+    assert end.prob == 0.7
+    [end] = await ScriptedProvider(TableModel([b"Q"], lambda ids: [1.0])).score("Q", b"", end=True, usage=Usage())
+    assert end.prob is None  # such a model has no end
+
+
+async def test_a_provider_lists_as_many_alternatives_as_it_can() -> None:
+    provider = ScriptedProvider(TableModel([b"2 + 2 =", b"a", b"b", b"c"], lambda ids: [0.1, 0.4, 0.3, 0.2]), top_k=2)
+    first, *_ = await draft(provider, limit=1, alternatives=9)
+    assert [one.data for one in first.alternatives] == [b"b", b"c"]
+    [first] = await provider.score("2 + 2 =", b"c", alternatives=9, usage=Usage())
+    assert [one.data for one in first.alternatives] == [b"a", b"b"]
+    [found] = await provider.propose("2 + 2 =", b"", [Question(0, (b"a",))], alternatives=9, usage=Usage())
+    assert found is not None
+    assert [one.data for one in found.tokens[0].alternatives] == [b"b", b"c"]
+
+
+async def test_abilities() -> None:
+    size = len(TextModel(SCRIPT).tokens)
+    able = Capabilities(True, True, True, True, top_k=size - 1, score_top_k=size - 1, sampling=True)
+    assert (await scripted().describe()).capabilities == able
+    able = Capabilities(True, True, True, True, top_k=2, score_top_k=2, sampling=False)
+    assert (await scripted(top_k=2, sampling=False).describe()).capabilities == able
+    assert (await scripted(probs=False).describe()).capabilities.top_k == 0
+
+
+async def test_sampled_tokens_follow_the_distribution() -> None:
+    """A chi-squared test with 4 degrees of freedom, which 18.5 exceeds once in a thousand times."""
+    probs = [0.4, 0.0, 0.3, 0.15, 0.1, 0.05]
+    model = TableModel([b"a", b"2 + 2 =", b"b", b"c", b"d", b""], lambda ids: probs, end_ids=(5,))
+    provider, counts = ScriptedProvider(model), dict.fromkeys(range(6), 0)
+    for seed in range(1000):
+        first, *_ = await draft(provider, limit=1, temperature=1, seed=seed, alternatives=1)
+        at = next(n for n, data in enumerate(model.tokens) if data == first.data)
+        counts[at] += 1
+        assert first.prob == probs[at]
+        assert [one.data for one in first.alternatives] == [b"b" if at == 0 else b"a"]
+    assert counts[1] == 0
+    expected = {at: 1000 * prob for at, prob in enumerate(probs) if prob}
+    assert sum((counts[at] - mean) ** 2 / mean for at, mean in expected.items()) < 18.5
+
+
+@given(toys.models(), toys.prompts(), st.integers(0, 2**32))
+async def test_a_seed_draws_the_same_tokens_again(toy: toys.ToyModel, prompt: bytes, seed: int) -> None:
+    drafts = [
+        [
+            item
+            async for item in ScriptedProvider(toys.Plain(toy)).generate(
+                prompt.decode(), b"", max_tokens=20, temperature=1, seed=seed, alternatives=count, usage=Usage()
+            )
+        ]
+        for count in (0, 0, 3)
+    ]
+    assert drafts[0] == drafts[1]
+    bare = [replace(item, alternatives=()) if isinstance(item, Token) else item for item in drafts[2]]
+    assert bare == drafts[0]
+
+
+async def test_temperatures() -> None:
+    with pytest.raises(ValueError, match=r"temperature must be 0 or 1, not 0\.7"):
+        await draft(scripted(), temperature=0.7)
+    with pytest.raises(UnsupportedError, match="does not sample"):
+        await draft(scripted(sampling=False), temperature=1)
+    assert await draft(scripted(sampling=False), temperature=0) == await draft(scripted())
 
 
 async def test_a_part_of_a_character_has_no_alternatives() -> None:

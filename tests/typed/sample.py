@@ -197,6 +197,8 @@ class Constant:
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         usage.completion_tokens += 1
@@ -204,11 +206,13 @@ class Constant:
         yield DraftEnd("end")
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         return [Proposal(question.start, (Token(b"", 1.0, end=True),)) for question in questions or ()]
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
         raise UnsupportedError("no scores", endpoint=self.name)
 
     async def tokenize(self, text: str) -> list[Piece]:

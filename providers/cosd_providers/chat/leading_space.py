@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
+from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
@@ -64,10 +65,12 @@ class WithoutLeadingSpace:
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. A first token that is only space is joined to the next one."""
-        options: dict[str, Any] = {"alternatives": alternatives} if alternatives else {}
+        options = _given(alternatives=alternatives, temperature=temperature, seed=seed)
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
         text = b"" if begins else self._space + text
@@ -90,23 +93,27 @@ class WithoutLeadingSpace:
                 yield end
                 return
             continuation, strip.held = end.continuation, 0  # one token was only space: there is room for another
+            options |= _given(seed=other_seed(options.get("seed"), 1))
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
+        options = _given(alternatives=alternatives)
         size, whole = len(self._space), self._space + text
         if questions is None:
-            found = await self._provider.propose(prompt, whole, None, usage=usage)
+            found = await self._provider.propose(prompt, whole, None, usage=usage, **options)
             behind = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
-            return [*await self.propose(prompt, text, [Question(0, ())], usage=usage), *behind]
+            first = await self.propose(prompt, text, [Question(0, ())], alternatives=alternatives, usage=usage)
+            return [*first, *behind]
         asked = [self._own(question) for question in questions]
-        answers = await self._provider.propose(prompt, whole, asked, usage=usage)
+        answers = await self._provider.propose(prompt, whole, asked, usage=usage, **options)
         found = [self._shared(one) for one in answers]
         more = [self._more(*one) for one in zip(questions, asked, answers, found, strict=True)]
         again = [at for at, one in enumerate(more) if one is not None]
         if again:
-            rest = await self._provider.propose(prompt, whole, [one for one in more if one is not None], usage=usage)
+            asked = [one for one in more if one is not None]
+            rest = await self._provider.propose(prompt, whole, asked, usage=usage, **options)
             for at, one in zip(again, rest, strict=True):
                 shared = self._shared(one)
                 if shared is not None and not questions[at].word:
@@ -149,10 +156,13 @@ class WithoutLeadingSpace:
         tokens = [token for one in proposal.tokens for token in strip.feed(one)]
         return replace(proposal, tokens=tuple(tokens))
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
         """See `contract.Provider`."""
         strip = _Strip(self._space)
-        scored = await self._provider.score(prompt, self._space + text, usage=usage)
+        options = _given(alternatives=alternatives, end=end)
+        scored = await self._provider.score(prompt, self._space + text, usage=usage, **options)
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
@@ -166,6 +176,11 @@ class WithoutLeadingSpace:
             pieces.append(replace(piece, data=piece.data[:start] + piece.data[max(start, stop) :]))
             at += len(piece.data)
         return pieces
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that are not the default: providers of earlier versions need not know the others."""
+    return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
 class _Strip:

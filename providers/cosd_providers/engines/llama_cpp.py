@@ -36,6 +36,7 @@ from cosd_providers.engine import (
     ServerFacts,
     ask_only,
     broken_off,
+    cannot_score_end,
     miscounted,
     no_model,
     no_probs,
@@ -68,6 +69,7 @@ from cosd_providers.greedy import (
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
@@ -661,15 +663,21 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         text: bytes,
         continuation: Any,
         max_tokens: int,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         start = self._prefix(prompt, text) if continuation is None else [*continuation]
-        stream = partial(self._client(facts).stream, usage, alternatives)
+        stream = partial(self._client(facts).stream, usage, options.alternatives)
         return from_ids(stream, start, max_tokens, alone=not text)
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """All questions at once, and those again that need more tokens; see `contract.Provider`."""
         client, everywhere = self._client(await self.facts()), questions is None
@@ -697,8 +705,18 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         listed = {question.start for question in questions} - alone
         return counted(marked(found, "singles", but=listed), way, usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,
+        usage: Usage,
+    ) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
+        if end:
+            raise cannot_score_end(self._transport.endpoint)
         client = self._client(await self.facts())
         pieces = await self.tokenize(prompt + sendable(text))
         start, ends, at = len(prompt.encode()), list[int](), 0

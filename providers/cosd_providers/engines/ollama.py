@@ -43,6 +43,7 @@ from cosd_providers.greedy import ROUNDING, TIES, boundaries
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
@@ -301,15 +302,21 @@ class Ollama(Engine[ServerFacts]):
         text: bytes,
         continuation: Any,
         max_tokens: int,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        return Drafting(self._client, prompt, text, usage, alternatives).draft(max_tokens)
+        return Drafting(self._client, prompt, text, usage, options.alternatives).draft(max_tokens)
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
         await self.facts()
@@ -318,7 +325,15 @@ class Ollama(Engine[ServerFacts]):
             questions = boundaries(own, len(prompt.encode()))
         return await Proposing(self._client, prompt, text, usage, strategy="singles").answer(questions)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # noqa: ARG002
+    async def score(
+        self,
+        prompt: str,  # noqa: ARG002
+        text: bytes,  # noqa: ARG002
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,  # noqa: ARG002
+        usage: Usage,  # noqa: ARG002
+    ) -> list[Token]:
         """Unsupported by the server."""
         raise self._unsupported("the server does not give the probabilities of a given text")
 

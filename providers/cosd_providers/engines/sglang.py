@@ -46,6 +46,7 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
+    cannot_score_end,
     choose,
     miscounted,
     no_probs,
@@ -85,6 +86,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
@@ -974,7 +976,7 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         text: bytes,
         continuation: Any,
         max_tokens: int,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         if continuation is None:
@@ -982,13 +984,19 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         else:
             start = [*continuation]
         self._client.check_something(start)
-        stream = partial(self._client.stream, TokenTexts(self._client, usage), alternatives)
+        stream = partial(self._client.stream, TokenTexts(self._client, usage), options.alternatives)
         async with aclosing(from_ids(stream, start, max_tokens, alone=not text)) as items:
             async for item in items:
                 yield item
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
         await self.facts()
@@ -1004,11 +1012,21 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         rounds = _SglangRounds(self._client, prompt, text, usage, singly=singly, echo=echo)
         return await rounds.propose(questions, way, usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,
+        usage: Usage,
+    ) -> list[Token]:
         """One request; see `contract.Provider`.
 
         The first token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
+        if end:
+            raise cannot_score_end(self._transport.endpoint)
         await self.facts()
         whole, size = prompt + sendable(text), len(prompt.encode())
         pieces = await self.tokenize(whole)

@@ -47,6 +47,7 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
+    cannot_score_end,
     own_stop,
     silent,
 )
@@ -78,6 +79,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
@@ -921,7 +923,13 @@ class Tgi(Engine[TgiFacts]):
         self._client = TgiClient(self._transport, self._extra, local)
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """Answer all questions by the strategy, and once more those that need it; see `contract.Provider`."""
         facts = await self.facts()
@@ -934,8 +942,18 @@ class Tgi(Engine[TgiFacts]):
         least = None if way != "filter" else 1 if self._strategy else 2
         return await _TgiRounds(self._client, prompt, text, usage, least).propose(questions, way, usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,
+        usage: Usage,
+    ) -> list[Token]:
         """Score all tokens with one request; see `contract.Provider`."""
+        if end:
+            raise cannot_score_end(self._transport.endpoint)
         if not (await self.facts()).prefill:
             raise self._client.unscored()
         whole = prompt + sendable(text)
@@ -974,10 +992,10 @@ class Tgi(Engine[TgiFacts]):
         text: bytes,
         continuation: Any,  # noqa: ARG002 - the server takes text alone
         max_tokens: int,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        stream = _TgiStream(self._client, prompt, text, usage, alternatives)
+        stream = _TgiStream(self._client, prompt, text, usage, options.alternatives)
         return from_ids(stream, (), max_tokens, alone=not text, repeats=True)
 
     async def _for_chat(self) -> Self:

@@ -40,6 +40,7 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
+    cannot_score_end,
     choose,
     miscounted,
     no_probs,
@@ -82,6 +83,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable, whole
 from cosd_providers.token_counts import Counts
@@ -806,18 +808,24 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         text: bytes,
         continuation: Any,
         max_tokens: int,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
-        draft = _VllmDraft(self._client, prefix, alone=not text, alternatives=alternatives, usage=usage)
+        draft = _VllmDraft(self._client, prefix, alone=not text, alternatives=options.alternatives, usage=usage)
         async with aclosing(draft.draft(max_tokens)) as items:
             async for item in items:
                 yield item
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
         await self.facts()
@@ -837,11 +845,21 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         rounds = _VllmRounds(self._client, prompt, text, usage, singly=way == "singles", scored=scored)
         return await rounds.propose(questions, way, usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,
+        usage: Usage,
+    ) -> list[Token]:
         """One request; see `contract.Provider`.
 
         The first token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
+        if end:
+            raise cannot_score_end(self._transport.endpoint)
         await self.facts()
         if not prompt + sendable(text):
             return []

@@ -28,7 +28,7 @@ from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.engine import Adapter, no_probs
+from cosd_providers.engine import Adapter, cannot_sample, cannot_score_end, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
@@ -45,6 +45,7 @@ from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import checked_strategy, counted
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer
@@ -163,9 +164,13 @@ class OpenAICompatible(Adapter):
         max_tokens: int,
         continuation: Any = None,
         alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused."""
+        if DraftOptions(alternatives, temperature, seed).sampled:
+            raise cannot_sample(self._transport.endpoint)
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
         if not (await self._know()).probs:
@@ -176,7 +181,13 @@ class OpenAICompatible(Adapter):
                 yield item
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage
+        self,
+        prompt: str,
+        text: bytes,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        usage: Usage,
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
         facts, client = await self._know(), self._client
@@ -189,11 +200,21 @@ class OpenAICompatible(Adapter):
         found = await answer(questions, Agreement(client, prompt, text, usage).ask)
         return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
+    async def score(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        alternatives: int = 0,  # noqa: ARG002
+        end: bool = False,
+        usage: Usage,
+    ) -> list[Token]:
         """One request to a server that is proved to score; see `contract.Provider`.
 
         Without a beginning-of-sequence token, the first token of all has no probability (None).
         """
+        if end:
+            raise cannot_score_end(self._transport.endpoint)
         await self._know()
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)

@@ -1,0 +1,52 @@
+"""The options of a draft: greedy, or drawn from the model's own distribution; and the seeds of its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DraftOptions", "other_seed"]
+
+_SEEDS = 2**32
+_STEP = 0x9E3779B1  # odd, so that many steps give as many seeds; far from 1, so that they are not a user's next ones
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """The options of `contract.Provider.generate` for each of its tokens.
+
+    Attributes:
+        alternatives: the number of other tokens to list.
+        temperature: 0 takes the most probable token, 1 draws from the model's distribution.
+        seed: of the draws; None lets the server choose.
+
+    Raises:
+        ValueError: the temperature is neither 0 nor 1.
+    """
+
+    alternatives: int = 0
+    temperature: float = 0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature not in (0, 1):
+            words = "0 is greedy, 1 draws from the model's own distribution"
+            raise ValueError(f"temperature must be 0 or 1, not {self.temperature!r}: {words}")
+
+    @property
+    def sampled(self) -> bool:
+        """Tokens are drawn, and need not be the most probable ones."""
+        return self.temperature != 0
+
+    def seed_after(self, tokens: int) -> int | None:
+        """The seed of a request that continues after this number of drawn tokens; see `other_seed`."""
+        return other_seed(self.seed, tokens)
+
+
+def other_seed(seed: int | None, number: int) -> int | None:
+    """A seed for a later request of one draft: the random numbers of the first would choose its tokens once more.
+
+    Args:
+        seed: the draft's.
+        number: 0 for the first request, which uses `seed` itself; another one for each other.
+    """
+    return seed if seed is None or not number else (seed + number * _STEP) % _SEEDS
