@@ -362,7 +362,7 @@ class OllamaEngine(Engine):
             provider.restore(OLLAMA_SNAPSHOT, OLLAMA_URL)
             return provider
 
-        expected = ScriptedProvider(model, token_ids=False, end_prob=False)
+        expected = TextOnly(model, token_ids=False, end_prob=False)
         return Case(
             model,
             server,
