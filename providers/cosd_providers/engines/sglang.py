@@ -32,7 +32,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Annotated, Any, Literal, Unpack, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 
@@ -41,7 +41,6 @@ from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Que
 from cosd_providers.drafting import Next, from_ids
 from cosd_providers.engine import (
     NO_TEMPLATE,
-    EngineOptions,
     Models,
     answer_cue,
     ask_only,
@@ -89,7 +88,6 @@ from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
 
 __all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "TokenTexts", "Triple", "scored"]
@@ -432,16 +430,6 @@ class SglangClient(TokenizingClient[SglangFacts]):
     """
 
     lora: str | None = None
-
-    def __init__(
-        self,
-        transport: Transport,
-        extra: Mapping[str, object],
-        special_tokens: bool,
-        tokenizer: Tokenizer | None,
-    ) -> None:
-        super().__init__(transport, extra, special_tokens)
-        self.tokenizer = tokenizer
 
     def take(self, facts: SglangFacts) -> None:
         """Take the facts of the server."""
@@ -951,23 +939,10 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
-    strategies = ("echo", "list", "singles")
-
+    _client_type = SglangClient
     _facts_type = SglangFacts
+    _owned = _OWNED
     _ready_route = "/v1/models"
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        tokenizer: object = None,
-        strategy: Literal["echo", "list", "singles"] | None = None,
-        add_special_tokens: bool = True,
-        **options: Unpack[EngineOptions],
-    ) -> None:
-        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = SglangClient(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def _draft(
         self,

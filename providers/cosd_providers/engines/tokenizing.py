@@ -11,17 +11,19 @@ import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.contract import Provider
-from cosd_providers.engine import NO_TEMPLATE, Engine, ServerFacts, nothing_to_continue
+from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, nothing_to_continue
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 
 __all__ = ["Encoding", "Head", "TokenizedFacts", "TokenizingClient", "TokenizingEngine", "looks_special", "unspaced"]
 
@@ -83,6 +85,7 @@ class TokenizingClient(ABC, Generic[_F]):
         transport: the server.
         extra: merged into every generation request.
         special_tokens: special tokens are put before a text, where the model has some.
+        tokenizer: the model's own, where it was given.
 
     Attributes:
         facts: what is known of the server, once it is.
@@ -96,8 +99,11 @@ class TokenizingClient(ABC, Generic[_F]):
     head = Head()
     is_chat = False
 
-    def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
+    def __init__(
+        self, transport: Transport, extra: Mapping[str, object], special_tokens: bool, tokenizer: Tokenizer | None
+    ) -> None:
         self.transport = transport
+        self.tokenizer = tokenizer
         self._extra = extra
         self._special_tokens = special_tokens
         self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
@@ -231,9 +237,27 @@ _C = TypeVar("_C", bound=TokenizingClient[Any])
 
 
 class TokenizingEngine(Engine[_F], Generic[_F, _C]):
-    """An engine whose server encodes, decodes and renders text."""
+    """An engine whose server encodes, decodes and renders text; each class says what its arguments are for."""
+
+    strategies = ("echo", "list", "singles")
 
     _client: _C
+    _client_type: type[_C]
+    _owned: AbstractSet[str]
+    """Fields that a user's `extra_body` may not set."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tokenizer: object = None,
+        strategy: Literal["echo", "list", "singles"] | None = None,
+        add_special_tokens: bool = True,
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(url, owned=self._owned, strategy=strategy, **options)
+        own = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._client = self._client_type(self._transport, self._extra, add_special_tokens, own)
 
     async def facts(self) -> _F:
         """The facts, which the client of this view has from then on."""

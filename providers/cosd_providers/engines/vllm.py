@@ -27,7 +27,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Itera
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -35,7 +35,6 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import (
     NO_TEMPLATE,
-    EngineOptions,
     Models,
     answer_cue,
     ask_only,
@@ -87,7 +86,7 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable, whole
 from cosd_providers.token_counts import Counts
-from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import kind_of, spell
 
@@ -213,13 +212,16 @@ class VllmClient(TokenizingClient[VllmFacts]):
         transport: the server.
         extra: merged into every generation request.
         special_tokens: special tokens are put before a text, where the model has some.
+        tokenizer: the model's own, where it was given.
 
     Attributes:
         counts: the number of tokens of texts, special ones included.
     """
 
-    def __init__(self, transport: Transport, extra: Mapping[str, object], special_tokens: bool) -> None:
-        super().__init__(transport, extra, special_tokens)
+    def __init__(
+        self, transport: Transport, extra: Mapping[str, object], special_tokens: bool, tokenizer: Tokenizer | None
+    ) -> None:
+        super().__init__(transport, extra, special_tokens, tokenizer)
         self.counts = Counts()
         self._most = 2**31  # prompts that the server takes in one request
 
@@ -783,23 +785,10 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
     """
 
-    strategies = ("echo", "list", "singles")
-
+    _client_type = VllmClient
     _facts_type = VllmFacts
+    _owned = _OWNED
     _ready_route = "/health"
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        tokenizer: object = None,
-        strategy: Literal["echo", "list", "singles"] | None = None,
-        add_special_tokens: bool = True,
-        **options: Unpack[EngineOptions],
-    ) -> None:
-        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = VllmClient(self._transport, self._extra, add_special_tokens)
 
     async def _draft(
         self,
@@ -892,8 +881,8 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         pieces = None
         if strings is not None and len(strings) == len(ids):
             pieces = spell(text.encode(), list(zip(ids, strings, strict=True))[before:])
-        if pieces is None and self._tokenizer is not None:
-            pieces = self._tokenizer.encode(text)
+        if pieces is None and self._client.tokenizer is not None:
+            pieces = self._client.tokenizer.encode(text)
             if [piece.id for piece in pieces] != ids[before:]:
                 words = "the tokenizer that was given encodes text differently from the server: it is another one"
                 raise UnsupportedError(words, endpoint=self._transport.endpoint)
@@ -947,7 +936,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             raise ResponseError("/tokenize gave no token for a letter", endpoint=endpoint)
         kind = kind_of(_LETTERS.encode(), letters.token_strs or ())
         [first] = await client.batch([letters.tokens[-1:]], 1, Usage())
-        bytes_known = letters.token_strs is not None or self._tokenizer is not None
+        bytes_known = letters.token_strs is not None or client.tokenizer is not None
         able = Capabilities(
             token_ids=first.token_ids is not None and first.prompt_token_ids is not None,
             end_prob=True,
