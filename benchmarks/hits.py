@@ -50,7 +50,7 @@ class Hits:
 
     def add(self, result: FusionResult, text: str) -> None:
         """Count one more answer, which must be `text`."""
-        self.restarts += result.iterations - 1
+        self.restarts += (result.iterations or 1) - 1
         self.hits += result.hedge_hits
         self.started += result.hedged_drafts
         self.drafted += result.drafted_tokens

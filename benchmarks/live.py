@@ -134,7 +134,7 @@ class Compared:
     def table(self, where: str, about: Mapping[str, Any], *notes: str) -> Table:
         """All of it."""
         lengths = [len(one.tokens) for one in self.references]
-        replaced = [one.replacements for one in self.references]
+        replaced = [one.replacements or 0 for one in self.references]
         about_it = (
             f"{len(self.references)} questions, {statistics.mean(lengths):.1f} tokens and "
             f"{statistics.mean(replaced):.1f} replacements in an answer. Medians over the questions, in brackets the "

@@ -114,7 +114,7 @@ async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncI
             seconds, result = time.perf_counter() - start, stream.result
             more: dict[str, Any] = {"usage": {name: usage.model_dump() for name, usage in result.usage.items()}}
             more |= result.model_dump(include=TOLD)
-            written = len(result.tokens), result.replacements
+            written = len(result.tokens), result.replacements or 0
             return Answer(result.text, *written, first, seconds, result.drafted_tokens, more)
 
         yield write

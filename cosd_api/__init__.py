@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync
-from cosd_api.records import DraftToken, Endpoint, EndpointUsage, FusedToken, Request, Timings, TokenDecision
+from cosd_api.methods.base import Method
+from cosd_api.methods.cosd import CoSD
+from cosd_api.records import (
+    DraftToken,
+    Endpoint,
+    EndpointUsage,
+    FusedToken,
+    Request,
+    Segment,
+    SegmentCandidate,
+    Timings,
+    TokenDecision,
+)
 from cosd_api.result import FusionResult, Trace
 from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgreementVerifier",
     "AnswerTuning",
+    "CoSD",
     "CustomVerifier",
     "DraftToken",
     "Endpoint",
@@ -49,6 +62,7 @@ __all__ = [
     "FusionResult",
     "FusionStream",
     "Message",
+    "Method",
     "ProbeReport",
     "Range",
     "Request",
@@ -56,6 +70,8 @@ __all__ = [
     "RuleVerifier",
     "Sample",
     "Samples",
+    "Segment",
+    "SegmentCandidate",
     "SettingError",
     "Settings",
     "Timings",

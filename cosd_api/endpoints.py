@@ -11,10 +11,12 @@ from typing import Self
 import anyio
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.errors import FusionClosedError, SettingError
+from cosd_api.methods.base import Method
+from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Endpoint
-from cosd_api.settings import missing_members
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
@@ -66,7 +68,7 @@ class Endpoints:
         draft: URL or provider.
         assistant: one or several of them.
         unit: what is judged together; None compares the tokenizers.
-        needs_q: whether the verifier looks at the assistants' probabilities.
+        method: what the models are to serve.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
 
     Attributes:
@@ -82,10 +84,10 @@ class Endpoints:
         assistant: str | Provider | Sequence[str | Provider],
         *,
         unit: Unit | None = None,
-        needs_q: bool = True,
+        method: Method | None = None,
         spares: bool = False,
     ) -> None:
-        self.needs_q = needs_q
+        self.method = method or CoSD()
         self.spares = spares
         self.breaker = CircuitBreaker()
         self.unit: Unit | None = unit
@@ -122,7 +124,7 @@ class Endpoints:
 
         Raises:
             FusionClosedError: they are not open.
-            UnsupportedError: one of them does not report the probabilities that the verifier looks at.
+            UnsupportedError: one of them cannot serve the method.
             ProviderError: one of them failed, and no answer continues without it.
         """
         if self._stack is None:
@@ -159,36 +161,13 @@ class Endpoints:
             Endpoint.of(name, self._infos[at]) if at in self._infos else _unknown(name, provider, without[at])
             for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
         )
-        warnings = tuple(
-            f"{name} does not report the probability of its end of sequence: no answer's end is ever contested by it"
-            for name, info in named
-            if info.capabilities.probs and not info.capabilities.end_prob
-        )
-        self._check_probs(named)
+        warnings = self.method.examine(named, self.unit)
         unit = self.unit
-        if unit is None:  # in doubt about one that is down, words
+        if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             everybody = len(known) == len(self.names)
             unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit, warnings, cues)
-
-    def _check_probs(self, named: Sequence[tuple[str, ServerInfo]]) -> None:
-        """Refuse a model that does not report the probabilities that are compared."""
-        for name, info in named:
-            if info.capabilities.probs:
-                continue
-            words = f"the {name} does not report the probabilities of its tokens"
-            if name == "draft":
-                words += ", which show where it is unsure"
-                hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
-                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-            if self.needs_q:
-                words += ", which the verifier compares"
-                hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
-                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-            if self.unit == "token":
-                words += ', and can be asked in unit="word" only'
-                raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
+        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", warnings, cues)
 
     async def turns(
         self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts

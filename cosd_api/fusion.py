@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequ
 from contextlib import aclosing
 from typing import Any, Literal, Never, Self, Unpack, overload
 
-from cosd_api.decoding.schedule import Pace
-from cosd_api.endpoints import Endpoints, Facts
+from cosd_api.checks import Prompt, check_choice, check_count, check_hedge, check_prompt
+from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
+from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
@@ -20,19 +21,13 @@ from cosd_api.settings import (
     FuseOptions,
     FusionOptions,
     FusionSettings,
-    Prompt,
-    check_choice,
-    check_count,
-    check_hedge,
-    check_prompt,
     refuse,
     spell_out,
 )
 from cosd_api.stream import FusionStream, settled
 from cosd_api.sync import synchronous
-from cosd_api.verification import needs_q
 from cosd_providers.contract import Provider
-from cosd_providers.errors import BudgetError, ProviderError
+from cosd_providers.errors import ProviderError
 
 Order = Literal["given", "completed"]
 """The order of many answers: that of their prompts, or that in which they are complete."""
@@ -51,6 +46,10 @@ class Fusion:
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them: every assistant judges every unit, and of those that would replace
             it the most confident one does.
+        models: instead of both, for methods in which all models are equal: two or more of them. In results the first
+            is called the draft, and the others assistants.
+        method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or its name, for its defaults.
+            `verifier` and `unit` are short for those of `CoSD`, the default.
         verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
             that does not report the probabilities of its tokens.
         unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
@@ -85,17 +84,17 @@ class Fusion:
     def __init__(
         self,
         *,
-        draft: str | Provider,
-        assistant: str | Provider | Sequence[str | Provider],
+        draft: str | Provider | None = None,
+        assistant: str | Provider | Sequence[str | Provider] | None = None,
+        models: Sequence[str | Provider] | None = None,
         **settings: Unpack[FusionOptions],
     ) -> None:
         refuse(settings, Fusion)
         self.settings = FusionSettings.checked(**settings)
         self.endpoints = Endpoints(
-            draft,
-            assistant,
+            *_roles(draft, assistant, models, self.settings.method),
             unit=self.settings.unit,
-            needs_q=needs_q(self.settings.verifier),
+            method=self.settings.method,
             spares=self.settings.on_assistant_error == "draft",
         )
         check_hedge(self.settings.tuning.hedge, self.endpoints.draft)
@@ -110,7 +109,9 @@ class Fusion:
 
     def __repr__(self) -> str:
         names = ", ".join(provider.name for provider in self.endpoints.assistants)
-        return f"Fusion(draft={self.endpoints.draft.name}, assistant={names}, verifier={self.settings.verifier!r})"
+        method = self.settings.method
+        chosen = f"verifier={self.settings.verifier!r}" if method.name == CoSD.name else f"method={method!r}"
+        return f"Fusion(draft={self.endpoints.draft.name}, assistant={names}, {chosen})"
 
     @spell_out(AnswerOptions, AnswerLimits)
     def stream(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionStream:
@@ -150,7 +151,7 @@ class Fusion:
         return await self._generate(prompt, AnswerLimits.checked(**limits))
 
     def _stream(self, prompt: Prompt, limits: AnswerLimits) -> FusionStream:
-        return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past, _cosd)
+        return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past)
 
     async def _generate(self, prompt: Prompt, limits: AnswerLimits) -> FusionResult:
         async with self._stream(prompt, limits) as stream:
@@ -225,31 +226,36 @@ class Fusion:
         return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens)
 
 
-def _cosd(settings: FusionSettings, limits: AnswerLimits, facts: Facts) -> CoSD:
-    """The decoder of one answer."""
-    tuning = settings.tuning
-    return CoSD(
-        settings.verifier,
-        unit=facts.unit,
-        max_tokens=limits.max_tokens,
-        assistants=len(facts.assistants),
-        stop=[stop.encode() for stop in limits.stop],
-        skip=settings.ask == "contestable",
-        survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
-        without=facts.without,
-        pace=Pace(
-            draft_length=settings.draft_length,
-            max_ahead=tuning.max_ahead,
-            in_flight=tuning.in_flight,
-            hedge=tuning.hedge,
-            patient=tuning.batch_wait > 0,
-        ),
-    )
+def _roles(
+    draft: str | Provider | None,
+    assistant: str | Provider | Sequence[str | Provider] | None,
+    models: Sequence[str | Provider] | None,
+    method: Method,
+) -> tuple[str | Provider, str | Provider | Sequence[str | Provider]]:
+    """The draft and the assistants, as they were given or as `models`.
 
-
-def _is_an_assistants(error: Exception) -> bool:
-    """True for an assistant's own error, not for a limit of the caller's or a fault in the caller's code."""
-    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
+    Raises:
+        SettingError: they were given twice, or not at all, or more or fewer than the method takes.
+    """
+    if models is not None:
+        if draft is not None or assistant is not None:
+            raise SettingError("models are the draft and the assistants: give either models, or draft and assistant")
+        if not method.symmetric:
+            words = f"models is for methods in which all models are equal, and in {method.name!r} one drafts"
+            raise SettingError(f"{words}: give draft and assistant")
+        if isinstance(models, str | Provider) or len(models) < 2:
+            raise SettingError("models must be two or more URLs or providers")
+        draft, *assistant = models
+    elif draft is None or assistant is None:
+        missing = " and ".join(name for name, one in (("draft", draft), ("assistant", assistant)) if one is None)
+        more = ", or all models as models=[...]" if method.symmetric else ""
+        are = "are" if " and " in missing else "is"
+        words = "give the URL of a server, or a provider (see cosd_api.connect)"
+        raise SettingError(f"{missing} {are} missing: {words}{more}")
+    count = 1 + len(assistant) if isinstance(assistant, Sequence) and not isinstance(assistant, str) else 2
+    if method.most_models is not None and count > method.most_models:
+        raise SettingError(f"{method.name!r} takes {method.most_models} models at most, not {count}")
+    return draft, assistant
 
 
 async def _together(
@@ -296,8 +302,9 @@ async def _together(
 async def fuse(
     prompt: Prompt,
     *,
-    draft: str | Provider,
-    assistant: str | Provider | Sequence[str | Provider],
+    draft: str | Provider | None = None,
+    assistant: str | Provider | Sequence[str | Provider] | None = None,
+    models: Sequence[str | Provider] | None = None,
     **settings: Unpack[FuseOptions],
 ) -> FusionResult:
     """Fuse one answer: open and close a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
@@ -306,7 +313,7 @@ async def fuse(
     own: FusionOptions = {}
     for name, value in settings.items():
         (limits if name in AnswerOptions.__annotations__ else own)[name] = value  # type: ignore[literal-required]
-    async with Fusion(draft=draft, assistant=assistant, **own) as fusion:
+    async with Fusion(draft=draft, assistant=assistant, models=models, **own) as fusion:
         return await fusion.generate(prompt, **limits)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.commands import Placed
+from cosd_api.decoding.commands import Contest, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.contract import ServerInfo
@@ -93,7 +93,7 @@ class FusedToken(Record):
         decisions: one for each assistant that was asked. Empty where it had no answer, where its token reaches beyond
             the unit (it is judged with the next), and where no answer could matter any more.
         replaced_tokens: on the first token of a replacement, the draft's tokens that it replaced.
-        unit: number of its unit in the answer, from 0.
+        unit: number of its unit in the answer, or of its segment, from 0.
         round: the drafting round that it belongs to, from 1, as `FusionResult.iterations` counts them.
         draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or what it replaced.
         placed_at: seconds from the start of the answer until it was placed there.
@@ -141,7 +141,7 @@ class FusedToken(Record):
             replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
             asked=placed.asked,
             verified=placed.verified,
-            reason=deciding.reason if deciding else _no_decision(placed),
+            reason=placed.reason or (deciding.reason if deciding else _no_decision(placed)),
             decisions=decisions,
             replaced_tokens=tuple(
                 DraftToken(text=readable(one.data), prob=one.prob, end=one.end) for one in placed.replaced
@@ -189,6 +189,53 @@ def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> T
         strategy=decision.strategy,
         request=decision.ask,
     )
+
+
+class SegmentCandidate(Record):
+    """A text that was proposed for a segment.
+
+    Attributes:
+        sources: the names of the models that proposed it, in the order given.
+        text: the text.
+        end: whether the answer ends behind it.
+        scores: by model: its measure of the text, such as the perplexity; None where it was not asked or cannot say.
+        mean: what the scores come to together; None where nothing was measured.
+    """
+
+    sources: tuple[str, ...]
+    text: str
+    end: bool = False
+    scores: dict[str, float | None] = Field(default_factory=dict[str, float | None])
+    mean: float | None = None
+
+
+class Segment(Record):
+    """One segment of an answer, of a method that decides segment by segment.
+
+    Attributes:
+        candidates: the texts that were proposed.
+        winner: index of the one that was taken.
+        reason: why, in words.
+    """
+
+    candidates: tuple[SegmentCandidate, ...]
+    winner: int
+    reason: str
+
+    @classmethod
+    def of(cls, contest: Contest, names: Sequence[str]) -> Self:
+        """The record of a contest; `names` are the models', the draft's first."""
+        candidates = tuple(
+            SegmentCandidate(
+                sources=tuple(names[source + 1] for source in one.sources),
+                text=readable(one.text),
+                end=one.end,
+                scores=dict(zip(names, one.scores, strict=False)),
+                mean=one.mean,
+            )
+            for one in contest.candidates
+        )
+        return cls(candidates=candidates, winner=contest.winner, reason=contest.reason)
 
 
 class EndpointUsage(Record):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cosd_api.errors import TraceError
-from cosd_api.records import DRAFT, FusedToken, TokenDecision
+from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.text import readable
 
@@ -50,6 +50,37 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
         if winner is not None and word:
             _check_word(winner, word, whole=last < len(tokens))
         text += b"".join(token.data for _, token in found)
+    return text
+
+
+def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> bytes:
+    """Put together the text from the segments that were chosen, each chosen again.
+
+    Where the models' measures are recorded, the least mean wins, and of equals the first listed.
+
+    Raises:
+        TraceError: another text should have been chosen, or the tokens are not the text that was.
+    """
+    text = b""
+    for number, segment in enumerate(segments):
+        if not 0 <= segment.winner < len(segment.candidates):
+            raise TraceError(f"segment {number + 1} has no candidate {segment.winner}")
+        winner = segment.candidates[segment.winner]
+        means = [one.mean for one in segment.candidates]
+        known = [mean for mean in means if mean is not None]
+        if len(known) == len(means) and known.index(min(known)) != segment.winner:
+            words = f"{winner.text!r} was taken, but another text has a lower mean"
+            raise TraceError(f"segment {number + 1}: {words}")
+        members = [token for token in tokens if token.unit == number]
+        data = b"".join(token.data for token in members)
+        whole = number + 1 < len(segments)
+        if {token.source for token in members} - {*winner.sources}:
+            raise TraceError(f"segment {number + 1} is by {', '.join(winner.sources)}, but its tokens are not")
+        if readable(data) != winner.text and (whole or not winner.text.startswith(readable(data))):
+            raise TraceError(f"segment {number + 1} is {readable(data)!r}, but {winner.text!r} was taken")
+        text += data
+    if sum(token.unit < len(segments) for token in tokens) < len(tokens):
+        raise TraceError(f"a token belongs to no segment: there are {len(segments)}")
     return text
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from cosd_api.decoding.commands import FinishReason
 from cosd_api.errors import TraceError
-from cosd_api.records import Endpoint, EndpointUsage, FusedToken, Record, Request, Timings
-from cosd_api.replay import replayed
+from cosd_api.records import Endpoint, EndpointUsage, FusedToken, Record, Request, Segment, Timings
+from cosd_api.replay import replayed, rewritten
 from cosd_api.settings import CustomVerifier, Settings
 from cosd_api.verification import Verifier
 from cosd_api.version import __version__
@@ -32,7 +32,8 @@ class FusionResult(Record):
         tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
             character.
         acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
-            replaced. Tokens that nobody needed to ask about count as kept. 1.0 for an empty answer.
+            replaced. Tokens that nobody needed to ask about count as kept. 1.0 for an empty answer. This and the next
+            four are None for methods in which no draft is judged.
         replacements: number of times that an assistant's word replaced the draft's.
         iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
             continued.
@@ -43,14 +44,17 @@ class FusionResult(Record):
         hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
             `draft_requests - hedged_drafts - 1` more.
         hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them discarded.
-        draft_requests: drafts that were started, hedged ones included. Depends on timing.
-        assistant_requests: questions sent to assistants, each about one or many places. Depends on timing.
+        draft_requests: drafts that were started, hedged ones included. Depends on timing. Of methods in which every
+            model writes, all that any of them was asked to write.
+        assistant_requests: questions sent to assistants, each about one or many places, and texts that a model was to
+            score. Depends on timing.
         usage: per endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: in seconds.
         warnings: in words.
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
+        segments: of methods that decide segment by segment: the texts that were proposed, and why one was taken.
         requests: all drafts and questions, in the order in which they were started. Depends on timing.
         library_version: of cosd-api.
     """
@@ -60,11 +64,11 @@ class FusionResult(Record):
     finish_reason: FinishReason
     stop_reason: str
     tokens: tuple[FusedToken, ...]
-    acceptance_rate: float
-    replacements: int
-    iterations: int
-    kept_tokens: int
-    replaced_tokens: int
+    acceptance_rate: float | None
+    replacements: int | None
+    iterations: int | None
+    kept_tokens: int | None
+    replaced_tokens: int | None
     drafted_tokens: int
     hedged_drafts: int = 0
     hedge_hits: int = 0
@@ -77,6 +81,7 @@ class FusionResult(Record):
     draft: Endpoint
     assistants: tuple[Endpoint, ...]
     settings: Settings
+    segments: tuple[Segment, ...] = ()
     requests: tuple[Request, ...] = ()
     library_version: str = __version__
 
@@ -91,17 +96,18 @@ class FusionResult(Record):
     def __rich_repr__(self) -> Any:
         yield "text", self.text
         yield "finish_reason", self.finish_reason
-        yield "acceptance_rate", round(self.acceptance_rate, 3)
-        yield "replacements", self.replacements
+        if self.acceptance_rate is not None:
+            yield "acceptance_rate", round(self.acceptance_rate, 3)
+            yield "replacements", self.replacements
 
 
 _TRACE_KIND = "cosd-trace"
 _HEADER = ("library_version", "draft", "assistants", "settings")
-_LISTS = {"token": "tokens", "request": "requests"}
+_LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 
 
 class Trace:
-    """The reasons for each token of an answer: a `FusionResult` as JSON lines, one for each token and each request.
+    """The reasons for each token of an answer: a `FusionResult` as JSON lines, one for each token, segment and request.
 
     Each line has a `type`. The first is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
     settings), the last one the end (the text, the finish reason, the cost). Between them are lines of type `"token"`
@@ -185,19 +191,27 @@ class Trace:
             The text, which is `result.text`.
 
         Raises:
-            TraceError: a verdict or the text comes out otherwise, or the verifier was the user's own and is not given.
+            TraceError: a verdict, the choice of a segment, or the text comes out otherwise; or the verifier was the
+                user's own and is not given.
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
-        judge = verifier if verifier is not None else self.result.settings.verifier
-        if isinstance(judge, CustomVerifier):
-            raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")
-        names = [assistant.name for assistant in self.result.assistants]
-        stops = bool(self.result.settings.stop)
-        text = readable(replayed(self.result.tokens, judge, names, stops=stops))
+        text = readable(self._replayed(verifier))
         if text != self.result.text:
             raise TraceError("the recorded tokens are not the recorded text")
         return text
+
+    def _replayed(self, verifier: Verifier | None) -> bytes:
+        result = self.result
+        stops = bool(result.settings.stop)
+        judge = verifier if verifier is not None else result.settings.verifier
+        if judge is None or result.acceptance_rate is None:
+            if verifier is not None:
+                raise TraceError(f"the method {result.settings.method!r} has no verifier: leave it out")
+            return rewritten(result.tokens, result.segments)
+        if isinstance(judge, CustomVerifier):
+            raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")
+        return replayed(result.tokens, judge, [assistant.name for assistant in result.assistants], stops=stops)
 
 
 def _json(value: object) -> str:

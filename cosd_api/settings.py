@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from importlib import import_module
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import Field
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import check_choice, check_count, check_seconds, check_stop
 from cosd_api.errors import SettingError
+from cosd_api.methods.base import Method, method_named
+from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Record
 from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
 from cosd_providers import connect
-from cosd_providers.contract import Provider
-from cosd_providers.messages import Message, OnSpecialTokens, checked_messages
+from cosd_providers.messages import OnSpecialTokens
 
 Asking = Literal["contestable", "all"]
 """The places that assistants are asked about: those that could change the text, or all."""
@@ -34,9 +33,6 @@ OnBudget = Literal["raise", "end"]
 """At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
 """After an assistant has failed for good: end the answer, or continue without it."""
-
-Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""Text that all models continue, or a conversation."""
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -124,6 +120,7 @@ class Tuning:
 class FusionOptions(TypedDict, total=False):
     """Keywords of `Fusion` beside its models."""
 
+    method: str | Method | None
     verifier: Verifier | None
     unit: Unit | None
     draft_length: int | None
@@ -141,6 +138,7 @@ class FuseOptions(FusionOptions, AnswerOptions, total=False):
 class FusionSettings:
     """The settings of a fusion, checked; the same for all of its answers. See `Fusion`."""
 
+    method: Method = field(default_factory=CoSD)
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None
     draft_length: int | None = None
@@ -156,11 +154,9 @@ class FusionSettings:
         Raises:
             SettingError: one of them is invalid, or excludes another one.
         """
-        by_default = {name for name in ("verifier", "tuning") if given.get(name) is None}
+        by_default = {name for name in ("method", "verifier", "tuning") if given.get(name) is None}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
-        settings = cls(**chosen)
-        check_verifier(settings.verifier)
-        check_unit(settings.unit)
+        settings = cls(**chosen | _method(chosen))
         if settings.draft_length is not None:
             check_count("draft_length", settings.draft_length)
         check_choice("ask", settings.ask, Asking)
@@ -173,6 +169,45 @@ class FusionSettings:
             name = "hedge" if hedge else "batch_wait"
             raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
         return settings
+
+
+_OTHER_DECISION = "it decides by {decides}"
+_OF_A_DRAFT = "it is for methods in which one model drafts and the others are asked about its tokens"
+_MEANINGLESS = {
+    "verifier": _OTHER_DECISION,
+    "unit": _OTHER_DECISION,
+    "draft_length": _OF_A_DRAFT,
+    "ask": _OF_A_DRAFT,
+    "tuning": _OF_A_DRAFT,
+}
+"""Settings that not every method obeys, with the reason."""
+
+
+def _method(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The method that was chosen, and its verifier and unit, where it has them.
+
+    Raises:
+        SettingError: it is none; or another setting means nothing to it.
+    """
+    method, verifier, unit = given.get("method"), given.get("verifier"), given.get("unit")
+    if method is None or method == CoSD.name:
+        method = CoSD(unit=unit) if verifier is None else CoSD(verifier=verifier, unit=unit)
+    elif isinstance(method, str):
+        method = method_named(method)
+    elif isinstance(method, CoSD):
+        for name in ("verifier", "unit"):
+            if given.get(name) is not None:
+                raise SettingError(f"{name} is given twice: in CoSD(...), and beside it. Leave one of them out")
+    elif not isinstance(method, Method):
+        raise SettingError(f'method must be a name such as "cosd", or an object such as CoSD(), not {method!r}')
+    defaults = FusionSettings()
+    for name, reason in _MEANINGLESS.items():
+        if name not in method.takes and given.get(name) not in (None, getattr(defaults, name)):
+            words = reason.format(decides=method.decides)
+            raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
+    if isinstance(method, CoSD):
+        return {"method": method, "verifier": method.verifier, "unit": method.unit}
+    return {"method": method}
 
 
 # ---------------------------------------------------------------------------------------------------- as a record
@@ -196,10 +231,21 @@ def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
 
 
 class Settings(Record):
-    """Settings and limits of one answer: with the prompt and the same endpoints, enough to repeat it."""
+    """Settings and limits of one answer: with the prompt and the same endpoints, enough to repeat it.
 
-    verifier: Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")]
-    unit: Unit
+    Attributes:
+        method: its name.
+        method_options: its own settings.
+        verifier: None if the method has none.
+        unit: what was judged together; None if the method judges no units.
+    """
+
+    method: str = CoSD.name
+    method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    verifier: (
+        Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")] | None
+    )
+    unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()
     draft_length: int | None = None
@@ -221,7 +267,13 @@ class Settings(Record):
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["tuning"]
-        values |= {"verifier": describe_verifier(settings.verifier), "unit": unit}
+        method = settings.method
+        values |= {
+            "method": method.name,
+            "method_options": method.options(),
+            "verifier": describe_verifier(settings.verifier) if "verifier" in method.takes else None,
+            "unit": unit if "unit" in method.takes else None,
+        }
         return cls(**values)
 
 
@@ -295,149 +347,8 @@ def _elsewhere(name: str) -> str:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:
         return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion or fuse"
-    if name in {"draft", "assistant", *FusionOptions.__annotations__}:
+    if name in {"draft", "assistant", "models", *FusionOptions.__annotations__}:
         return "it is the same for all answers: give it to Fusion"
     if name in inspect.signature(connect).parameters.keys() - {"url", "unknown"}:
         return f"it is a server's own: give a provider, draft=connect(url, {name}=...)"
     return ""
-
-
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
-def missing_members(given: object) -> list[str]:
-    """The members of `cosd_providers.Provider` that `given` lacks, in their order, methods with `()`."""
-    entered = ("__aenter__", "__aexit__")
-    members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
-    return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
-
-
-def check_verifier(verifier: Verifier) -> Verifier:
-    """The verifier as given.
-
-    Raises:
-        SettingError: it is not a verifier.
-    """
-    if isinstance(verifier, type) or not isinstance(verifier, Verifier):
-        raise SettingError(
-            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with the "
-            f"methods replaces, contestable and explain, not {verifier!r}"
-        )
-    return verifier
-
-
-def check_hedge(hedge: int, draft: Provider) -> None:
-    """Check that a draft can be hedged.
-
-    Raises:
-        SettingError: its provider takes no `alternatives`, such as one written for an earlier version.
-    """
-    taken = inspect.signature(draft.generate).parameters
-    if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
-        words = f"generate() of {type(draft).__name__} has no argument `alternatives`, which hedges start from"
-        raise SettingError(f"hedge={hedge} cannot be used: {words}. Leave it out, or add the argument")
-
-
-def check_unit(unit: Unit | None) -> Unit | None:
-    """The unit as given; None compares the endpoints' tokenizers.
-
-    Raises:
-        SettingError: it is invalid.
-    """
-    if unit not in (None, "token", "word"):
-        raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
-    return unit
-
-
-def check_installed(module: str, needed: str, extra: str) -> None:
-    """Check that a package of an extra can be imported, before work that takes long.
-
-    Args:
-        module: its name, such as `"sklearn"`.
-        needed: its use, for the message, such as `"training a tree needs scikit-learn"`.
-        extra: the extra that contains it.
-
-    Raises:
-        SettingError: it is missing; the message names the extra.
-    """
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise SettingError(f'{needed}: pip install "cosd-api[{extra}]"') from None
-
-
-def check_choice(name: str, given: str, choices: object) -> None:
-    """Check that a setting is one of the words of a `Literal`.
-
-    Raises:
-        SettingError: it is not.
-    """
-    words = get_args(choices)
-    if given not in words:
-        raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
-
-
-def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
-    """The seconds as given: above 0, or at least `least`.
-
-    Raises:
-        SettingError: they are not.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
-        words = "above 0" if least is None else f"of at least {least:g}"
-        raise SettingError(f"{name} must be a number of seconds {words}, not {value!r}")
-    return float(value)
-
-
-def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """The number as given: a whole one, at least `least`.
-
-    Raises:
-        SettingError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return value
-
-
-def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
-    """The prompt as given; messages as such.
-
-    Raises:
-        SettingError: it is neither text nor a conversation, or it is empty.
-    """
-    if not isinstance(prompt, str):
-        if isinstance(prompt, Message | Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
-            more = "; one message is a list, too" if isinstance(prompt, Message | Mapping) else ""
-            raise SettingError(f"prompt must be a string or a list of messages, not {type(prompt).__name__}{more}")
-        try:
-            return checked_messages(prompt)
-        except ValueError as error:
-            raise SettingError(str(error)) from None
-    if not prompt:
-        raise SettingError("prompt is empty: there is nothing to continue")
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise SettingError(f"prompt is not valid Unicode text at character {error.start}") from None
-    return prompt
-
-
-def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Stop strings as a tuple; one string alone is one stop string.
-
-    Raises:
-        SettingError: one of them is empty or not a string.
-    """
-    if not (stop is None or isinstance(stop, str | Sequence)):
-        raise SettingError(f"stop must be a string or several, not {stop!r}")
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for one in stops:
-        if not isinstance(one, str) or not one:
-            raise SettingError(f"stop must be strings of at least one character, not {one!r}")
-        if not one.isprintable() and any("\ud800" <= character <= "\udfff" for character in one):
-            raise SettingError(f"stop is not valid Unicode text: {one!r}")
-    return stops

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeGuard
 
 import anyio
 
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
-from cosd_api.decoding.commands import Decoder, Finish, Placed
-from cosd_api.decoding.driver import Driver
+from cosd_api.decoding.commands import Finish, Placed
+from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Timings
+from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
-
-Method = Callable[[FusionSettings, AnswerLimits, Facts], Decoder]
-"""A way to fuse: makes the decoder of one answer."""
 
 
 class FusionStream:
@@ -42,17 +40,15 @@ class FusionStream:
         prompt: str | Sequence[Message],
         limits: AnswerLimits,
         past: Past,
-        method: Method,
     ) -> None:
         self._endpoints = endpoints
         self._settings = settings
         self._prompt = prompt
         self._limits = limits
         self._past = past
-        self._method = method
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
-        self._work: tuple[Facts, Driver] | None = None
+        self._work: tuple[Facts, Budget, Run] | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
         self._all: list[FusedToken] = []
         self._task: asyncio.Task[None] | None = None
@@ -123,10 +119,10 @@ class FusionStream:
         if self._work is None:  # it failed before anything was drafted
             assert error is not None
             raise error
-        facts, driver = self._work
+        facts, budget, run = self._work
         if error is not None:
-            driver.decoder.stop_here(_finish(error))  # if it was not complete already
-        result = self._build(facts, driver)
+            run.stop_here(_finish(error))  # if it was not complete already
+        result = self._build(facts, budget, run)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
         if error is not None and result.finish_reason in raises:
             error.partial = result
@@ -141,15 +137,36 @@ class FusionStream:
         turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts)
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
-        decoder = self._method(settings, limits, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        driver = Driver(decoder, turns, budget, self._emit, Timeline(self._began), settings.tuning.batch_wait)
-        self._work = facts, driver
+        self._timeline = Timeline(self._began)
+        tuning = settings.tuning
+        work = Work(
+            turns=turns,
+            budget=budget,
+            emit=self._emit,
+            timeline=self._timeline,
+            max_tokens=limits.max_tokens,
+            stop=[stop.encode() for stop in limits.stop],
+            unit=facts.unit,
+            survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
+            without=facts.without,
+            pace=Pace(
+                draft_length=settings.draft_length,
+                max_ahead=tuning.max_ahead,
+                in_flight=tuning.in_flight,
+                hedge=tuning.hedge,
+                patient=tuning.batch_wait > 0,
+            ),
+            skip=settings.ask == "contestable",
+            batch_wait=tuning.batch_wait,
+        )
+        run = settings.method.start(work)
+        self._work = facts, budget, run
         await self._expect(budget, turns[0])
         try:
-            await driver.run()
+            await run.run()
         finally:
-            self._report_failures(decoder)
+            self._report_failures(run)
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuse a limit below the cost of any answer."""
@@ -163,9 +180,9 @@ class FusionStream:
             self._notes.append(error.args[0])
             raise
 
-    def _report_failures(self, decoder: Decoder) -> None:
+    def _report_failures(self, run: Run) -> None:
         """Tell the circuit breaker which assistants have failed, and which have answered."""
-        breaker, lost = self._endpoints.breaker, decoder.report().lost
+        breaker, lost = self._endpoints.breaker, run.report().lost
         for at, ledger in enumerate(self._ledgers[1:]):
             loss = lost.get(at)
             if loss is None and ledger.first_token_seconds is not None:
@@ -182,32 +199,31 @@ class FusionStream:
             self._all.append(token)
             self._tokens.put_nowait(token)
 
-    def _build(self, facts: Facts, driver: Driver) -> FusionResult:
-        decoder = driver.decoder
-        assert decoder.finished is not None
+    def _build(self, facts: Facts, budget: Budget, run: Run) -> FusionResult:
+        assert run.finished is not None
         total = time.perf_counter() - self._began
-        report = decoder.report()
+        report, calls = run.report(), run.calls
         judged = report.kept + report.replaced
         names = self._endpoints.names
         everybody = [DRAFT, *names]
         usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
-        unreported = dict(zip(everybody, driver.budget.unreported, strict=True))
+        unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
             text=readable(report.text),
-            finish_reason=decoder.finished.finish_reason,
-            stop_reason=decoder.finished.stop_reason,
+            finish_reason=run.finished.finish_reason,
+            stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),
-            acceptance_rate=report.kept / judged if judged else 1.0,
-            replacements=report.replacements,
-            iterations=report.iterations,
-            kept_tokens=report.kept,
-            replaced_tokens=report.replaced,
-            drafted_tokens=driver.drafted_tokens,
+            acceptance_rate=None if not report.judged else report.kept / judged if judged else 1.0,
+            replacements=report.replacements if report.judged else None,
+            iterations=report.iterations if report.judged else None,
+            kept_tokens=report.kept if report.judged else None,
+            replaced_tokens=report.replaced if report.judged else None,
+            drafted_tokens=calls.drafted_tokens,
             hedged_drafts=report.hedged_drafts,
             hedge_hits=report.hedge_hits,
             hedged_tokens=report.hedged_tokens,
-            draft_requests=driver.draft_requests,
-            assistant_requests=driver.assistant_requests,
+            draft_requests=calls.draft_requests,
+            assistant_requests=calls.assistant_requests,
             usage=usage,
             timings=Timings(
                 total=total,
@@ -217,17 +233,19 @@ class FusionStream:
             warnings=(
                 *facts.warnings_for(self._prompt),
                 *(warning for turn in self._turns for warning in turn.warnings),
-                *notes.reencoded(driver.reencoded),
+                *notes.reencoded(calls.reencoded),
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(unreported),
                 *notes.cost(usage, unreported),
+                *report.warnings,
                 *self._notes,
             ),
             draft=facts.draft,
             assistants=facts.assistants,
             settings=Settings.of(self._settings, self._limits, facts.unit),
-            requests=tuple(Request.of(span, everybody) for span in driver.timeline.spans),
+            segments=tuple(Segment.of(one, everybody) for one in report.segments),
+            requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
 
 
@@ -236,6 +254,11 @@ def _finish(error: ProviderError) -> Finish:
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
+
+
+def _is_an_assistants(error: Exception) -> bool:
+    """True for an assistant's own error, not for a limit of the caller's or a fault in the caller's code."""
+    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:

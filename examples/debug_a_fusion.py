@@ -26,7 +26,9 @@ TOO_SURE = 0.95  # an alpha above this would ask nearly everywhere
 def contestable(result: FusionResult, token: FusedToken) -> bool:
     """True if an assistant's answer could have changed the draft's token."""
     verifier, p = result.settings.verifier, token.draft_prob
-    return p is not None and not isinstance(verifier, CustomVerifier) and verifier.contestable(p)
+    if p is None or verifier is None or isinstance(verifier, CustomVerifier):
+        return False
+    return verifier.contestable(p)
 
 
 def rows(result: FusionResult) -> Iterator[str]:
@@ -64,7 +66,7 @@ def hints(result: FusionResult) -> Iterator[str]:
         yield "no word of the assistant could count: raise alpha, lower beta, or let the other model draft"
     if result.settings.ask != "all":
         yield 'ask="all" shows the assistant\'s text at the tokens that nobody had to ask about'
-    if result.acceptance_rate < 0.7:
+    if result.acceptance_rate is not None and result.acceptance_rate < 0.7:
         yield "many replacements cost time: if the answer is no better, lower alpha; else let the assistant draft"
     if any(token.asked and not token.decisions for token in result.tokens):
         other = "word" if unit == "token" else "token"

@@ -22,13 +22,13 @@ def joined(results: Sequence[FusionResult]) -> FusionResult:
             _moved(one, begun, length, questions if one.kind == "question" else drafts) for one in result.requests
         ]
         units = 1 + max((token.unit for token in tokens), default=-1)
-        rounds += result.iterations
+        rounds += result.iterations or 0
         drafts += result.draft_requests
         questions += result.assistant_requests
         length += len(result.text.encode())
         begun += result.timings.total
-    kept = sum(result.kept_tokens for result in results)
-    replaced = sum(result.replaced_tokens for result in results)
+    kept = sum(result.kept_tokens or 0 for result in results)
+    replaced = sum(result.replaced_tokens or 0 for result in results)
     counts = ("replacements", "iterations", "drafted_tokens", "hedged_drafts", "hedge_hits", "draft_requests")
     return results[-1].model_copy(
         update={

@@ -27,7 +27,7 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.units import State
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from cosd_providers.greedy import Choice, Continuation, Draft, Position
@@ -130,7 +130,7 @@ class Outcome:
     text: bytes
     emitted: list[Placed]
     finish: Finish
-    decoder: CoSD
+    decoder: CoSDDecoder
     asks: list[Ask]
     drafts: list[StartDraft]
     most_ahead: int
@@ -140,7 +140,9 @@ class Outcome:
 class Run:
     """One fused answer under a schedule. `late`: what was cancelled may still speak."""
 
-    def __init__(self, prompt: bytes, draft: Model, assistants: Sequence[Model], decoder: CoSD, **options: Any) -> None:
+    def __init__(
+        self, prompt: bytes, draft: Model, assistants: Sequence[Model], decoder: CoSDDecoder, **options: Any
+    ) -> None:
         self.prompt = prompt
         self.draft = draft
         self.assistants = assistants
@@ -306,7 +308,7 @@ def run(
     `settings` are those of `CoSD`, and those of its `Pace`.
     """
     pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
-    decoder = CoSD(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), pace=pace, **settings)
+    decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), pace=pace, **settings)
     options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
     one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())

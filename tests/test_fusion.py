@@ -40,8 +40,8 @@ from cosd_api import (
     fuse,
     fuse_sync,
 )
+from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
-from cosd_api.settings import missing_members
 from cosd_providers import (
     BudgetError,
     ConnectError,
@@ -121,8 +121,10 @@ async def test_a_verifier_of_the_users_own_is_named_in_the_result() -> None:
 
     result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Own())
     assert result.text == FUSED
+    assert result.settings.verifier is not None
     assert result.settings.verifier.kind == "custom"
     subclass = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=Mine())
+    assert subclass.settings.verifier is not None
     assert subclass.settings.verifier.kind == "custom"
     assert next(token for token in result.tokens if token.text == " Li").reason == "because"
 
@@ -358,7 +360,8 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"verifier": RuleVerifier}, "verifier must be a RuleVerifier"),
         ({"assistant": []}, "assistant is empty"),
         ({"assistant": 7}, "assistant must be a URL or a provider"),
-        ({"draft": None}, "draft must be a URL or a provider"),
+        ({"draft": None}, "draft is missing: give the URL of a server, or a provider"),
+        ({"draft": 7}, "draft must be a URL or a provider"),
         ({"stop": "a\ud800"}, "stop is not valid Unicode"),
         ({"prompt": ""}, "prompt is empty"),
         (

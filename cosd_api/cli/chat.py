@@ -21,7 +21,7 @@ from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.records import FusedToken
-from cosd_api.report.terminal import has_colour, legend, replacements, visible
+from cosd_api.report.terminal import has_colour, legend, outcome, replacements, visible
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits
 from cosd_api.sync import iterated, portal
@@ -171,8 +171,9 @@ class _Session:
         return result
 
     def _report(self, result: FusionResult) -> None:
-        count = result.replacements
-        words = f"{result.acceptance_rate:.0%} of the draft kept, {counted(count, 'replacement')}"
+        words = outcome(result)
+        if result.acceptance_rate is not None and result.replacements is not None:
+            words = f"{result.acceptance_rate:.0%} of the draft kept, {counted(result.replacements, 'replacement')}"
         words += f", {result.timings.total:.2f} s"
         if not result.text.strip():
             words = f"an empty answer; {words}"
@@ -180,7 +181,7 @@ class _Session:
             words += "; cut: the context is full (/reset begins a new conversation)"
         elif result.finish_reason != "stop":
             words += f"; cut: {result.stop_reason}"
-        if count:
+        if result.replacements:
             self._print(f"{words}: ", replacements(result.tokens, colour=self._colour))
         else:
             self._print(words)

@@ -28,7 +28,8 @@ class Placed:
         verified: whether every assistant was heard that could have changed it.
         draft: number of the draft that wrote it, or what it replaced.
         at: when it was placed, in seconds of the driver's clock.
-        unit: number of its unit in the answer, from 0; once it is settled.
+        reason: why it is there, in words, where no decision about the draft says so.
+        unit: number of its unit or segment in the answer, from 0; once it is settled.
         round: of drafting, from 1; once it is settled.
     """
 
@@ -41,6 +42,7 @@ class Placed:
     verified: bool = True
     draft: int = 0
     at: float = 0.0
+    reason: str | None = None
     unit: int = 0
     round: int = 1
 
@@ -145,17 +147,55 @@ class Loss:
     before: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A text that one or several models proposed for a segment.
+
+    Attributes:
+        sources: the models, `DRAFT` or the index of an assistant; the first listed comes first.
+        text: its bytes.
+        end: whether the answer ends behind it.
+        scores: each model's measure of it, in the order of the models; None where a model was not asked or cannot say.
+        mean: what they come to together; None where nothing was measured.
+    """
+
+    sources: tuple[int, ...]
+    text: bytes
+    end: bool
+    scores: tuple[float | None, ...] = ()
+    mean: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One segment of an answer: the texts proposed for it, and the one that was taken.
+
+    Attributes:
+        candidates: the texts, those of the first listed models first.
+        winner: index of the one that was taken.
+        reason: why, in words.
+    """
+
+    candidates: tuple[Entry, ...]
+    winner: int
+    reason: str
+
+
 @dataclass(slots=True)
 class Report:
     """An answer so far, as a result needs it; the counts are those of `FusionResult`.
 
     Attributes:
         text: its bytes.
+        judged: whether a draft is judged at all; without it the counts of what was kept and replaced mean nothing.
         unanswered: places at which an assistant had no answer.
         lost: the assistants that it continues without.
+        segments: of methods that decide segment by segment.
+        warnings: of the method itself.
     """
 
     text: bytes = b""
+    judged: bool = True
     kept: int = 0
     replaced: int = 0
     replacements: int = 0
@@ -165,6 +205,8 @@ class Report:
     hedge_hits: int = 0
     hedged_tokens: int = 0
     lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
+    segments: Sequence[Contest] = ()
+    warnings: Sequence[str] = ()
 
 
 # ---------------------------------------------------------------------------------------------------------- decoder

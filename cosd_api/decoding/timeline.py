@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["draft", "hedge", "question"]
+Kind = Literal["draft", "hedge", "question", "score"]
 Outcome = Literal["done", "cancelled", "failed"]
 
 
@@ -18,7 +18,7 @@ class RequestSpan:
 
     Attributes:
         who: 0 is the draft, 1 the first assistant, and so on.
-        kind: a draft, one that was started ahead of a verdict, or a question to an assistant.
+        kind: a draft, one that was started ahead of a verdict, a question about places, or a text to be scored.
         number: as the decoder counts drafts, and questions.
         at: byte offset in the response that it continues, or of its first place.
         start: seconds from the start of the answer until it was sent.

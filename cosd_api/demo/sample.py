@@ -63,8 +63,8 @@ class SampleScore:
     @property
     def acceptance_rate(self) -> float:
         """Share of the draft's tokens kept, over all answers, from 0 to 1."""
-        kept = sum(result.kept_tokens for result in self.results)
-        judged = kept + sum(result.replaced_tokens for result in self.results)
+        kept = sum(result.kept_tokens or 0 for result in self.results)
+        judged = kept + sum(result.replaced_tokens or 0 for result in self.results)
         return kept / judged if judged else 1.0
 
     @property

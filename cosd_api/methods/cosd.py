@@ -26,16 +26,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Any, ClassVar
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
-from cosd_api.decoding.commands import DRAFT, Command, Emit, Fail, Finish, Loss, Placed, Report
+from cosd_api.checks import check_unit, check_verifier
+from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report
 from cosd_api.decoding.response import Response
+from cosd_api.decoding.run import Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
-from cosd_api.verification import Verifier
+from cosd_api.methods.base import DraftFirst, Models
+from cosd_api.verification import RuleVerifier, Verifier, needs_q
 from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_providers.errors import UnsupportedError
 
 
 class Phase(Enum):
@@ -46,7 +51,76 @@ class Phase(Enum):
     FAILED = auto()
 
 
-class CoSD:
+@dataclass(frozen=True, kw_only=True)
+class CoSD(DraftFirst):
+    """Collaborative Speculative Decoding: Algorithm 1 of the paper (arXiv 2502.08020), with its rule or its tree.
+
+    The draft writes greedily; where the verifier prefers an assistant's word, that word replaces the draft's, and the
+    draft writes on from there. It is greedy decoding of a next-token distribution of its own, see `log_likelihood`.
+
+    Attributes:
+        verifier: decides one disagreement; `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper.
+        unit: the draft tokens judged together; None compares the tokenizers. See `Fusion`.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    name: ClassVar[str] = "cosd"
+    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit"}
+    decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
+    compares_tokenizers: ClassVar[bool] = True
+
+    verifier: Verifier = field(default_factory=RuleVerifier)
+    unit: Unit | None = None
+
+    def __post_init__(self) -> None:
+        check_verifier(self.verifier)
+        check_unit(self.unit)
+
+    def options(self) -> dict[str, Any]:
+        """None: a result records the verifier and the unit by themselves."""
+        return {}
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
+        """Refuse a model that does not report the probabilities that are compared; see `Method.examine`."""
+        for name, info in models:
+            if info.capabilities.probs:
+                continue
+            words = f"the {name} does not report the probabilities of its tokens"
+            if name == "draft":
+                words += ", which show where it is unsure"
+                hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+            if needs_q(self.verifier):
+                words += ", which the verifier compares"
+                hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+            if unit == "token":
+                words += ', and can be asked in unit="word" only'
+                raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
+        return tuple(
+            f"{name} does not report the probability of its end of sequence: no answer's end is ever contested by it"
+            for name, info in models
+            if info.capabilities.probs and not info.capabilities.end_prob
+        )
+
+    def decoder(self, work: Work) -> Decoder:
+        """The decoder of one answer."""
+        return CoSDDecoder(
+            self.verifier,
+            unit=work.unit,
+            max_tokens=work.max_tokens,
+            assistants=len(work.turns) - 1,
+            stop=work.stop,
+            skip=work.skip,
+            survives=work.survives,
+            without=work.without,
+            pace=work.pace,
+        )
+
+
+class CoSDDecoder:
     """One fused answer in the making: a `Decoder`.
 
     Args:

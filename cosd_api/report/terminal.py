@@ -231,13 +231,20 @@ def summary(result: FusionResult) -> str:
     parts = [
         f"{result.finish_reason} ({result.stop_reason!r})",
         counted(len(result.tokens), "token"),
-        counted(result.replacements, "replacement"),
-        f"acceptance {result.acceptance_rate:.0%}",
+        outcome(result),
         counted(result.draft_requests, "draft"),
         counted(result.assistant_requests, "request") + to + _strategies(result),
         f"{result.timings.total:.2f} s",
     ]
     return ", ".join(parts)
+
+
+def outcome(result: FusionResult) -> str:
+    """The outcome in words: the share of a draft that was kept, or who won how many segments."""
+    if result.acceptance_rate is not None and result.replacements is not None:
+        return f"{counted(result.replacements, 'replacement')}, acceptance {result.acceptance_rate:.0%}"
+    won = Counter(", ".join(one.candidates[one.winner].sources) for one in result.segments)
+    return f"{counted(won.total(), 'segment')} ({'; '.join(f'{name}: {n}' for name, n in won.most_common())})"
 
 
 def _strategies(result: FusionResult) -> str:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import Prompt, check_count, check_installed, check_unit
 from cosd_api.endpoints import Endpoints
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
-from cosd_api.settings import DEFAULT_MAX_TOKENS, Prompt, check_count, check_installed, check_unit, refuse
+from cosd_api.settings import DEFAULT_MAX_TOKENS, refuse
 from cosd_api.training.dataset import Example, check_examples
 from cosd_api.training.evaluation import PAPER, QUARTERS, check_grid
 from cosd_api.training.report import GridTuning
@@ -204,7 +205,7 @@ class _Outcome:
         ended = bool(result.tokens) and result.tokens[-1].end
         whole = ended or (result.finish_reason, result.stop_reason) == ("length", "max_tokens")
         whole &= len(result.assistants) == 1 or not result.replacements
-        return cls(pair, right, result.kept_tokens, result.replaced_tokens, decisions, whole)
+        return cls(pair, right, result.kept_tokens or 0, result.replaced_tokens or 0, decisions, whole)
 
     def holds_with(self, other: RuleVerifier) -> bool:
         """Test whether the answer is provably the same when `other` decides.

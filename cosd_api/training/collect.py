@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import anyio
 
+from cosd_api.checks import check_choice, check_count
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.records import EndpointUsage
-from cosd_api.settings import check_choice, check_count
 from cosd_api.training.dataset import (
     Example,
     ExampleSamples,

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import check_prompt
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint, EndpointUsage
-from cosd_api.settings import check_prompt
 from cosd_api.training.json_lines import (
     SAMPLES,
     JsonLine,

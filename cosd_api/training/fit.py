@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from cosd_api.checks import check_count, check_installed
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
-from cosd_api.settings import check_count, check_installed
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,

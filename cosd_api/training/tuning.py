@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
-from cosd_api.settings import check_count
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     ENOUGH_EXAMPLES,

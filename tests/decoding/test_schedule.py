@@ -17,7 +17,7 @@ from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft, Wait
 from cosd_api.decoding.schedule import LONGEST_HEDGE, Hedge, Pace
 from cosd_api.decoding.units import Ahead, DraftUnit
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from drawn import decoder_examples
 from scheduled import NONE, check, choosers, expected, failures, tasks
@@ -123,9 +123,9 @@ def unsure(data: bytes, *others: bytes) -> Token:
     return Token(data, 0.3, alternatives=tuple(Token(other, 0.2) for other in others))
 
 
-def begun(*others: bytes, **settings: Any) -> tuple[CoSD, list[Command]]:
+def begun(*others: bytes, **settings: Any) -> tuple[CoSDDecoder, list[Command]]:
     """A decoder that has drafted one token which it is unsure of."""
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(**settings))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(**settings))
     decoder.start()
     return decoder, decoder.drafted(1, unsure(b"a", *others))
 
@@ -227,7 +227,7 @@ def test_one_that_made_room_may_come_again() -> None:
 
 
 def test_an_endpoint_that_takes_no_more_drafts_is_left_in_peace() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(hedge=1))
     decoder.start()
     started = 0
     for _ in range(20):
@@ -271,7 +271,7 @@ def test_one_whose_model_could_not_go_on_ends_the_answer_so(reason: Any, finish:
 
 
 def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> None:
-    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=9, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), unit="word", max_tokens=9, pace=Pace(hedge=1))
     decoder.start()
     assert [one.text for one in drafts(decoder.drafted(1, unsure(b"a", b"x")))] == [b"x"]
     decoder.drafted(1, unsure(b"b", b"y"))
@@ -282,20 +282,20 @@ def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> Non
 
 
 def test_a_sure_token_starts_none() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(hedge=3))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, Token(b"a", 0.6, alternatives=(Token(b"x", 0.3),)))) == []
 
 
 def test_nothing_is_drafted_ahead_where_there_is_no_room() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=1, pace=Pace(hedge=3))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=1, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, unsure(b"a", b"x"))) == []
 
 
 def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over() -> None:
     """A word of three tokens takes more room than the alternative of one that it equals."""
-    decoder = CoSD(RuleVerifier(), unit="word", max_tokens=4, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), unit="word", max_tokens=4, pace=Pace(hedge=1))
     decoder.start()
     (hedge,) = drafts(decoder.drafted(1, unsure(b"a", b"xyz")))
     assert hedge.max_tokens == 3
@@ -310,7 +310,7 @@ def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over(
 
 
 def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(hedge=1))
     decoder.start()
     commands = decoder.drafted(1, Token(b"a", 0.3))
     first, second = (one for one in commands if isinstance(one, Ask))
@@ -325,7 +325,7 @@ def waits(commands: list[Command]) -> list[int]:
 
 
 def test_questions_wait_for_one_another() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(patient=True, in_flight=2))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(patient=True, in_flight=2))
     decoder.start()
     (wait,) = waits(decoder.drafted(1, Token(b"a", 0.3)))
     assert decoder.drafted(1, Token(b"b", 0.3)) == []
@@ -339,7 +339,7 @@ def test_questions_wait_for_one_another() -> None:
 @pytest.mark.parametrize("end", ["limit", "end", "stop"])
 def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
     stop = (b"c",) if end == "stop" else ()
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=3, pace=Pace(patient=True), stop=stop)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=3, pace=Pace(patient=True), stop=stop)
     decoder.start()
     assert len(waits(decoder.drafted(1, Token(b"a", 0.3)))) == 1
     decoder.drafted(1, Token(b"b", 0.3))

@@ -62,7 +62,7 @@ async def test_the_example_takes_both_models(pair: Pair) -> None:
     alone, fused = scores[:2], scores[2:]
     assert [score.accuracy("mixed") for score in alone] == [0, 0]
     assert [score.accuracy("mixed") for score in fused] == [1, 1]
-    assert all(1 <= result.replacements <= 2 for score in fused for result in score.results)
+    assert all(1 <= (result.replacements or 0) <= 2 for score in fused for result in score.results)
 
 
 def test_the_example_was_not_trained_on() -> None:

@@ -26,7 +26,7 @@ from cosd_api.decoding.commands import (
     StartDraft,
 )
 from cosd_api.decoding.schedule import Pace
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import Proposal, Token
 from drawn import decoder_examples
 from scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
@@ -199,7 +199,7 @@ def test_an_assistant_that_is_lost_is_asked_nothing_more(
 ) -> None:
     limits = schedules.Limits(fails=fails)
     asked: list[int] = []
-    decoder = CoSD(
+    decoder = CoSDDecoder(
         task["verifier"],
         unit=task["unit"],
         max_tokens=task["max_tokens"],
@@ -222,7 +222,7 @@ def test_an_assistant_that_is_lost_is_asked_nothing_more(
 def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
     task: dict[str, Any], choose: schedules.Choose, events: int
 ) -> None:
-    decoder = CoSD(
+    decoder = CoSDDecoder(
         task["verifier"],
         unit=task["unit"],
         max_tokens=task["max_tokens"],
@@ -293,7 +293,7 @@ def ask_of(commands: Sequence[Command]) -> Ask:
 
 
 def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9)
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     for data in (b"b", b"c"):
@@ -309,7 +309,7 @@ def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
 
 
 def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(in_flight=2))
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(in_flight=2))
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     second = ask_of(decoder.drafted(1, Token(b"b", 0.3)))
@@ -321,7 +321,7 @@ def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> 
 
 @pytest.mark.parametrize("token", [Token(b"b", 0.9), Token(b"", 0.9, end=True)])
 def test_a_draft_may_break_after_its_last_token(token: Token) -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=2)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=2)
     decoder.start()
     ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     decoder.drafted(1, token)
@@ -331,7 +331,7 @@ def test_a_draft_may_break_after_its_last_token(token: Token) -> None:
 
 
 def test_a_draft_that_broke_is_an_error_once_all_before_is_settled() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9)
     decoder.start()
     ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     error = ValueError("the connection broke")
@@ -342,7 +342,7 @@ def test_a_draft_that_broke_is_an_error_once_all_before_is_settled() -> None:
 
 
 def test_once_one_assistant_has_fired_nothing_is_done_behind_it() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     decoder.drafted(1, Token(b"b", 0.9))
@@ -357,7 +357,7 @@ def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_th
     first: int, loses: bool
 ) -> None:
     """One that is certain and listed first wins anyway; one that is listed later only ties with the lost one."""
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda _: True)
     decoder.start()
     asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
     assert decoder.ask_failed(asks[1 - first].ask, ValueError("gone")) == []
@@ -368,7 +368,7 @@ def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_th
 
 
 def test_one_that_failed_is_lost_beside_one_that_is_certain_and_one_that_is_not_heard_any_more() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=3, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=3, survives=lambda _: True)
     decoder.start()
     asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
     commands = decoder.answered(asks[1].ask, [Proposal(0, (Token(b"x", 1.0),))])
@@ -379,7 +379,7 @@ def test_one_that_failed_is_lost_beside_one_that_is_certain_and_one_that_is_not_
 
 
 def test_a_failure_waits_for_those_listed_before_who_may_be_certain() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     error = ValueError("gone")
@@ -388,7 +388,7 @@ def test_a_failure_waits_for_those_listed_before_who_may_be_certain() -> None:
 
 
 def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:
-    decoder = CoSD(RuleVerifier(), unit="token", max_tokens=2, assistants=2, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=2, assistants=2, survives=lambda _: True)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     decoder.ask_failed(second.ask, ValueError("gone"))
@@ -401,7 +401,7 @@ def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:
 
 def test_a_failure_that_is_not_survived_is_an_error_beside_one_that_is() -> None:
     budget = OSError("no more")
-    decoder = CoSD(
+    decoder = CoSDDecoder(
         RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda error: isinstance(error, ValueError)
     )
     decoder.start()

@@ -74,16 +74,16 @@ def fields(result: FusionResult) -> None:
     assert_type(result.text, str)
     assert_type(result.finish_reason, Literal["stop", "length", "content_filter", "budget", "error"])
     assert_type(result.tokens, tuple[FusedToken, ...])
-    assert_type(result.acceptance_rate, float)
-    assert_type(result.replacements, int)
+    assert_type(result.acceptance_rate, float | None)
+    assert_type(result.replacements, int | None)
     assert_type(result.usage, dict[str, EndpointUsage])
     assert_type(result.timings, Timings)
     assert_type(result.timings.per_token, float | None)
     assert_type(result.warnings, tuple[str, ...])
     assert_type(result.draft, Endpoint)
     assert_type(result.assistants, tuple[Endpoint, ...])
-    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier)
-    assert_type(result.settings.unit, Literal["token", "word"])
+    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier | None)
+    assert_type(result.settings.unit, Literal["token", "word"] | None)
     assert_type(result.usage["draft"].completion_tokens, int)
     assert_type(result.model_dump_json(), str)
     assert_type(FusionResult.model_validate_json("{}"), FusionResult)
@@ -230,7 +230,6 @@ def own_parts() -> FusionResult:
 
 async def mistakes() -> None:
     await fuse("Q:", draft=1, assistant="http://gpu2:8080")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await fuse("Q:", draft="http://gpu1:8080")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fuse_sync("Q:", draft="a", assistant="b", unit="line")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     fuse_sync("Q:", draft="a", assistant="b", verifier=RuleVerifier)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.langchain.connections import LoopFusions
@@ -42,7 +43,6 @@ from cosd_api.settings import (
     OnAssistantError,
     OnBudget,
     Tuning,
-    check_count,
     describe_verifier,
     refuse,
 )

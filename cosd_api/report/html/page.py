@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
 from itertools import islice
@@ -110,7 +110,7 @@ def _header(cards: Cards, title: str) -> Element:
     result = cards.result
     judges = ", ".join(cards.models[one.name] for one in result.assistants)
     verb = "is asked" if len(result.assistants) == 1 else "are asked"
-    rule = rule_in_words(result.settings.verifier)
+    rule = _decides(result)
     error = None
     if result.finish_reason == "error":
         error = element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
@@ -141,12 +141,44 @@ def _figures(result: FusionResult) -> Element:
     return element(
         "ul",
         "figures",
-        one(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept"),
-        one(f"{result.replacements:,}", "replacement" if result.replacements == 1 else "replacements"),
-        one(f"{len(result.tokens):,}", f"tokens in {counted(result.iterations, 'round')}"),
+        *_outcome(result, one),
         one(f"{result.draft_requests + result.assistant_requests:,}", f"requests, {asked} among them"),
         one(seconds(result.timings.total), "" if per_token is None else f"{seconds(per_token)} per token"),
     )
+
+
+def _decides(result: FusionResult) -> str:
+    """The condition of the verifier, or the method and its settings."""
+    if result.settings.verifier is not None:
+        return rule_in_words(result.settings.verifier)
+    options = ", ".join(f"{name}={value}" for name, value in result.settings.method_options.items())
+    return in_line(f"{result.settings.method} ({options})" if options else result.settings.method)
+
+
+def _segments(result: FusionResult) -> Element:
+    """A row for each text that was proposed, with each model's measure of it."""
+    names = [result.draft.name, *(one.name for one in result.assistants)]
+    rows: list[tuple[Child, ...]] = []
+    for number, segment in enumerate(result.segments, 1):
+        for at, one in enumerate(segment.candidates):
+            scores = ["" if (score := one.scores.get(name)) is None else f"{score:.4g}" for name in names]
+            mean = "" if one.mean is None else f"{one.mean:.4g}"
+            taken = segment.reason if at == segment.winner else ""
+            shown = in_line(one.text) + (" (end)" if one.end else "")
+            rows.append((str(number), ", ".join(one.sources), shown, *scores, mean, taken))
+    heads = ("segment", "by", "text", *names, "mean", "taken because")
+    return _table(heads, rows, range(3, 4 + len(names)), "Segments")
+
+
+def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterator[Element]:
+    """Figures of a draft that was judged, or of segments that were won."""
+    if result.acceptance_rate is None:
+        yield one(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
+        return
+    replacements, rounds = result.replacements or 0, result.iterations or 0
+    yield one(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept")
+    yield one(f"{replacements:,}", "replacement" if replacements == 1 else "replacements")
+    yield one(f"{len(result.tokens):,}", f"tokens in {counted(rounds, 'round')}")
 
 
 def _sections(cards: Cards, found: list[Judged]) -> Iterator[Element]:
@@ -157,18 +189,20 @@ def _sections(cards: Cards, found: list[Judged]) -> Iterator[Element]:
         outline = element("pre", "tree", verifier.outline())
     keys = element("p", "note scripted", _KEYS)
     yield _section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
-    kept = (
-        f"{result.kept_tokens:,} of {counted(result.kept_tokens + result.replaced_tokens, 'draft token')} kept. Bars: "
-        "stretches of the answer. Line: the answer so far. Ticks below: replacements."
-    )
-    share = acceptance(result.tokens, result.acceptance_rate)
-    beside = element(
-        "div",
-        "stack",
-        _section("How much of the draft was kept", share, element("p", "note", kept)),
-        _section("How it was made", _settings(result)),
-    )
-    yield element("div", "pair", _section("How sure each was", plane(verifier, found), outline), beside)
+    made = _section("How it was made", _settings(result))
+    if verifier is None or result.acceptance_rate is None:
+        yield made
+        yield _section("Segments", _segments(result))
+    else:
+        kept_tokens, replaced = result.kept_tokens or 0, result.replaced_tokens or 0
+        kept = (
+            f"{kept_tokens:,} of {counted(kept_tokens + replaced, 'draft token')} kept. Bars: "
+            "stretches of the answer. Line: the answer so far. Ticks below: replacements."
+        )
+        share = acceptance(result.tokens, result.acceptance_rate)
+        kept_share = _section("How much of the draft was kept", share, element("p", "note", kept))
+        surety = _section("How sure each was", plane(verifier, found), outline)
+        yield element("div", "pair", surety, element("div", "stack", kept_share, made))
     yield _section("Requests over time", timeline(cards))
     yield _section("Disagreements", _disagreements(cards, found))
     yield _section("Cost", _costs(cards))
@@ -332,8 +366,8 @@ def _settings(result: FusionResult) -> Element:
     chosen = result.settings
     defaults = type(chosen).model_fields
     rows: list[tuple[str, Child]] = [
-        ("verifier", rule_in_words(chosen.verifier)),
-        ("unit", f"judged by {chosen.unit}"),
+        ("method", _decides(result)),
+        *([("unit", f"judged by {chosen.unit}")] if chosen.unit else []),
         ("ended", f"{result.finish_reason} ({in_line(result.stop_reason) or 'no reason given'})"),
         ("at most", counted(chosen.max_tokens, "token")),
         ("drafted", f"{counted(result.drafted_tokens, 'token')} in {counted(result.draft_requests, 'draft')}"),
@@ -342,7 +376,7 @@ def _settings(result: FusionResult) -> Element:
     if result.hedged_drafts:
         hedged = f"{counted(result.hedged_drafts, 'draft')} ahead of a verdict, {result.hedge_hits} used"
         rows.append(("hedged", hedged))
-    shown = {"verifier", "unit", "max_tokens"}
+    shown = {"method", "method_options", "verifier", "unit", "max_tokens"}
     rows += [
         (name.replace("_", " "), in_line(str(value)))
         for name, value in chosen.model_dump(mode="json").items()

@@ -1,0 +1,157 @@
+"""Checks of what a caller gives: each returns it, or raises a `SettingError` that says what to do."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, get_args
+
+from cosd_api.alignment import Unit
+from cosd_api.errors import SettingError
+from cosd_api.verification import Verifier
+from cosd_providers.contract import Provider
+from cosd_providers.messages import Message, checked_messages
+
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+"""Text that all models continue, or a conversation."""
+
+
+def missing_members(given: object) -> list[str]:
+    """The members of `cosd_providers.Provider` that `given` lacks, in their order, methods with `()`."""
+    entered = ("__aenter__", "__aexit__")
+    members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
+    return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
+
+
+def check_verifier(verifier: Verifier) -> Verifier:
+    """The verifier as given.
+
+    Raises:
+        SettingError: it is not a verifier.
+    """
+    if isinstance(verifier, type) or not isinstance(verifier, Verifier):
+        raise SettingError(
+            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with the "
+            f"methods replaces, contestable and explain, not {verifier!r}"
+        )
+    return verifier
+
+
+def check_hedge(hedge: int, draft: Provider) -> None:
+    """Check that a draft can be hedged.
+
+    Raises:
+        SettingError: its provider takes no `alternatives`, such as one written for an earlier version.
+    """
+    taken = inspect.signature(draft.generate).parameters
+    if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
+        words = f"generate() of {type(draft).__name__} has no argument `alternatives`, which hedges start from"
+        raise SettingError(f"hedge={hedge} cannot be used: {words}. Leave it out, or add the argument")
+
+
+def check_unit(unit: Unit | None) -> Unit | None:
+    """The unit as given; None compares the endpoints' tokenizers.
+
+    Raises:
+        SettingError: it is invalid.
+    """
+    if unit not in (None, "token", "word"):
+        raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
+    return unit
+
+
+def check_installed(module: str, needed: str, extra: str) -> None:
+    """Check that a package of an extra can be imported, before work that takes long.
+
+    Args:
+        module: its name, such as `"sklearn"`.
+        needed: its use, for the message, such as `"training a tree needs scikit-learn"`.
+        extra: the extra that contains it.
+
+    Raises:
+        SettingError: it is missing; the message names the extra.
+    """
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise SettingError(f'{needed}: pip install "cosd-api[{extra}]"') from None
+
+
+def check_choice(name: str, given: str, choices: object) -> None:
+    """Check that a setting is one of the words of a `Literal`.
+
+    Raises:
+        SettingError: it is not.
+    """
+    words = get_args(choices)
+    if given not in words:
+        raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
+
+
+def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
+    """The seconds as given: above 0, or at least `least`.
+
+    Raises:
+        SettingError: they are not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
+        words = "above 0" if least is None else f"of at least {least:g}"
+        raise SettingError(f"{name} must be a number of seconds {words}, not {value!r}")
+    return float(value)
+
+
+def check_count(name: str, value: int, *, least: int = 1) -> int:
+    """The number as given: a whole one, at least `least`.
+
+    Raises:
+        SettingError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
+    """The prompt as given; messages as such.
+
+    Raises:
+        SettingError: it is neither text nor a conversation, or it is empty.
+    """
+    if not isinstance(prompt, str):
+        if isinstance(prompt, Message | Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
+            more = "; one message is a list, too" if isinstance(prompt, Message | Mapping) else ""
+            raise SettingError(f"prompt must be a string or a list of messages, not {type(prompt).__name__}{more}")
+        try:
+            return checked_messages(prompt)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
+    if not prompt:
+        raise SettingError("prompt is empty: there is nothing to continue")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"prompt is not valid Unicode text at character {error.start}") from None
+    return prompt
+
+
+def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Stop strings as a tuple; one string alone is one stop string.
+
+    Raises:
+        SettingError: one of them is empty or not a string.
+    """
+    if not (stop is None or isinstance(stop, str | Sequence)):
+        raise SettingError(f"stop must be a string or several, not {stop!r}")
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise SettingError(f"stop must be strings of at least one character, not {one!r}")
+        if not one.isprintable() and any("\ud800" <= character <= "\udfff" for character in one):
+            raise SettingError(f"stop is not valid Unicode text: {one!r}")
+    return stops

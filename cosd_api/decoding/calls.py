@@ -1,0 +1,177 @@
+"""The requests of one answer to its models: within the limits, counted, recorded and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import count
+
+from cosd_api.budget import Budget
+from cosd_api.decoding.commands import StartDraft
+from cosd_api.decoding.timeline import Kind, Timeline
+from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
+from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.messages import RenderedPrompt
+from cosd_providers.text import merge, sendable
+
+
+class Calls:
+    """The models of one answer, each with its rendered prompt. Model 0 is the draft, 1 the first assistant.
+
+    Args:
+        turns: the models.
+        budget: the limits of what they may spend together.
+        timeline: records the requests.
+
+    Attributes:
+        draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
+        reencoded: whether the draft's endpoint was seen to read its own text as other tokens than it wrote.
+    """
+
+    def __init__(self, turns: Sequence[RenderedPrompt], budget: Budget, timeline: Timeline) -> None:
+        self.turns = turns
+        self.draft_requests = 0
+        self.assistant_requests = 0
+        self.drafted_tokens = 0
+        self.reencoded = False
+        self._budget = budget
+        self._timeline = timeline
+        self._sizes = [len(turn.prompt.encode()) for turn in turns]
+        self._questions = count(1)
+
+    async def generate(
+        self,
+        model: int,
+        command: StartDraft,
+        take: Callable[[Token | DraftEnd], bool],
+        *,
+        counts: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let a model continue the answer as `command` says.
+
+        Args:
+            model: its index.
+            command: from where, and how far.
+            take: gets each token, and one `DraftEnd` at last; true if nothing more is wanted, which ends the request.
+            counts: while false, tokens are not held against the limits: the bill is all that is waited for.
+
+        Raises:
+            ProviderError: see `contract.Provider.generate`; or a limit is reached.
+        """
+        provider = self.turns[model].provider
+        last: Token | DraftEnd | None = None
+        self._budget.check()
+        self.draft_requests += 1
+        if command.own and command.continuation is None:
+            await self._compare_encodings(model, command)
+        kind: Kind = "hedge" if command.ahead else "draft"
+        with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
+            with self._budget.spending(model, [self._sizes[model] + len(command.text)], drafts=True) as usage:
+                # Asked for only where they are of use, so that a provider need not know the keyword.
+                also = {"alternatives": command.alternatives} if command.alternatives else {}
+                stream = provider.generate(
+                    self.turns[model].prompt,
+                    command.text,
+                    max_tokens=command.max_tokens,
+                    continuation=command.continuation,
+                    usage=usage,
+                    **also,
+                )
+                async with aclosing(stream):
+                    async for item in stream:
+                        if isinstance(item, Token):
+                            check_probs([item], provider.name)
+                            self.drafted_tokens += 1
+                            span.wrote(self._timeline.now())
+                            if take(item):
+                                return
+                            if counts():
+                                usage.wrote()
+                        else:
+                            _check_end(item, last, provider.name)
+                            take(item)
+                        last = item
+            if not isinstance(last, DraftEnd):
+                raise ResponseError("generate() ended without a DraftEnd", endpoint=provider.name)
+
+    async def propose(
+        self, model: int, text: bytes, questions: Sequence[Question], *, number: int | None = None
+    ) -> list[Proposal | None]:
+        """A model's own choices at places of `text`; see `contract.Provider.propose`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        provider = self.turns[model].provider
+        self._budget.check()
+        self.assistant_requests += 1
+        sizes = [self._sizes[model] + question.start for question in questions]
+        number = next(self._questions) if number is None else number
+        with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)):
+            with self._budget.spending(model, sizes) as usage:
+                proposals = await provider.propose(self.turns[model].prompt, text, questions, usage=usage)
+            if len(proposals) != len(questions):
+                words = f"propose() gave {len(proposals)} answers to {len(questions)} questions"
+                raise ResponseError(words, endpoint=provider.name)
+            for proposal in proposals:
+                check_probs(proposal.tokens if proposal is not None else (), provider.name)
+        return proposals
+
+    async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
+        """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
+
+        With `end` the end of sequence follows as one token more, whose probability is None where it is not reported.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        provider = self.turns[model].provider
+        self._budget.check()
+        self.assistant_requests += 1
+        size = self._sizes[model] + len(text)
+        with self._timeline.request(model, "score", next(self._questions), at=start):
+            with self._budget.spending(model, [size]) as usage:
+                also = {"end": True} if end else {}  # so that a provider need not know the keyword
+                tokens = await provider.score(self.turns[model].prompt, text, usage=usage, **also)
+            check_probs(tokens, provider.name)
+        at, behind = 0, list[Token]()
+        for token in tokens:
+            at += len(token.data)
+            if at > start or token.end:
+                behind.append(token)
+        return behind
+
+    async def _compare_encodings(self, model: int, command: StartDraft) -> None:
+        """Find out whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""
+        turn = self.turns[model]
+        if self.reencoded or not (await turn.provider.describe()).capabilities.tokenize:
+            return
+        try:
+            pieces = await turn.provider.tokenize(turn.prompt + sendable(command.text))
+        except UnsupportedError:  # of this text it cannot be known
+            return
+        tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
+        self.reencoded = tokens[-len(command.own) :] != list(command.own)
+
+
+def placed(error: Exception, provider: Provider) -> Exception:
+    """The error with its endpoint; a limit has none."""
+    if isinstance(error, ProviderError) and not error.endpoint and not isinstance(error, BudgetError):
+        error.endpoint = provider.name
+    return error
+
+
+def check_probs(tokens: Iterable[Token], endpoint: str) -> None:
+    """Refuse numbers that are not probabilities: a verdict on them would be meaningless."""
+    for token in tokens:
+        if token.prob is not None and not 0 <= token.prob <= 1:
+            words = f"the probability of a token is {token.prob!r}, which is not between 0 and 1"
+            raise ResponseError(words, endpoint=endpoint, hint="A logarithm becomes a probability by math.exp.")
+
+
+def _check_end(end: DraftEnd, last: Token | DraftEnd | None, endpoint: str) -> None:
+    """Refuse an end that breaks the contract: drafting would never end."""
+    if end.reason == "limit" and last is None:
+        raise ResponseError("generate() reached its limit without a token", endpoint=endpoint)
+    if end.reason == "end" and not (isinstance(last, Token) and last.end):
+        raise ResponseError("generate() ended without an end token before", endpoint=endpoint)

@@ -1,0 +1,86 @@
+"""One answer in the making, as a stream runs it, and what a method is given to make it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cosd_api.alignment import Unit
+from cosd_api.budget import Budget
+from cosd_api.decoding.commands import Finish, Placed, Report
+from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.timeline import Timeline
+from cosd_providers.messages import RenderedPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Material for one answer: models, limits and record.
+
+    Attributes:
+        turns: the models, each with its rendered prompt; the draft first.
+        budget: the limits of what they may spend together.
+        emit: takes the tokens as they become final.
+        timeline: records the requests.
+        max_tokens: length of the answer at most, its end of sequence included.
+        stop: strings (as UTF-8) before which the answer ends.
+        unit: what is judged together, by methods that judge a draft.
+        survives: whether the answer continues without a model that failed with an error.
+        without: the assistants that were lost before the answer began, by their index, and why.
+        pace: the schedule of methods that draft.
+        skip: leave out questions whose answers cannot matter.
+        batch_wait: seconds that a question waits for others.
+    """
+
+    turns: Sequence[RenderedPrompt]
+    budget: Budget
+    emit: Callable[[Sequence[Placed]], None]
+    timeline: Timeline
+    max_tokens: int
+    stop: Sequence[bytes] = ()
+    unit: Unit = "word"
+    survives: Callable[[Exception], bool] = lambda _: False
+    without: Mapping[int, Exception] = field(default_factory=dict[int, Exception])
+    pace: Pace = field(default_factory=Pace)
+    skip: bool = True
+    batch_wait: float = 0.0
+
+
+class CallCounts(Protocol):
+    """The requests of an answer, as `FusionResult` counts them."""
+
+    draft_requests: int
+    assistant_requests: int
+    drafted_tokens: int
+    reencoded: bool
+
+
+class Run(Protocol):
+    """One answer in the making, by any method."""
+
+    @property
+    def calls(self) -> CallCounts:
+        """Its requests so far."""
+        ...
+
+    @property
+    def finished(self) -> Finish | None:
+        """The end of the answer, once it is complete."""
+        ...
+
+    async def run(self) -> None:
+        """Run to the end of the answer.
+
+        Raises:
+            ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
+        """
+        ...
+
+    def stop_here(self, finish: Finish) -> None:
+        """End the answer with what was emitted, unless it is complete."""
+        ...
+
+    def report(self) -> Report:
+        """The answer so far."""
+        ...

@@ -1,0 +1,227 @@
+"""The run of an answer that a plain coroutine writes: segment by segment, or whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft
+from cosd_api.decoding.response import Response
+from cosd_api.decoding.run import Work
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.errors import ProviderError
+
+_log = logging.getLogger("cosd_api")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A model's own greedy continuation of a text.
+
+    Attributes:
+        tokens: its tokens; the end of sequence, if it comes, is the last.
+        number: of its request, as drafts are counted.
+        end: why it ended; None where nothing more was wanted.
+    """
+
+    tokens: tuple[Token, ...]
+    number: int
+    end: DraftEnd | None
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return b"".join(token.data for token in self.tokens)
+
+
+class AnswerWriter:
+    """One answer in progress: a `Run`. A method asks its models, and writes what it has decided.
+
+    Models are counted from 0, the draft; a `source` is the model's index less one, as everywhere in `decoding`.
+
+    Args:
+        work: the models, the limits and the record.
+        write: the method: writes until `over`.
+
+    Attributes:
+        calls: the requests.
+        models: the models that are still heard, in the order given.
+        segments: what was decided so far.
+        warnings: of the method, for the result.
+        drafts: whether a draft is judged, so that what was kept and replaced is counted.
+    """
+
+    def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
+        self.calls = Calls(work.turns, work.budget, work.timeline)
+        self.models = [model for model in range(len(work.turns)) if model - 1 not in work.without]
+        self.segments: list[Contest] = []
+        self.warnings: list[str] = []
+        self._work = work
+        self._write = write
+        self._response = Response(work.max_tokens, work.stop)
+        self._finished: Finish | None = None
+        self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
+        self._numbers = count(1)
+
+    # ------------------------------------------------------------------------------------------------------- a run
+
+    @property
+    def finished(self) -> Finish | None:
+        """The end of the answer, once it is complete."""
+        return self._finished
+
+    async def run(self) -> None:
+        """Run to the end of the answer; see `Run.run`."""
+        await self._write(self)
+        assert self._finished is not None, "the method ended before its answer"
+
+    def stop_here(self, finish: Finish) -> None:
+        """End the answer with what was emitted, unless it is complete."""
+        if self._finished is None:
+            self._response.keep_emitted(finish)
+            self._finished = finish
+
+    def report(self) -> Report:
+        """The answer so far."""
+        return Report(
+            text=bytes(self._response.text),
+            judged=False,
+            lost=self._lost,
+            segments=tuple(self.segments),
+            warnings=tuple(self.warnings),
+        )
+
+    # ----------------------------------------------------------------------------------------------- what is written
+
+    @property
+    def text(self) -> bytes:
+        """The answer so far."""
+        return bytes(self._response.text)
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still have."""
+        return self._work.max_tokens - len(self._response.tokens)
+
+    @property
+    def over(self) -> bool:
+        """True once the answer is complete."""
+        return self._finished is not None
+
+    def write(self, tokens: Sequence[Token], model: int, *, number: int = 0, contest: Contest | None = None) -> None:
+        """Write a segment: these tokens are final.
+
+        Args:
+            tokens: its tokens.
+            model: the model that wrote them.
+            number: the request that brought them.
+            contest: how it was decided.
+        """
+        reason = None if contest is None else contest.reason
+        for token in tokens:
+            if self._response.over is None:
+                one = Placed(token, model - 1, draft=number, at=self._work.timeline.now(), reason=reason)
+                one.unit, one.round = len(self.segments), len(self.segments) + 1
+                self._response.place(one)
+        if contest is not None:
+            self.segments.append(contest)
+        if self._response.over is not None:
+            self.end(self._response.over)
+        else:
+            self._emit(self._response.settle(len(self._response.tokens)))
+
+    def end(self, finish: Finish) -> None:
+        """Complete the answer as it stands."""
+        if self._finished is None:
+            self._response.over = self._finished = finish
+            self._emit(self._response.finish())
+
+    def _emit(self, tokens: Sequence[Placed]) -> None:
+        if tokens:
+            self._work.emit(tokens)
+
+    # ----------------------------------------------------------------------------------------------------- questions
+
+    async def continuation(
+        self,
+        model: int,
+        text: bytes,
+        *,
+        max_tokens: int,
+        enough: Callable[[Sequence[Token]], bool] = lambda _: False,
+        alternatives: int = 0,
+    ) -> Passage:
+        """A model's greedy continuation of `text`, by its own encoding of it, until it is `enough`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        tokens: list[Token] = []
+        ends: list[DraftEnd] = []
+
+        def take(item: Token | DraftEnd) -> bool:
+            if isinstance(item, DraftEnd):
+                ends.append(item)
+                return False
+            tokens.append(item)
+            return not item.end and enough(tokens)
+
+        command = StartDraft(next(self._numbers), text, max_tokens, None, (), alternatives=alternatives)
+        await self._with_place(model, self.calls.generate(model, command, take))
+        return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
+
+    async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
+        """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
+
+        Args:
+            model: its index.
+            text: the answer so far, and what is to be scored.
+            start: byte offset; a token that lies across it is scored whole.
+            end: whether the end of sequence behind `text` is scored as one token more.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        return await self._with_place(model, self.calls.score(model, text, start, end=end))
+
+    async def everybody(self, ask: Callable[[int], Awaitable[_T]]) -> dict[int, _T]:
+        """Ask every model that is still heard, at the same time; by model, in the order given.
+
+        A model that fails is lost from here on where the answer may continue without it. The first one, the draft, is
+        never lost.
+
+        Raises:
+            ProviderError: a model failed, and the answer cannot continue without it.
+        """
+        found: dict[int, _T] = {}
+        failed: dict[int, Exception] = {}
+
+        async def one(model: int) -> None:
+            try:
+                found[model] = await ask(model)
+            except Exception as error:
+                if not model or not self._work.survives(error):
+                    raise
+                failed[model] = error
+
+        await concurrently([partial(one, model) for model in self.models])
+        for model, error in failed.items():
+            _log.debug("a model failed: %s", type(error).__name__)
+            self.models.remove(model)
+            self._lost[model - 1] = Loss(len(self._response.tokens), error)
+        return {model: found[model] for model in self.models}
+
+    async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
+        try:
+            return await work
+        except ProviderError as error:
+            placed(error, self._work.turns[model].provider)
+            raise

@@ -1,0 +1,112 @@
+"""Bases of all methods: a way to fuse, with its settings, which makes the run of each answer."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any, ClassVar, cast
+
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import Decoder
+from cosd_api.decoding.driver import Driver
+from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.errors import SettingError
+from cosd_providers.contract import ServerInfo
+
+METHODS: Mapping[str, str] = {
+    "cosd": "cosd:CoSD",
+}
+"""The methods: their names, and where they are."""
+
+Models = Sequence[tuple[str, ServerInfo]]
+"""The models of a fusion that are known, by their names in results; the draft first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A way to fuse, with its settings; give it, or its name, as `method`.
+
+    Attributes:
+        name: its name.
+        takes: the settings of `Fusion` that mean something to it.
+        decides: by what it decides, for messages.
+        symmetric: whether all models are equal, so that they may be given as `models`.
+        most_models: how many models it takes; None for any number.
+        compares_tokenizers: whether it depends on the models having one tokenizer.
+    """
+
+    name: ClassVar[str]
+    takes: ClassVar[frozenset[str]] = frozenset({"on_assistant_error", "on_special_tokens"})
+    decides: ClassVar[str]
+    symmetric: ClassVar[bool] = False
+    most_models: ClassVar[int | None] = None
+    compares_tokenizers: ClassVar[bool] = False
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
+        """Check that the models can serve.
+
+        Args:
+            models: what is known of them.
+            unit: as the user chose it.
+
+        Returns:
+            Warnings, for every answer.
+
+        Raises:
+            UnsupportedError: one of them cannot; the message names a method that would work.
+        """
+        return ()
+
+    @abstractmethod
+    def start(self, work: Work) -> Run:
+        """The run of one answer."""
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftFirst(Method):
+    """A method in which one model drafts and the others are asked about what it drafted."""
+
+    takes: ClassVar[frozenset[str]] = Method.takes | {"draft_length", "ask", "tuning"}
+
+    @abstractmethod
+    def decoder(self, work: Work) -> Decoder:
+        """The decoder of one answer."""
+
+    def start(self, work: Work) -> Run:
+        """The run of one answer."""
+        return Driver(self.decoder(work), work)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Method):
+    """A method that is a plain coroutine: it asks the models, and writes what it has decided."""
+
+    @abstractmethod
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write one answer to its end."""
+
+    def start(self, work: Work) -> Run:
+        """The run of one answer."""
+        return AnswerWriter(work, self.write)
+
+
+def method_named(name: str, **options: Any) -> Method:
+    """A method by its name, with its defaults or with the `options` given.
+
+    Raises:
+        SettingError: there is no such method.
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"
+        raise SettingError(f"there is no method {name!r}{more}")
+    module, _, kind = METHODS[name].partition(":")
+    return cast("Method", getattr(import_module(f"cosd_api.methods.{module}"), kind)(**options))
