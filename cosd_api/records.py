@@ -330,8 +330,17 @@ class Endpoint(Record):
 
 
 class Timings(Record):
-    """Seconds: in all, until the first fused token was final, and in all per token; None without tokens."""
+    """The times of an answer, in seconds.
+
+    Attributes:
+        total: from its start to its end.
+        first_token: until its first token was final; None without one.
+        per_token: per token, without what discovery took; None without tokens.
+        discovery: the part of `total` in which the servers were asked what they are. Only the first answer of a
+            `Fusion` waits for that.
+    """
 
     total: Seconds
     first_token: Seconds | None
     per_token: Seconds | None
+    discovery: Seconds = 0.0

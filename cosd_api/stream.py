@@ -55,6 +55,7 @@ class FusionStream:
         self._result: FusionResult | None = None
         self._ended = False
         self._first_token: float | None = None
+        self._discovery = 0.0
         self._notes: list[str] = []
 
     @property
@@ -134,6 +135,7 @@ class FusionStream:
     async def _fuse(self) -> None:
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
+        self._discovery = time.perf_counter() - self._began
         turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts)
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
@@ -228,7 +230,8 @@ class FusionStream:
             timings=Timings(
                 total=total,
                 first_token=self._first_token,
-                per_token=total / len(self._all) if self._all else None,
+                per_token=(total - self._discovery) / len(self._all) if self._all else None,
+                discovery=self._discovery,
             ),
             warnings=(
                 *facts.warnings_for(self._prompt),

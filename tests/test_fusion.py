@@ -823,10 +823,25 @@ def test_what_a_provider_lacks() -> None:
 
 async def test_timings_and_version() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant())
-    assert result.timings.per_token == result.timings.total / len(result.tokens)
+    timings = result.timings
+    assert timings.per_token == (timings.total - timings.discovery) / len(result.tokens)
     assert result.library_version == importlib.metadata.version("cosd-api")
     empty = await fuse("Q:", draft=draft(), assistant=assistant(), stop=" The")
     assert empty.timings.per_token is None
+
+
+async def test_finding_out_about_the_servers_is_told_apart() -> None:
+    class SlowToDescribe(ScriptedProvider):
+        async def describe(self) -> ServerInfo:
+            await anyio.sleep(0.05)
+            return await super().describe()
+
+    slow = SlowToDescribe(draft().model)
+    result = await fuse("Q:", draft=slow, assistant=assistant())
+    timings = result.timings
+    assert 0.05 <= timings.discovery <= timings.total
+    assert timings.per_token == (timings.total - timings.discovery) / len(result.tokens)
+    assert FusionResult.model_validate_json(result.model_dump_json()).timings == timings
 
 
 async def test_connect_passes_on_what_it_is_given_and_the_cache_is_billed() -> None:
