@@ -1,9 +1,12 @@
 """The ground of every test: hypothesis profiles, asyncio, no network, none of the user's own settings."""
 
+import gc
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +27,35 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
 _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
+_LEARNING = {"test_fit.py", "test_train_tree.py"}  # import scikit-learn, as some live tests do
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share servers, or a wheel, run in one worker, which starts or builds them once."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist reads the groups, and after it
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Tests that share servers, a wheel or a long import run in one worker, which has them once."""
+    groups: dict[pytest.Item, str] = {}
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "pair" in fixtures or item.get_closest_marker("live"):
-            item.add_marker(pytest.mark.xdist_group("live"))
+        if "pair" in fixtures or item.get_closest_marker("live") or item.path.name in _LEARNING:
+            groups[item] = "live"
         elif "wheel" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("wheel"))
+            groups[item] = "wheel"
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    yield
+    if getattr(config.option, "loadgroup", False):
+        for item, group in groups.items():
+            if not item.nodeid.endswith(f"@{group}"):  # pytest-xdist 3.8 writes it where pytest 9.2 does not read it
+                from _pytest.nodeid import NodeId
+
+                item._id = NodeId.parse(f"{item.nodeid}@{group}")
+
+
+def pytest_collection_finish() -> None:
+    """What has been collected stays: without it, each full garbage collection walks through all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -84,6 +104,14 @@ def closed_network() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", only_loopback)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_are_read_once() -> Iterator[None]:
+    """Every HTTP client reads all certificates anew, which takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
 
 

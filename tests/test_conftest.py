@@ -40,3 +40,9 @@ async def test_loopback_works() -> None:
 def test_keys_and_proxies_of_the_user_are_out_of_sight() -> None:
     assert not [name for name in os.environ if name.startswith(("COSD_", "OPENAI_"))]
     assert not os.environ.get("HTTPS_PROXY")
+
+
+@pytest.mark.live
+def test_tests_of_live_servers_run_in_one_worker(request: pytest.FixtureRequest) -> None:
+    """Its scheduler reads the group at the end of the name; without it, each worker would start servers."""
+    assert request.node.nodeid.endswith("@live") or "PYTEST_XDIST_WORKER" not in os.environ

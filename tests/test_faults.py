@@ -10,7 +10,6 @@ import logging
 import math
 import random
 import re
-import ssl
 import traceback
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -223,14 +222,6 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(anyio, "sleep", sleep)
     return pauses
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_context() -> Iterator[None]:
-    """Every client reads all certificates anew, which takes longer than most of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
-        yield
 
 
 @pytest.fixture

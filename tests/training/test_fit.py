@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.tree import DecisionTreeClassifier
 
 import cosd_api
 from cosd_api import Endpoint, SettingError, Training, TreeVerifier, train_tree
@@ -324,12 +323,19 @@ def test_many_places_where_neither_is_right_are_a_note() -> None:
 PROBS = st.floats(0, 1, width=32) | st.floats(0, 1) | st.integers(0, 8).map(lambda count: count / 8)
 
 
+def classifier_of(**options: Any) -> Any:
+    """Imported here, since every worker imports this module, and one runs it."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    return DecisionTreeClassifier(**options)
+
+
 @st.composite
 def classifiers(draw: st.DrawFn) -> Any:
     """Fitted on anything: noise, ties, equal points with different labels, one class alone, weights or none."""
     points = draw(st.lists(st.tuples(PROBS, PROBS), min_size=1, max_size=30))
     labels = draw(st.lists(st.integers(0, 1), min_size=len(points), max_size=len(points)))
-    classifier = DecisionTreeClassifier(
+    classifier = classifier_of(
         max_depth=draw(st.none() | st.integers(1, 5)),
         min_samples_leaf=draw(st.integers(1, 4)),
         max_leaf_nodes=draw(st.none() | st.integers(2, 9)),  # grown in another order
@@ -352,13 +358,13 @@ def test_prediction_is_scikit_learns(classifier: Any, points: list[tuple[float, 
 
 def test_equal_weights_are_resolved_as_scikit_learn_does() -> None:
     """Both labels at the same point: its `predict` takes the first class."""
-    classifier = DecisionTreeClassifier().fit(np.array([[0.5, 0.5], [0.5, 0.5]], dtype=np.float32), [1, 0])
+    classifier = classifier_of().fit(np.array([[0.5, 0.5], [0.5, 0.5]], dtype=np.float32), [1, 0])
     assert [node.value for node in nodes_of(classifier)] == [0] == classifier.predict([[0.5, 0.5]]).tolist()
 
 
 def test_a_question_whose_answers_are_the_same_is_not_asked() -> None:
     points = np.array([[0.1, 0.0], [0.2, 0.0], [0.3, 0.0], [0.4, 0.0], [0.5, 0.0]], dtype=np.float32)
-    classifier = DecisionTreeClassifier(max_depth=1).fit(points, [0, 0, 0, 0, 1])
+    classifier = classifier_of(max_depth=1).fit(points, [0, 0, 0, 0, 1])
     classifier.tree_.value[2] = [[1.0, 0.0]]
     assert classifier.tree_.node_count == 3
     assert [node.value for node in nodes_of(classifier)] == [0]
