@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import httpx
 from hypothesis import strategies as st
@@ -187,6 +187,7 @@ class Case:
         scored: whether the texts of this model can be scored.
         pieces: whether each of several tokens that share a character has its own bytes when a text is encoded.
         complete: whether all alternatives that were asked for are shown.
+        end: what `score` says of the end of sequence: its probability, that it is unknown, or that it is unsupported.
     """
 
     model: Model
@@ -202,6 +203,7 @@ class Case:
     scored: bool = True
     pieces: bool = True
     complete: bool = True
+    end: Literal["scored", "unknown", "refused"] = "refused"
 
 
 class Engine:
@@ -213,6 +215,7 @@ class Engine:
         scores: whether it scores and encodes texts.
         empty: whether it continues an empty prompt.
         parts: whether it shows that a token is a part of a character, so that other places of the text are right.
+        way: some settings of the stand-in.
     """
 
     name: ClassVar[str]
@@ -220,6 +223,7 @@ class Engine:
     scores: ClassVar[bool] = True
     empty: ClassVar[bool] = True
     parts: ClassVar[bool] = False
+    way: ClassVar[dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return self.name
@@ -258,13 +262,14 @@ class LlamaCppEngine(Engine):
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeLlamaCpp(model, beginning=True)
         make = _maker(LlamaCpp, server, url="http://gpu:8080")
-        return Case(model, server, ScriptedProvider(model), make, by_ids=True)
+        return Case(model, server, ScriptedProvider(model), make, by_ids=True, end="scored")
 
 
 class VllmEngine(Engine):
     name = "vllm"
     parts = True
     strategies = ("echo", "list", "singles")
+    way: ClassVar[dict[str, Any]] = {"per_event": (1,), "ids": True}
 
     def models(self) -> st.SearchStrategy[Any]:
         return toys.models(may_hide_end=False).map(toys.Heard)
@@ -293,6 +298,7 @@ class SglangEngine(Engine):
     name = "sglang"
     parts = True
     strategies = ("echo", "list", "singles")
+    way: ClassVar[dict[str, Any]] = {"per_event": (1,), "incremental": False, "whole": False, "old": True}
 
     def models(self) -> st.SearchStrategy[Any]:
         return toys.models(may_hide_end=False).map(toys.Heard)
@@ -387,6 +393,7 @@ def ways(*, opened: Sequence[str] = ("empty", "bytes", "lost")) -> st.SearchStra
 class OpenAIEngine(Engine):
     name = "openai"
     strategies = ("echo", "list", "singles")
+    way: ClassVar[dict[str, Any]] = {"shape": "legacy", "end": True, "per_event": (1,), "opened": "bytes"}
 
     def models(self) -> st.SearchStrategy[Any]:
         return super().models().filter(simple)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -117,6 +117,28 @@ def check_scored(model: Model, prompt: bytes, scored: Sequence[Token], count: in
         assert end.prob == pytest.approx(probs[best])
         says = [(token, n in model.end_ids) for n, token in enumerate(model.tokens)]
         _check_told(end, list(zip(says, probs, strict=True)), count, complete=complete)
+
+
+def check_sampled(model: Model, prompt: bytes, tokens: Sequence[Token]) -> None:
+    """Each token can be drawn where it stands, and has its own probability there."""
+    paths = {tuple(model.encode(prompt))}
+    for token in tokens:
+        ways = [way for ids in paths for way in _ways(model, ids, token.data, token.end)]
+        paths = {ids for ids, prob in ways if prob == pytest.approx(token.prob)}
+        assert paths, token
+
+
+def _ways(model: Model, ids: tuple[int, ...], data: bytes, end: bool) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The raw tokens that a token may be made of, as the ids with them, and the lowest of their probabilities."""
+    for n, prob in enumerate(model.next(ids)):
+        one = model.tokens[n]
+        if prob and n in model.end_ids and end and not data:
+            yield (*ids, n), prob
+        elif prob and n not in model.end_ids and data.startswith(one) and (data or end):
+            if one == data and one and not end:
+                yield (*ids, n), prob
+            elif one != data or not one:
+                yield from ((way, min(prob, least)) for way, least in _ways(model, (*ids, n), data[len(one) :], end))
 
 
 def _check_told(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,9 @@ import httpx
 from cosd_providers.testing import Model
 
 __all__ = ["FakeLlamaCpp", "incomplete"]
+
+NAMES = ("</s>", "<|eot_id|>", "<|im_end|>")
+"""Names of the tokens that end a generation."""
 
 
 def incomplete(data: bytes) -> bool:
@@ -37,6 +42,8 @@ class FakeLlamaCpp:
         changes: what to change in every answer or event of `/completion`, for faults; None removes a field.
         changes_from: from how many tokens on.
         queries: the query of the last request to each path.
+        ends: ids of the model's ends, by their names.
+        vocabulary: its size as `/v1/models` says it.
         slots: what `/slots` says.
     """
 
@@ -50,7 +57,9 @@ class FakeLlamaCpp:
         self.changes_from = 1
         self.queries: dict[str, str] = {}
         self.slots: list[dict[str, Any]] = []
+        self.ends = dict(zip(NAMES, sorted(model.end_ids), strict=False))
         self.models = ["toy"]
+        self.vocabulary: int | None = None
 
     def client(self) -> httpx.AsyncClient:
         """A client whose every request is answered here."""
@@ -66,7 +75,9 @@ class FakeLlamaCpp:
                 settings = {"n_ctx": self.context, "params": {}}
                 return httpx.Response(200, json={"default_generation_settings": settings, "eos_token": "</s>"})
             case "/v1/models":
-                return httpx.Response(200, json={"data": [{"id": name, "aliases": [name]} for name in self.models]})
+                more = {"meta": {"n_vocab": self.vocabulary}} if self.vocabulary else {}
+                listed = [{"id": name, "aliases": [name], **more} for name in self.models]
+                return httpx.Response(200, json={"data": listed})
             case "/tokenize":
                 ids = self._encode(body["content"])
                 tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
@@ -80,10 +91,12 @@ class FakeLlamaCpp:
         )
 
     def _encode(self, text: str) -> list[int]:
-        return [min(self.model.end_ids)] if text == "</s>" else list(self.model.encode(text.encode()))
+        if text.startswith("</s>"):  # names of ends, of which the model has some
+            return [self.ends[name] for name in re.findall(r"<[^>]*>", text) if name in self.ends]
+        return list(self.model.encode(text.encode()))
 
     def _piece(self, n: int) -> dict[str, Any]:
-        data = self.model.tokens[n]
+        data = next((name.encode() for name, end in self.ends.items() if end == n), self.model.tokens[n])
         try:
             return {"id": n, "piece": data.decode()}
         except UnicodeDecodeError:
@@ -120,11 +133,15 @@ class FakeLlamaCpp:
         """The events of one generation."""
         ids, start, read = list(ids), len(ids), len(ids) + self.beginning
         bias = dict(body.get("logit_bias", []))
+        chance = random.Random(f"{body['seed']} {index}") if "seed" in body else None
         text, shown, kind = b"", 0, "limit"
         full = False
         while read and len(ids) - start < body["n_predict"] and not full:
             probs = self.model.next(tuple(ids))
-            ids.append(max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n)))
+            if chance is None:
+                ids.append(max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n)))
+            else:
+                ids += chance.choices(range(len(probs)), probs)
             text += b"" if ids[-1] in self.model.end_ids and not self.special else self._shown(ids[-1])
             end = ids[-1] in self.model.end_ids
             common = {"index": index, "tokens_predicted": len(ids) - start, "tokens_evaluated": read}

@@ -18,10 +18,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import stand_in_tgi
+import toys
 from adapters import ENGINES, Case, Engine
-from asked import Inquiry, along, check_alternatives, close, draft, inquiries
+from asked import (
+    Inquiry,
+    along,
+    check_alternatives,
+    check_proposed,
+    check_sampled,
+    check_scored,
+    close,
+    draft,
+    inquiries,
+)
 from breaking import Break, Breaking, breaks, waiting
-from cosd_providers import UnsupportedError, Usage, connect
+from cosd_providers import Token, UnsupportedError, Usage, connect
 
 LOST = "\ufffd".encode()
 STRATEGIES = [
@@ -29,6 +40,8 @@ STRATEGIES = [
     for engine in ENGINES
     for strategy in engine.strategies
 ]
+
+DRAWS = 600
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 Drawn = st.SearchStrategy[Any] | Callable[[Engine], st.SearchStrategy[Any]]
@@ -117,6 +130,66 @@ class TestAdapter:
         close(ours, await case.expected.score(prompt, text, usage=Usage()), case.closeness)
         assert b"".join(token.data for token in ours) == text
 
+    @over(text=Engine.prompts, count=st.integers(1, 4))
+    async def test_scored_alternatives_are_the_models_own(
+        self, case: Case, prompt: str, text: bytes, count: int
+    ) -> None:
+        """They change nothing else."""
+        assume(case.scored)
+        provider = case.make()
+        able = (await provider.describe()).capabilities
+        if not able.score:
+            with pytest.raises(UnsupportedError):
+                await provider.score(prompt, text, alternatives=count, usage=Usage())
+            return
+        alone = await provider.score(prompt, text, usage=Usage())
+        ours = await provider.score(prompt, text, alternatives=count, usage=Usage())
+        assert [replace(one, alternatives=()) for one in ours] == alone
+        end = Token(b"", None, end=True)
+        check_scored(case.model, prompt.encode(), [*ours, end], min(count, able.score_top_k), complete=case.complete)
+
+    @over(text=Engine.prompts, count=st.integers(0, 4))
+    async def test_the_end_of_a_text_is_the_models_own(self, case: Case, prompt: str, text: bytes, count: int) -> None:
+        assume(case.scored and (prompt or text))
+        provider = case.make()
+        able = (await provider.describe()).capabilities
+        if not able.score or case.end == "refused":
+            with pytest.raises(UnsupportedError):
+                await provider.score(prompt, text, end=True, usage=Usage())
+            return
+        alone = await provider.score(prompt, text, alternatives=count, usage=Usage())
+        *ours, end = await provider.score(prompt, text, alternatives=count, end=True, usage=Usage())
+        *_, expected = await case.expected.score(prompt, text, end=True, usage=Usage())
+        assert ours == alone
+        if case.end == "unknown" or expected.prob is None:
+            expected = replace(expected, prob=None)
+        close([end], [expected], case.closeness)
+        check_scored(case.model, prompt.encode(), [*ours, end], min(count, able.score_top_k), complete=case.complete)
+
+    @over(limit=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), count=st.integers(0, 3))
+    async def test_sampled_tokens_are_seeded_and_raw(
+        self, case: Case, prompt: str, limit: int, seed: int, count: int
+    ) -> None:
+        if not (await case.make().describe()).capabilities.sampling:
+            with pytest.raises(UnsupportedError, match="draw tokens from the model's own distribution"):
+                await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed)
+            return
+        *ours, end = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed, alternatives=count)
+        *again, last = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed)
+        assert [replace(one, alternatives=()) for one in ours] == again
+        assert (end, len(again)) == (last, limit if end.reason == "limit" else len(again))
+        check_sampled(case.model, prompt.encode(), ours)
+        if end.continuation is not None:
+            text = b"".join(token.data for token in ours)
+            options = {"continuation": end.continuation, "temperature": 1, "seed": seed + 1}
+            *more, _ = await draft(case.make(), prompt, text, limit, **options)
+            check_sampled(case.model, prompt.encode(), [*ours, *more])
+
+    @over(heat=st.sampled_from((0.5, -1, 2)))
+    async def test_other_temperatures_are_refused(self, case: Case, prompt: str, heat: float) -> None:
+        with pytest.raises(ValueError, match="temperature must be 0 or 1"):
+            await draft(case.make(), prompt, temperature=heat)
+
     @over(text=Engine.prompts)
     async def test_proposals_everywhere_are_the_models_own(self, case: Case, prompt: str, text: bytes) -> None:
         assume(case.scored)
@@ -165,6 +238,31 @@ class TestAdapter:
         assert usage.requests == whole.requests or case.by_ids or not case.same_requests or breaking.happened > 1
         assert usage.retries <= breaking.happened
         assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
+
+    async def test_sampled_tokens_follow_the_distribution(self, engine: Engine) -> None:
+        """By a chi-squared test with 4 degrees of freedom, which 18.5 exceeds once in a thousand times.
+
+        Two tokens are parts of a character, which some servers do not show by themselves.
+        """
+        probs: dict[bytes | None, float] = {b"b": 0.3, b"\xc3": 0.25, b"\xe4\xb8": 0.2, b"1": 0.15, None: 0.1}
+        rest: dict[bytes, dict[bytes | None, float]] = {b"\xc3": {b"\xa9": 1.0}, b"\xe4\xb8": {b"\x80": 1.0}}
+        script = {b"a": probs, **{b"a" + part: following for part, following in rest.items()}}
+        tokens = (*toys.SINGLE, b"\xe4\xb8", b"")
+        model = toys.Plain(toys.ScriptedModel(toys.Vocabulary(tokens, len(tokens) - 1), script))
+        case = engine.case(model, engine.way)
+        provider, counts = case.make(), Counter[bytes]()
+        if not (await provider.describe()).capabilities.sampling:
+            return
+        for seed in range(DRAWS):
+            first, *_ = await draft(provider, "a", limit=1, temperature=1, seed=seed, alternatives=4)
+            counts[first.data] += 1
+            assert first.prob == pytest.approx(probs[{b"": None}.get(first.data, first.data[:-1] or first.data)])
+            best = [token.data for token in first.alternatives[:1]]
+            assert best == ([] if len(first.data) > 1 else [b"1"] if first.data == b"b" else [b"b"])
+        expected = {b"b": 0.3, "é".encode(): 0.25, "一".encode(): 0.2, b"1": 0.15, b"": 0.1}
+        means = {data: DRAWS * prob for data, prob in expected.items()}
+        assert sum((counts[data] - mean) ** 2 / mean for data, mean in means.items()) < 18.5
+        assert counts.keys() == means.keys()
 
     def test_pickles_without_its_key(self, engine: Engine) -> None:
         provider = connect("http://gpu:1", engine=engine.name, api_key="sk-secret", model="m")
@@ -226,5 +324,39 @@ def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data
                 if case.ties or not tied(case, prompt + text[: question.start]):
                     close(one.tokens, other.tokens, case.closeness)
         assert usage.strategies == Counter(one.strategy for one in ours if one is not None)
+
+    anyio.run(compare)
+
+
+@pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
+@given(data=st.data())
+def test_proposed_alternatives_are_the_models_own(engine: Engine, strategy: str | None, data: st.DataObject) -> None:
+    """They change nothing else, and no request is made for them."""
+    case, (prompt, text, questions) = data.draw(inquired(engine))
+    count = data.draw(st.integers(1, 4))
+    chosen = {"strategy": strategy} if strategy and len(engine.strategies) > 1 else {}
+
+    async def compare() -> None:
+        theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
+        assume(all(case.shows(other.tokens) for other in theirs if other))
+        try:
+            alone = await case.make(**chosen).propose(prompt.decode(), text, questions, usage=Usage())
+        except UnsupportedError:
+            assume(strategy != "echo")
+            raise
+        paths = [path for path, _ in case.server.requests]
+        case.server.requests.clear()
+        provider = case.make(**chosen)
+        ours = await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+        assert [path for path, _ in case.server.requests] == paths
+        most = (await provider.describe()).capabilities.top_k
+        for question, one, other in zip(questions, ours, alone, strict=True):
+            if one is None or other is None:
+                assert one is other
+                continue
+            assert replace(one, tokens=tuple(replace(token, alternatives=()) for token in one.tokens)) == other
+            if most or any(token.alternatives for token in one.tokens):
+                before = prompt + text[: question.start]
+                check_proposed(case.model, before, one.tokens[0], min(count, most), complete=case.complete)
 
     anyio.run(compare)

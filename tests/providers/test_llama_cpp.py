@@ -28,6 +28,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.sampling import other_seed
 from cosd_providers.testing import ScriptToken, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -141,6 +142,107 @@ async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part()
     [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
+
+
+# Alternatives, the end of a text, and samples.
+
+
+async def test_alternatives_are_asked_in_the_same_requests() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    question = Question(2, (b" b",))
+    for count, places, scores in ((0, 5, 50), (4, 5, 50), (9, 10, 50), (99, 100, 100)):
+        server.requests.clear()
+        await provider.propose("Q", b" a", [question], alternatives=count, usage=Usage())
+        await provider.score("Q", b" a", alternatives=count, usage=Usage())
+        asked = [body["n_probs"] for path, body in server.requests if path == "/completion"]
+        assert asked == [places, scores]
+
+
+async def test_how_many_alternatives_there_are() -> None:
+    server, provider = fake({"Q": ["a"]})
+    able = (await provider.describe()).capabilities
+    assert (able.top_k, able.score_top_k, able.sampling) == (1000, 1000, True)
+    server.vocabulary = 32000
+    able = (await LlamaCpp(URL, http_client=server.client()).describe()).capabilities
+    assert (able.top_k, able.score_top_k) == (31999, 31999)
+
+
+def ending(*ends: float, rest: int = 1) -> TableModel:
+    """A model with these probabilities of its ends, and as many other tokens."""
+    tokens = [b""] * len(ends) + [bytes([n]) for n in range(128)][:rest] + [b"a"]
+    probs = [*ends, *[(1 - sum(ends)) / rest] * rest, 0.0]
+    return TableModel(tokens, lambda ids: probs, end_ids=range(len(ends)))
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "prob"),
+    [
+        (ending(0.2, 0.3, 0.1), "<|eot_id|>", 0.3),
+        (ending(0.004, 0.003, rest=90), "</s>", 0.004),  # not among those listed first
+        (ending(0.003, 0.02, rest=90), "<|eot_id|>", 0.02),
+        (ending(0.0), "</s>", 0.0),
+    ],
+)
+async def test_the_end_of_a_text_is_the_most_probable_of_all_ends(model: TableModel, name: str, prob: float) -> None:
+    server = FakeLlamaCpp(model)
+    provider = LlamaCpp(URL, http_client=server.client())
+    for text in (b"", b"a"):
+        *_, end = await provider.score("a", text, end=True, usage=Usage())
+        assert end == Token(b"", near(prob), end=True, name=name)
+    looked_up = [body for path, body in server.requests if path == "/tokenize" and "<|im_end|>" in body["content"]]
+    assert len(looked_up) == 1
+
+
+async def test_a_name_of_an_end_that_ends_nothing() -> None:
+    server = FakeLlamaCpp(ending(0.2, 0.3))
+    provider = LlamaCpp(URL, http_client=server.client())
+    await provider.describe()
+    server.ends = {"</s>": 0, "<|end|>": 2}
+    [end] = await provider.score("a", b"", end=True, usage=Usage())
+    assert (end.name, end.prob) == ("</s>", near(0.2))
+
+
+async def test_an_end_that_is_not_known() -> None:
+    server = FakeLlamaCpp(ending(0.2))
+    server.ends = {}
+    [end] = await LlamaCpp(URL, http_client=server.client()).score("a", b"", end=True, usage=Usage())
+    assert end == Token(b"", None, end=True)
+
+
+async def test_a_literal_prompt_is_scored_by_its_ids() -> None:
+    server, provider = fake({"Q</s>!": [(" a", 0.4), (" b", 0.7)]})
+    view = await provider.literal(["Q", "!"])
+    assert view is not None
+    server.requests.clear()
+    await view.score("Q!", b" a", end=True, usage=Usage())
+    [asked] = [body["prompt"] for path, body in server.requests if path == "/completion" and len(body["prompt"]) == 2]
+    pieces = [server.model.encode(text) for text in (b"Q", b"!", b" a")]
+    assert asked == [[*pieces[0], *pieces[1]], [*pieces[0], *pieces[1], *pieces[2]]]
+
+
+async def test_what_a_sample_asks() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.4)]})
+    for seed, sent in ((7, 7), (0, 0), (None, -1)):
+        await draft(provider, temperature=1, seed=seed, limit=1)
+        _, body = server.requests[-1]
+        assert (body["temperature"], body["seed"], body["samplers"], body["n_probs"]) == (1, sent, ["temperature"], 1)
+    assert (body["top_k"], body["top_p"], body["min_p"], body["repeat_penalty"]) == (0, 1.0, 0.0, 1.0)
+    await draft(provider, limit=1)
+    assert "seed" not in server.requests[-1][1]
+    with pytest.raises(ValueError, match="extra_body cannot set seed"):
+        LlamaCpp(URL, extra_body={"seed": 7})
+
+
+async def test_a_sample_that_broke_off_goes_on_with_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
+    server, _ = fake({"Q": ["a", "b", "c"]})
+    at = len(b"\n\n".join(server.handle(streamed()).content.split(b"\n\n")[:2])) + 20  # in the third event
+    server.requests.clear()
+    provider = LlamaCpp(URL, http_client=Breaking(server.handle, Break("breaks", at)).client())
+    *tokens, _ = await draft(provider, temperature=1, seed=7)
+    assert b"".join(token.data for token in tokens) == b"abc"
+    seeds = [body["seed"] for path, body in server.requests if path == "/completion"]
+    assert seeds == [7, other_seed(7, 2)]
 
 
 async def test_bytes_that_are_no_characters_are_left_out() -> None:

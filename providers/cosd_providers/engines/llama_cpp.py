@@ -9,6 +9,9 @@ Observed on running servers, b4798 to 2026.10:
 - A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes the
   character shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens` count the hidden
   one, which gives it away. `LlamaCppClient.peek` finds it by forcing a visible token beside it.
+- The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, whatever was drawn.
+- At temperature 1, with no other sampler, it draws from the raw softmax; a seed draws the same tokens again.
+- Tokens that end a generation are known to it by their names (`_ENDS`); `/props` names one of them.
 - With `--context-shift` the server forgets the start of a full context and continues.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
@@ -16,11 +19,13 @@ Observed on running servers, b4798 to 2026.10:
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
 
@@ -36,7 +41,6 @@ from cosd_providers.engine import (
     ServerFacts,
     ask_only,
     broken_off,
-    cannot_score_end,
     miscounted,
     no_model,
     no_probs,
@@ -80,7 +84,14 @@ _CHATML = "<|im_start|>"
 _LIST = 64  # prompts in one request
 _LIKELY = 50  # alternatives to ask for where the probability of a given token is wanted
 _ALL = 2**31 - 1  # the whole vocabulary
+_MANY = 1000  # alternatives that are offered where the size of the vocabulary is unknown
 _FORCE = 1e4  # added to a logit, this decides
+
+_ENDS = (
+    *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>"),
+    *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>"),
+)
+"""Names of tokens that end a generation, if the vocabulary has them."""
 
 _SHORT = 800
 """Bytes of a prompt up to which one list is faster than single requests (docs/benchmark.md: 35 tokens, not 450)."""
@@ -135,6 +146,7 @@ _OWNED = {
     "prompt",
     "response_fields",
     "return_tokens",
+    "seed",
     "stream",
 }
 """Fields that a user's `extra_body` may not set."""
@@ -250,6 +262,7 @@ class _Listed(BaseModel):
     id: str
     aliases: list[str] = []
     trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    vocabulary: int | None = Field(None, validation_alias=AliasPath("meta", "n_vocab"))
 
 
 class LlamaCppModels(BaseModel):
@@ -323,13 +336,14 @@ class LlamaCppClient:
         return sorted(listed, key=lambda one: one.index)
 
     async def next(
-        self, prefixes: Sequence[_Prefix], wanted: int, usage: Usage, *, singly: bool
+        self, prefixes: Sequence[_Prefix], wanted: int, usage: Usage, *, singly: bool, alternatives: int
     ) -> list[list[Position]]:
         """About `wanted` positions after each prefix; none where the context is full."""
-        answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=TIES, return_tokens=True)
+        top = max(TIES, 1 + alternatives)
+        answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=top, return_tokens=True)
         positions = [self.positions(one) for one in answers]
         hidden = [at for at, one in enumerate(answers) if not positions[at] and self._continues(one)]
-        peeked = await self.peek([prefixes[at] for at in hidden], usage)
+        peeked = await self.peek([prefixes[at] for at in hidden], usage, count=top)
         for at, position in zip(hidden, peeked, strict=True):
             positions[at] = [position]
         return positions
@@ -343,29 +357,53 @@ class LlamaCppClient:
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
         return [self._hidden(one) for one in answers]
 
-    async def probs(self, prefixes: Sequence[_Prefix], ids: Sequence[int], usage: Usage) -> list[float | None]:
-        """The probability of each id after its prefix."""
-        likely = await self.peek(prefixes, usage, count=_LIKELY)
-        found = [_listed(position, token_id) for position, token_id in zip(likely, ids, strict=True)]
-        missing = [at for at, value in enumerate(found) if value is None]
-        for wanted in sorted({ids[at] for at in missing}):
-            places = [at for at in missing if ids[at] == wanted]
-            asked = [prefixes[at] for at in places]
-            answers = await self.batch(asked, usage, n_predict=1, n_probs=1, logit_bias=[[wanted, _FORCE]])
-            if all(one.completion_probabilities for one in answers):
-                values = [prob(one.completion_probabilities[0].logprob) for one in answers]
-            else:  # a hidden token
-                values = [_listed(one, wanted) for one in await self.peek(asked, usage, count=_ALL)]
+    async def scored(
+        self, prefixes: Sequence[_Prefix], pieces: Sequence[Piece | None], usage: Usage, alternatives: int
+    ) -> list[Token]:
+        """The token of each piece after its prefix; None stands for the end of sequence."""
+        likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
+        wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
+        found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
+        missing = [(at, one) for at, ids in enumerate(wanted) if not found[at].keys() & ids for one in ids]
+        for token_id in sorted({one for _, one in missing}):
+            places = [at for at, one in missing if one == token_id]
+            values = await self._probs([prefixes[at] for at in places], token_id, usage)
             for at, value in zip(places, values, strict=True):
-                found[at] = value
-        return found
+                found[at][token_id] = value
+        tokens: list[Token] = []
+        for piece, ids, probs, position in zip(pieces, wanted, found, likely, strict=True):
+            best = max((one for one in ids if one in probs), key=lambda one: probs[one] or 0, default=None)
+            value = None if best is None else probs[best]
+            name = None if best is None else self.facts.ends.get(best)
+            token = Token(b"", value, end=True, name=name) if piece is None else Token(piece.data, value)
+            tokens.append(with_alternatives(Position(Choice(best or 0, token), position.top), alternatives))
+        return tokens
+
+    async def _probs(self, prefixes: Sequence[_Prefix], token_id: int, usage: Usage) -> list[float | None]:
+        """The probability of a token after each prefix."""
+        answers = await self.batch(prefixes, usage, n_predict=1, n_probs=1, logit_bias=[[token_id, _FORCE]])
+        if all(one.completion_probabilities for one in answers):
+            return [prob(one.completion_probabilities[0].logprob) for one in answers]
+        # A hidden token.
+        return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
+
+    async def ends(self, token_id: int) -> bool:
+        """The server ends a generation with this token. Billed to nobody."""
+        bias = [[token_id, _FORCE]]
+        [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
+        return found.stop_type == "eos"
 
     async def stream(
-        self, usage: Usage, alternatives: int, ids: Sequence[str | int], left: int, attempt: int
+        self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """One request for a draft; see `drafting.IdsStream`."""
-        reader = _Reader(self, alternatives)
-        body = self.body(_sent([*ids]), n_predict=left, n_probs=1 + alternatives, stream=True, timings_per_token=True)
+        """One request for a draft of which the first `start` ids are the prompt; see `drafting.IdsStream`."""
+        reader = _Reader(self, options)
+        body = self.body(
+            _sent([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
+        )
+        if options.sampled:
+            seed = options.seed_after(len(ids) - start)
+            body |= {"temperature": 1, "seed": -1 if seed is None else seed}
         try:
             stream = self.transport.stream("/completion", body, usage=usage, keep_alive=False, attempt=attempt)
             async with stream as events:
@@ -385,7 +423,10 @@ class LlamaCppClient:
             behind = [*ids, *reader.ids]
 
             async def hidden() -> Choice:
-                return (await self.peek([behind], usage))[0].pick
+                if not options.sampled:
+                    return (await self.peek([behind], usage))[0].pick
+                [position] = await self.peek([behind], usage, count=_ALL)
+                return _drawn(position.top, options.seed_after(len(behind) - start))
 
             yield hidden
 
@@ -427,7 +468,8 @@ class LlamaCppClient:
         ends = self.facts.ends
         if entry.id in ends:
             return Choice(entry.id, Token(b"", prob(entry.logprob), end=True, name=ends[entry.id]))
-        return Choice(entry.id, Token(bytes(entry.bytes), prob(entry.logprob)))
+        token = Token(bytes(entry.bytes), prob(entry.logprob))
+        return Choice(entry.id, token, sure=not _unsure(token))
 
     def positions(self, answer: LlamaCppAnswer) -> list[Position]:
         """The positions of an answer, up to the first token that the server hides, or to the end of the context."""
@@ -463,7 +505,7 @@ class LlamaCppClient:
 
 
 class _Reader:
-    """The raw tokens of one stream, each with up to `alternatives` others.
+    """The raw tokens of one stream, each with its alternatives.
 
     Attributes:
         ids: the tokens that came.
@@ -473,14 +515,14 @@ class _Reader:
         full: the context is full.
     """
 
-    def __init__(self, client: LlamaCppClient, alternatives: int) -> None:
+    def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
         self.ids: list[int] = []
         self.last: LlamaCppAnswer | None = None
         self.done = self.hidden = self.full = False
         self._client = client
         self._endpoint = client.transport.endpoint
         self._context = client.facts.info.context
-        self._alternatives = alternatives
+        self._options = options
         self._seen = 0
         self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
         self._ended = False
@@ -495,7 +537,7 @@ class _Reader:
             if event.tokens_predicted == self._seen and not self._beyond(event):
                 for entry in entries:
                     found += self._release()
-                    choice = self._greedy(entry)
+                    choice = self._choice(entry)
                     if _unsure(choice.token):
                         self._held = choice
                     else:
@@ -509,14 +551,14 @@ class _Reader:
         self._ended = self._ended or any(choice.token.end for choice in found)
         return found
 
-    def _greedy(self, entry: _Entry) -> Choice:
+    def _choice(self, entry: _Entry) -> Choice:
         own = self._client.own(entry)
-        check_greedy(own.token.prob, (prob(one.logprob) for one in entry.top_logprobs), self._endpoint)
-        if not self._alternatives:
+        if not self._options.sampled:
+            check_greedy(own.token.prob, (prob(one.logprob) for one in entry.top_logprobs), self._endpoint)
+        if not self._options.alternatives:
             return own
         others = [self._client.choice(one) for one in entry.top_logprobs if one.id != entry.id]
-        position = Position(own, [other for other in others if not _unsure(other.token)])
-        return replace(own, token=with_alternatives(position, self._alternatives))
+        return replace(own, token=with_alternatives(Position(own, others), self._options.alternatives))
 
     def _release(self) -> list[Choice]:
         """The token that was held back, as an ordinary one."""
@@ -566,6 +608,13 @@ def _unsure(token: Token) -> bool:
 def _listed(position: Position, token_id: int) -> float | None:
     """The probability of a token, if it is among the most probable ones."""
     return next((choice.token.prob for choice in position.top if choice.id == token_id), None)
+
+
+def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
+    """One of the tokens that a server hides, drawn by their probabilities: that it drew one of them is known."""
+    hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
+    weights = [choice.token.prob or 0 for choice in hidden]
+    return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret
 
 
 def _sent(prefix: _Prefix) -> object:
@@ -651,6 +700,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     ) -> None:
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._beginning: Lazy[str] = Lazy()
+        self._ends: Lazy[bool] = Lazy()
 
     def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
@@ -667,23 +717,17 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         start = self._prefix(prompt, text) if continuation is None else [*continuation]
-        stream = partial(self._client(facts).stream, usage, options.alternatives)
+        stream = partial(self._client(facts).stream, usage, options, len(start))
         return from_ids(stream, start, max_tokens, alone=not text)
 
     async def propose(
-        self,
-        prompt: str,
-        text: bytes,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,  # noqa: ARG002 - none are listed
-        usage: Usage,
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """All questions at once, and those again that need more tokens; see `contract.Provider`."""
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
-            pieces = await self.tokenize(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+            _, pieces, start = await self._behind(prompt, text)
+            questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
         alone: set[int] = set()  # places that were asked singly after all
@@ -692,7 +736,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
             wanted = max(one.wanted for one in open_)
             try:
-                return await client.next(prefixes, wanted, usage, singly=way == "singles")
+                return await client.next(prefixes, wanted, usage, singly=way == "singles", alternatives=alternatives)
             except ContextLengthError:
                 if len(open_) > 1:
                     alone.update(one.question.start for one in open_)
@@ -701,34 +745,45 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                     raise
                 return [[]]  # its answer has reached the end of the context
 
-        found = await answer(questions, ask)
+        found = await answer(questions, ask, alternatives)
         listed = {question.start for question in questions} - alone
         return counted(marked(found, "singles", but=listed), way, usage)
 
     async def score(
-        self,
-        prompt: str,
-        text: bytes,
-        *,
-        alternatives: int = 0,  # noqa: ARG002
-        end: bool = False,
-        usage: Usage,
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """One request for all tokens, and one more for each improbable token; see `contract.Provider`."""
-        if end:
-            raise cannot_score_end(self._transport.endpoint)
+        """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
+
+        The end is the most probable of the tokens that end a generation. Their names are looked up once.
+        """
         client = self._client(await self.facts())
-        pieces = await self.tokenize(prompt + sendable(text))
-        start, ends, at = len(prompt.encode()), list[int](), 0
-        for piece in pieces:
-            at += len(piece.data)
-            ends.append(at)
-        first = next((i for i, end in enumerate(ends) if end > start), len(pieces))
-        ids = [piece.id for piece in pieces]
-        # An empty text first: it stands for the beginning-of-sequence token, where the model has one.
-        before: list[_Prefix] = [["", *ids[:i]] for i in range(first, len(ids))]
-        probs = [*[1.0] * first, *await client.probs(before, ids[first:], usage)]
-        return within((Token(piece.data, value) for piece, value in zip(pieces, probs, strict=True)), start)
+        if end:
+            await self._ends.get(partial(self._find_ends, client))
+        before, pieces, start = await self._behind(prompt, text)
+        first = sum(at <= start for at in accumulate(len(piece.data) for piece in pieces))
+        prefixes: list[_Prefix] = [[*before, *(piece.id for piece in pieces[:at])] for at in range(len(pieces) + 1)]
+        asked = [*pieces[first:], None] if end else pieces[first:]
+        found = await client.scored(prefixes[first : first + len(asked)], asked, usage, alternatives)
+        known = (Token(piece.data, 1.0) for piece in pieces[:first])
+        scored = within([*known, *found[: len(pieces) - first]], start)
+        return [*scored, found[-1]] if end else scored
+
+    async def _behind(self, prompt: str, text: bytes) -> tuple[_Prefix, list[Piece], int]:
+        """The encoding of prompt and text behind what was encoded before: that, the pieces, and where the text begins.
+
+        An empty text stands for the beginning-of-sequence token, where the model has one.
+        """
+        rest = prompt.removeprefix(self._head.text)
+        before: _Prefix = [*self._head.ids] if self._head.ids else [""]
+        return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
+
+    async def _find_ends(self, client: LlamaCppClient) -> bool:
+        """Note all tokens that end a generation; true."""
+        for piece in await self._encode("".join(_ENDS)):
+            name = piece.data.decode(errors="replace")
+            if name in _ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
+                client.facts.ends[piece.id] = name
+        return True
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, special tokens parsed as in a prompt, none added."""
@@ -758,30 +813,39 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def _discover(self) -> LlamaCppFacts:
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
-        model = self._choose(await ask(LlamaCppModels, "/v1/models"))
+        chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
         if not visible:
             raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
+        others = (chosen.vocabulary or 1 + _MANY) - 1
         info = ServerInfo(
             endpoint=self._transport.endpoint,
             engine="llama.cpp",
-            model=model,
+            model=chosen.id,
             build=props.build_info,
             context=props.default_generation_settings.n_ctx,
-            capabilities=Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True),
+            capabilities=Capabilities(
+                token_ids=True,
+                end_prob=True,
+                tokenize=True,
+                score=True,
+                top_k=others,
+                score_top_k=others,
+                sampling=True,
+            ),
             answer_cue=await self._answer_cue(),
         )
         if await self._speculates():
             raise speculative(self._transport.endpoint)
         return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
 
-    def _choose(self, models: LlamaCppModels) -> str:
-        """The id of the model to use."""
+    def _choose(self, models: LlamaCppModels) -> _Listed:
+        """The model to use."""
         for model in models.data:
             if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
-                return model.id
+                return model
         raise no_model(self._model, (model.id for model in models.data), self._transport.endpoint)
 
     def _props_route(self) -> str:
