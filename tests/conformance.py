@@ -424,12 +424,11 @@ class Conformance(Proposals):
                     before = one.plain.before(ENDLESS)
                     draft: Any = provider.generate(ENDLESS, b"", max_tokens=limit, usage=Usage())
                     await leave(draft, how)
-                    with anyio.fail_after(20):
-                        while one.plain.busy():  # noqa: ASYNC110
-                            await anyio.sleep(0.01)
+                    while one.plain.busy():  # noqa: ASYNC110
+                        await anyio.sleep(0.01)
                     if one.plain.written() - before < limit:  # what it would have written, undisturbed
                         return
-        pytest.fail("the server wrote to the end, every time")
+        pytest.fail("in a minute the server heard of no draft that was left, or too late, every time")
 
 
 async def leave(draft: Any, how: str) -> None:

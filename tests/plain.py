@@ -319,6 +319,7 @@ class PlainSglang(Plain):
         ends = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
         self.ends = {*ends} if isinstance(ends, list) else {ends}
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
+        self._ended = 0
 
     def generate(self, ids: list[int], count: int, **fields: object) -> Any:
         sampling = {"temperature": 0, "max_new_tokens": count}
@@ -356,14 +357,20 @@ class PlainSglang(Plain):
         return raws
 
     def busy(self) -> bool:
-        return self._figure("num_running_reqs") > 0
+        return self._figure("num_requests_total") == self._ended
 
     def written(self) -> int:
         return self._figure("generation_tokens_total")
 
+    def before(self, prompt: str) -> int:
+        self._ended = self._figure("num_requests_total")
+        return self.written()
+
     def _figure(self, name: str) -> int:
+        """A count of the streams, which rises when one has ended."""
         lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(f"sglang:{name}{{"))
+        named = [line for line in lines if line.startswith(f"sglang:{name}{{") and 'is_streaming="true"' in line]
+        return sum(int(float(line.rpartition(" ")[2])) for line in named)
 
 
 def _alphabet() -> dict[str, int]:
