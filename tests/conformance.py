@@ -6,6 +6,7 @@ models, an adapter and the same server asked plainly (`plain.py`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -82,6 +83,38 @@ async def read(draft: Any) -> tuple[list[Token], DraftEnd]:
     return tokens, end
 
 
+def check_listed(token: Token, listed: Sequence[Raw], tolerance: float) -> None:
+    """The alternatives of one token, up to three, against what the model might have said there, its own first."""
+    own, *others = listed
+    assert (own.data, own.end) == (token.data, token.end)
+    said = [(other.data, other.end) for other in token.alternatives]
+    probs = [other.prob for other in token.alternatives]
+    assert len(said) <= 3
+    assert len({*said, (token.data, token.end)}) == len(said) + 1
+    assert probs == sorted(probs, key=lambda prob: -(prob or 0))
+    expected: dict[tuple[bytes, bool], float] = {}
+    for raw in others:
+        expected.setdefault((raw.data, raw.end), raw.prob or 0)
+    if said and others[0].data.isalpha():
+        assert probs[0] == pytest.approx(others[0].prob, abs=tolerance)
+    for one, prob in zip(said, probs, strict=True):
+        assert prob == pytest.approx(expected[one], abs=tolerance)
+        assert one[0].decode() or one[1]
+
+
+def first(token: Token, listed: Sequence[Raw]) -> list[Raw]:
+    """The same choices with a token of the text as the first one."""
+    own = [raw for raw in listed if (raw.data, raw.end) == (token.data, token.end)]
+    others = [raw for raw in listed if raw not in own]
+    return [*(own[:1] or [Raw(token.data, token.prob, token.end)]), *others]
+
+
+def unsure(plain: Plain) -> tuple[str, list[Raw]]:
+    """The place where the model is least sure, within a text, and its choices there."""
+    places = [MIXED + ANSWER[:at] for at in range(len(ANSWER))]
+    return min(((place, plain.choices(place, 1)[0]) for place in places), key=lambda found: found[1][0].prob or 0)
+
+
 class Proposals:
     """What holds of proposals however they are asked: derive from this for one more strategy; see the module."""
 
@@ -155,6 +188,30 @@ class Proposals:
             self.close(one, proposal.tokens, expected[: len(proposal.tokens)])
         assert Counter(one.strategy for one in proposals if one is not None) == usage.strategies
         assert sum(usage.strategies.values()) == len(questions)
+
+    @pytest.mark.parametrize("model", partly(["facts", "sums"]))
+    async def test_alternatives_of_proposals(self, subject: Callable[[str], Subject], model: str) -> None:
+        """They change nothing, and are what else the model might have said at each place."""
+        one = subject(model)
+        provider, data = one.make(), ANSWER.encode()
+        most = (await provider.describe()).capabilities.top_k
+        starts = [len(ANSWER[:at].encode()) for at in range(0, len(ANSWER), 4)]
+        questions = [Question(start, (data[start : start + 4],)) for start in starts]
+        alone = await provider.propose(MIXED, data, questions, usage=Usage())
+        found = await provider.propose(MIXED, data, questions, alternatives=3, usage=Usage())
+        seen = 0
+        for start, proposal, other in zip(starts, found, alone, strict=True):
+            assert proposal is not None
+            assert other is not None
+            token = proposal.tokens[0]
+            assert [(one.data, one.end) for one in proposal.tokens] == [(one.data, one.end) for one in other.tokens]
+            [listed] = one.plain.choices(MIXED + data[:start].decode(), 1)
+            if most and (listed[0].data, listed[0].end) == (token.data, token.end):
+                check_listed(token, listed, self.tolerance)
+                seen += len(token.alternatives)
+            else:  # several raw tokens, or an endpoint that lists none
+                assert token.alternatives == ()
+        assert seen >= len(questions) or not most
 
     async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
         one = subject("facts")
@@ -238,27 +295,55 @@ class Conformance(Proposals):
                 assert token.alternatives == ()  # several raw tokens
                 data, taken = taken[0].data, next(steps)
                 taken = [replace(taken[0], data=data + taken[0].data), *taken[1:]]
-            self.alternatives(token, taken)
+            check_listed(token, taken, self.tolerance)
             seen += len(token.alternatives)
         assert seen >= len(tokens) or model == "reciter"  # whose next choices are parts of characters
 
-    def alternatives(self, token: Token, listed: Sequence[Raw]) -> None:
-        """Those of one token against what the model would have said there."""
-        own, *others = listed
-        assert (own.data, own.end) == (token.data, token.end)
-        said = [(other.data, other.end) for other in token.alternatives]
-        probs = [other.prob for other in token.alternatives]
-        assert len(said) <= 3
-        assert len({*said, (token.data, token.end)}) == len(said) + 1
-        assert probs == sorted(probs, key=lambda prob: -(prob or 0))
-        expected: dict[tuple[bytes, bool], float] = {}
-        for raw in others:
-            expected.setdefault((raw.data, raw.end), raw.prob or 0)
-        if said and others[0].data.isalpha():
-            assert probs[0] == pytest.approx(others[0].prob, abs=self.tolerance)
-        for one, prob in zip(said, probs, strict=True):
-            assert prob == pytest.approx(expected[one], abs=self.tolerance)
-            assert one[0].decode() or one[1]
+    @pytest.mark.parametrize("model", partly(["facts", "sums"]))
+    async def test_samples(self, subject: Callable[[str], Subject], model: str) -> None:
+        """A seed draws the same tokens again, each with its raw probability; others draw others."""
+        one = subject(model)
+        provider, texts = one.make(), set[bytes]()
+        if not (await provider.describe()).capabilities.sampling:
+            with pytest.raises(UnsupportedError):
+                await read(one.draft(MIXED, limit=3, temperature=1, seed=1))
+            return
+        place, _ = unsure(one.plain)
+        for seed in range(6):
+            tokens, _ = await read(one.draft(place, limit=12, temperature=1, seed=seed, alternatives=3))
+            again, _ = await read(one.draft(place, limit=12, temperature=1, seed=seed))
+            assert [(token.data, token.end) for token in again] == [(token.data, token.end) for token in tokens]
+            texts.add(b"".join(token.data for token in tokens))
+            before = place
+            for token in tokens:
+                ids = one.plain.ids(before)
+                text = before + token.data.decode()
+                if token.end or one.plain.ids(text)[:-1] == ids:  # one raw token, and read as written
+                    [listed] = one.plain.choices(before, 1)
+                    own, *others = first(token, listed)
+                    assert token.prob == pytest.approx(own.prob, abs=self.tolerance)
+                    check_listed(token, [own, *others], self.tolerance)
+                before = text
+        assert len(texts) > 1
+
+    async def test_samples_follow_the_distribution(self, subject: Callable[[str], Subject]) -> None:
+        """By a chi-squared test, at a place where the model is unsure."""
+        one = subject("facts")
+        if not (await one.make().describe()).capabilities.sampling:
+            return
+        place, listed = unsure(one.plain)
+        count, drawn = 200, Counter[tuple[bytes, bool]]()
+        for seed in range(count):
+            tokens, _ = await read(one.draft(place, limit=1, temperature=1, seed=seed))
+            drawn[tokens[0].data, tokens[0].end] += 1
+        means = {(raw.data, raw.end): count * (raw.prob or 0) for raw in listed if raw.data.isascii()}
+        means = {key: mean for key, mean in means.items() if mean >= 5}
+        rest = count - sum(means.values())
+        found = [(drawn[key], mean) for key, mean in means.items()]
+        found.append((count - sum(drawn[key] for key in means), max(rest, 1.0)))
+        assert len(means) > 1
+        free = len(found) - 1
+        assert sum((number - mean) ** 2 / mean for number, mean in found) < free + 5 * math.sqrt(2 * free) + 3
 
     async def test_a_character_that_is_never_finished(self, subject: Callable[[str], Subject]) -> None:
         """Its bytes are shown where the server shows them, and U+FFFD never."""
@@ -316,6 +401,55 @@ class Conformance(Proposals):
         for text in (ANSWER, "\tnaïve 👩‍🚀 café"):
             scored = await provider.score(MIXED, text.encode(), usage=Usage())
             self.close(one, scored, merged(one.plain.scores(MIXED, text)))
+
+    @pytest.mark.parametrize("model", partly(["facts", "sums"]))
+    async def test_alternatives_of_scores(self, subject: Callable[[str], Subject], model: str) -> None:
+        """What else the model might have said in the place of each token of a text, where it is one token."""
+        one = subject(model)
+        provider, before = one.make(), MIXED
+        able = (await provider.describe()).capabilities
+        if not able.score:
+            with pytest.raises(UnsupportedError):
+                await provider.score(MIXED, ANSWER.encode(), alternatives=3, usage=Usage())
+            return
+        scored = await provider.score(MIXED, ANSWER.encode(), alternatives=3, usage=Usage())
+        assert b"".join(token.data for token in scored) == ANSWER.encode()
+        whole, seen = one.plain.ids(MIXED + ANSWER), 0
+        for token in scored:
+            ids = one.plain.ids(before)
+            before += token.data.decode()
+            if not able.score_top_k or len(one.plain.ids(before)) > len(ids) + 1:
+                assert token.alternatives == ()
+            elif whole[: len(ids)] == ids:  # the text up to there is read in the same tokens
+                [listed] = one.plain.choices(before.removesuffix(token.data.decode()), 1)
+                check_listed(token, first(token, listed), self.tolerance)
+                seen += len(token.alternatives)
+        assert seen >= len(scored) or not able.score_top_k
+
+    @pytest.mark.parametrize("model", partly(["facts", "sums"]))
+    async def test_the_end_of_a_text(self, subject: Callable[[str], Subject], model: str) -> None:
+        """It is the model's end after all of the text: probable after a whole answer, improbable within one."""
+        one = subject(model)
+        provider = one.make()
+        able = (await provider.describe()).capabilities
+        if not able.score:
+            with pytest.raises(UnsupportedError):
+                await provider.score(MIXED, ANSWER.encode(), end=True, usage=Usage())
+            return
+        own = b"".join(raw.data for raw in merged(one.plain.after(MIXED, 80))).decode()
+        for text in (own, own[:9], ANSWER, ""):
+            *scored, end = await provider.score(MIXED, text.encode(), alternatives=3, end=True, usage=Usage())
+            assert b"".join(token.data for token in scored) == text.encode()
+            assert (end.data, end.end) == (b"", True)
+            if end.prob is None:
+                continue
+            [listed] = one.plain.choices(MIXED + text, 1)
+            ends = [raw.prob or 0 for raw in listed if raw.end]
+            best = max(ends, default=min(end.prob, listed[-1].prob or 0))
+            assert end.prob == pytest.approx(best, abs=self.tolerance)
+            assert end.prob > 0.5 or text != own
+            check_listed(end, first(end, listed), self.tolerance)
+            assert end.alternatives or not able.score_top_k
 
     @pytest.mark.parametrize("model", partly(["sums", "facts", "reciter"]))
     async def test_encodings(self, subject: Callable[[str], Subject], model: str) -> None:
