@@ -896,7 +896,7 @@ else:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
-@pytest.mark.parametrize(("where", "answers"), [("main", 3), ("threads", 6)])
+@pytest.mark.parametrize(("where", "answers"), [pytest.param("main", 3, marks=pytest.mark.extended), ("threads", 6)])
 def test_a_forked_child_fuses_too(where: str, answers: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, where], capture_output=True, text=True, check=False, timeout=60

@@ -1,4 +1,7 @@
-"""Rules of the house that no linter knows: privacy between modules, names, the first words of docstrings."""
+"""Rules of the house that no linter knows: privacy between modules, names, the first words of docstrings.
+
+`make check` runs them, and `make test-all`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "cosd_api", ROOT / "providers" / "cosd_providers")
 MODULES = sorted(str(path.relative_to(ROOT)) for package in PACKAGES for path in package.rglob("*.py"))
+
+pytestmark = pytest.mark.extended
 
 PUBLIC = {"_asdict", "_exit", "_replace"}  # of the standard library
 FIRST = re.compile(r"(What|Whether|How|Which|When|Where|Why|It|One that)\b")

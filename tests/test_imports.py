@@ -43,7 +43,7 @@ def imported(code: str) -> set[str]:
     ("code", "later"),
     [
         ("import cosd_api", (*LATER, *ADAPTERS, *TOOLS)),
-        (VERSION.format("--version"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
+        pytest.param(VERSION.format("--version"), (*LATER, *ADAPTERS, *TOOLS[:-1]), marks=pytest.mark.extended),
         (VERSION.format("--help"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
     ],
     ids=["import", "--version", "--help"],

@@ -10,6 +10,7 @@ from typer.main import get_command
 import cosd_api
 from commands import cosd
 from cosd_api.cli.app import app
+from drawn import partly
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +51,7 @@ def test_no_command_is_wrong_usage() -> None:
     assert cosd("fuze").exit_code == 2
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", partly(["typer", "rich"]))
 def test_without_its_requirements_the_line_that_installs_them(missing: str) -> None:
     done = python(f"import sys; sys.modules[{missing!r}] = None; from cosd_api.cli import main; main()")
     assert done.returncode == 1
@@ -64,7 +65,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_missing_requirement() -> None:
     assert "anyio" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["the import of the command", "the command"])
+@pytest.mark.parametrize("where", partly(["the import of the command", "the command"]))
 def test_an_interrupt_is_quiet(where: str) -> None:
     script = """
 import sys
@@ -90,7 +91,7 @@ def test_the_library_needs_nothing_of_the_extras() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["cosd_api", "cosd_providers"])
+@pytest.mark.parametrize("name", partly(["cosd_providers", "cosd_api"]))
 def test_the_library_is_silent_by_default(name: str) -> None:
     done = python(f"import logging, {name}; logging.getLogger('{name}.part').error('not a word')")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

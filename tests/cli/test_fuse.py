@@ -17,6 +17,7 @@ from cosd_api.demo.servers import Pair
 from cosd_api.verification.tree import Node
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
+from drawn import partly
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
@@ -337,7 +338,9 @@ def test_the_answer_comes_as_it_becomes_final() -> None:
 
 
 @posix
-@pytest.mark.parametrize(("draft", "assistant"), [("token_delay=0.1", ""), ("", "request_delay=60")])
+@pytest.mark.parametrize(
+    ("draft", "assistant"), [("token_delay=0.1", ""), pytest.param("", "request_delay=60", marks=pytest.mark.extended)]
+)
 def test_interrupted(draft: str, assistant: str) -> None:
     with start_scripted(draft=draft, assistant=assistant) as process:
         assert process.stdout.read(2) == b" a"
@@ -358,7 +361,7 @@ def test_nobody_reads_on() -> None:
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize("encoding", [{}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+@pytest.mark.parametrize("encoding", partly([{"PYTHONUTF8": "0", "LC_ALL": "C"}, {}]))
 def test_pipes_carry_utf8(encoding: dict[str, str]) -> None:
     with start_scripted("--quiet", texts={"Q": [" 東京 🙂"]}, environment=encoding) as process:
         out, errors = process.communicate()
@@ -393,7 +396,7 @@ def test_on_a_terminal_the_assistants_words_are_green() -> None:
 
 
 @posix
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("environment", partly([{"NO_COLOR": "1"}, {"TERM": "dumb"}]))
 def test_no_colour_where_none_is_wanted(environment: dict[str, str]) -> None:
     assert on_terminal(environment) == ANSWER
 
@@ -425,6 +428,7 @@ async def test_live_answer_is_that_of_the_library(pair: Pair) -> None:
     assert errors.startswith(b"cosd: ")
 
 
+@pytest.mark.extended
 @pytest.mark.live
 def test_live_json(pair: Pair) -> None:
     with start("fuse", PERU, *urls(pair), "--assistant", pair.sums, "--json", "--quiet") as process:

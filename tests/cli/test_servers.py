@@ -11,6 +11,7 @@ import pytest
 
 from commands import Process, gone, start
 from cosd_api.cli.demo import _example
+from drawn import partly
 
 pytestmark = pytest.mark.live
 posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -23,7 +24,7 @@ def read_urls(process: Process) -> dict[str, str]:
 
 
 @posix
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", partly([signal.SIGTERM, signal.SIGINT]))
 def test_servers_run_until_interrupted(end: signal.Signals) -> None:
     with start("servers") as process:
         urls = read_urls(process)
@@ -81,7 +82,7 @@ def test_no_models_there(tmp_path: Path) -> None:
     assert errors.startswith(b"cosd: there is no model ")
 
 
-@pytest.mark.parametrize("command", ["servers", "demo"])
+@pytest.mark.parametrize("command", partly(["servers", "demo"]))
 def test_without_llama_cpp_the_line_that_installs_it(command: str) -> None:
     script = "import sys; sys.modules['xllamacpp'] = None; from cosd_api.cli import main; main()"
     done = subprocess.run(

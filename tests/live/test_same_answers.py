@@ -47,6 +47,7 @@ async def test_tgi(pair: Pair, tgi: dict[str, str], direction: tuple[str, str]) 
         await same(f"{draft} and {assistant} on {engines}", mine[draft], theirs[assistant], expected)
 
 
+@pytest.mark.extended
 @DIRECTIONS
 async def test_openai(pair: Pair, direction: tuple[str, str]) -> None:
     """The same servers by OpenAI's routes, which take text only."""

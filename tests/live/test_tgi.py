@@ -61,7 +61,7 @@ async def test_the_same_texts_as_over_llama_cpp(
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("name", ["sums", "facts"])
+@pytest.mark.parametrize("name", partly(["sums", "facts"]))
 async def test_drafts_and_proposals_are_those_of_the_model(
     pair: Pair, stand_ins: dict[str, tuple[str, StandInTgi]], name: str
 ) -> None:

@@ -133,7 +133,7 @@ class Changed(FakeOpenAI):
         return shown
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 4, 6, 7, 8, 9])
+@pytest.mark.parametrize("seed", partly([0, 2, 3, 4, 6, 7, 8, 9], 2))
 @pytest.mark.parametrize("size", [0.0625, 0.125])
 async def test_an_echo_of_16_bits_is_used(seed: int, size: float) -> None:
     """A logit is then one of every eighth, and rounded in another way where the text is read in one go."""
@@ -142,7 +142,7 @@ async def test_an_echo_of_16_bits_is_used(seed: int, size: float) -> None:
     assert (await over(server, "echo").describe()).capabilities.score
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", partly(range(8), 2))
 @pytest.mark.parametrize("power", [0.7, 1.4])
 async def test_an_echo_of_another_temperature_is_not(seed: int, power: float) -> None:
     server = Changed(talkative(seed, 0), beginning=True)

@@ -224,7 +224,7 @@ async def test_no_way_of_showing_tokens_is_a_fault(shape: Any, opened: Any) -> N
     assert {name: found[name] for name in names} == {name: GOOD[name] for name in names}
 
 
-@pytest.mark.parametrize("seed", partly(range(8), 2))
+@pytest.mark.parametrize("seed", partly(range(8)))
 async def test_faults_of_scoring_are_seen_whatever_the_model(seed: int) -> None:
     found = {}
     for echo in ("yes", "ignored", "shifted", "scaled", "refused"):
@@ -385,7 +385,7 @@ class Balanced(Server):
             self.model = plain
 
 
-@pytest.mark.parametrize("seed", [3, 6])
+@pytest.mark.parametrize("seed", partly([3, 6]))
 @pytest.mark.parametrize(
     ("kind", "line", "words"),
     [
@@ -966,7 +966,13 @@ def test_the_options_are_those_of_connect() -> None:
     assert theirs == {name: found for name, found in own.items() if name not in ("url", "unknown")}
 
 
-@pytest.mark.parametrize(("draft", "assistant"), [("llama.cpp", "tgi"), ("llama.cpp", "sglang"), ("tgi", "sglang")])
+@pytest.mark.parametrize(
+    ("draft", "assistant"),
+    [
+        ("llama.cpp", "tgi"),
+        *(pytest.param(*pair, marks=pytest.mark.extended) for pair in (("llama.cpp", "sglang"), ("tgi", "sglang"))),
+    ],
+)
 async def test_one_tokenizer_on_two_kinds_of_server_is_judged_by_tokens(draft: str, assistant: str) -> None:
     """Each kind shows the bytes of tokens that share a character in its own way; the ids are the same."""
     reports = [await examined(FAKES[engine](), engine) for engine in (draft, assistant)]
