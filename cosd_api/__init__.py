@@ -29,7 +29,14 @@ from cosd_api.records import (
 from cosd_api.result import FusionResult, Trace
 from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
+from cosd_api.verification import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    RuleVerifier,
+    TreeVerifier,
+    Verifier,
+)
 from cosd_api.version import __version__
 from cosd_providers import connect, probe
 from cosd_providers.deferred import deferred
@@ -47,8 +54,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AgreementVerifier",
     "AnswerTuning",
+    "ChowVerifier",
     "CoSD",
     "CustomVerifier",
+    "DiffVerifier",
     "DraftToken",
     "Endpoint",
     "EndpointEstimate",

@@ -34,8 +34,8 @@ def check_verifier(verifier: Verifier) -> Verifier:
     """
     if isinstance(verifier, type) or not isinstance(verifier, Verifier):
         raise SettingError(
-            "verifier must be a RuleVerifier, a TreeVerifier, an AgreementVerifier or an object with the "
-            f"methods replaces, contestable and explain, not {verifier!r}"
+            "verifier must be a RuleVerifier, another verifier of cosd_api, or an object with the methods replaces, "
+            f"contestable and explain, not {verifier!r}"
         )
     return verifier
 

@@ -23,7 +23,14 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Record
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
+from cosd_api.verification import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    RuleVerifier,
+    TreeVerifier,
+    Verifier,
+)
 from cosd_providers import connect
 from cosd_providers.messages import OnSpecialTokens
 
@@ -220,7 +227,7 @@ class CustomVerifier(Record):
     description: str
 
 
-KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier
+KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
@@ -242,9 +249,7 @@ class Settings(Record):
 
     method: str = CoSD.name
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    verifier: (
-        Annotated[RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier, Field(discriminator="kind")] | None
-    )
+    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind")] | None
     unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()

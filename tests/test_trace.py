@@ -10,7 +10,18 @@ from typing import Any
 import anyio
 import pytest
 
-from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TraceError, TreeVerifier, Tuning, fuse
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    FusionResult,
+    RuleVerifier,
+    Trace,
+    TraceError,
+    TreeVerifier,
+    Tuning,
+    fuse,
+)
 from cosd_api.records import FusedToken
 from cosd_providers import ResponseError
 from cosd_providers.contract import Proposal, Token
@@ -177,6 +188,8 @@ async def test_the_last_line_takes_nothing_from_the_others(tmp_path: Path) -> No
         {"unit": "token"},
         {"verifier": TREE},
         {"verifier": AgreementVerifier(alpha=0.5)},
+        {"verifier": ChowVerifier(tau=0.6)},
+        {"verifier": DiffVerifier(tau=0.2)},
         {"verifier": RuleVerifier(alpha=0)},
         {"verifier": RuleVerifier(beta=float("inf"))},
         {"stop": ["Re"]},

@@ -6,19 +6,19 @@ import errno
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import typer
 from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier
+from cosd_api.verification import AgreementVerifier, ChowVerifier, DiffVerifier, RuleVerifier, TreeVerifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -51,15 +51,30 @@ AssistantModels = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
 ]
+VerifierName = Literal["rule", "agreement", "chow", "diff"]
+_VERIFIERS: Mapping[VerifierName, type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier]] = {
+    "rule": RuleVerifier,
+    "agreement": AgreementVerifier,
+    "chow": ChowVerifier,
+    "diff": DiffVerifier,
+}
+"""The verifiers that are made of numbers; their fields are the options of the same names."""
+ChosenVerifier = Annotated[
+    VerifierName | None,
+    typer.Option(help="Decide between the two words by the rule (alpha, beta), agreement (alpha), chow or diff (tau)."),
+]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
 Beta = Annotated[
     float | None, typer.Option(help="An assistant's probability must exceed this times the draft's; 0.5 by default.")
+]
+Tau = Annotated[
+    float | None, typer.Option(help="Margin of chow (0.5 by default) and diff (0 by default), between 0 and 1.")
 ]
 Agreement = Annotated[
     bool,
     typer.Option(
         "--agreement",
-        help="Decide by alpha alone where the two differ: for an assistant that reports no probabilities.",
+        help="Short for --verifier agreement: alpha alone decides, for an assistant that reports no probabilities.",
     ),
 ]
 Tree = Annotated[
@@ -107,8 +122,10 @@ class SharedOptions:
     assistant: AssistantUrls
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
+    verifier: ChosenVerifier = None
     alpha: Alpha = None
     beta: Beta = None
+    tau: Tau = None
     agreement: Agreement = False
     tree: Tree = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
@@ -137,28 +154,40 @@ class SharedOptions:
         """
         return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=seconds(self.timeout, "--timeout"), **more)
 
-    def _verifier(self) -> AgreementVerifier | RuleVerifier | TreeVerifier:
-        if self.tree is not None and not self.agreement:
-            return self._tree(self.tree)
-        if self.agreement and (self.beta is not None or self.tree is not None):
-            raise typer.BadParameter("agreement takes only alpha, no beta and no tree", param_hint="--agreement")
-        bounds = {"alpha": self.alpha, "beta": self.beta}
-        given = {name: value for name, value in bounds.items() if value is not None}
+    def _verifier(self) -> KnownVerifier:
+        name = self.verifier
+        if self.agreement:
+            if name not in (None, "agreement"):
+                raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
+            name = "agreement"
+        options = {"alpha": self.alpha, "beta": self.beta, "tau": self.tau}
+        given: dict[str, object] = {option: value for option, value in options.items() if value is not None}
+        if self.tree is not None and name is None:
+            if given:
+                words = f"a tree takes no {next(iter(given))}: give one or the other"
+                raise typer.BadParameter(words, param_hint="--tree")
+            return _load_tree(self.tree)
+        if self.tree is not None:
+            given["tree"] = self.tree
+        kind = _VERIFIERS[name or "rule"]
+        taken = [one for one in kind.model_fields if one != "kind"]
+        if wrong := [option for option in given if option not in taken]:
+            words = f"{name or 'the rule'} takes only {' and '.join(taken)}, no {wrong[0]}"
+            raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
-            return (AgreementVerifier if self.agreement else RuleVerifier).model_validate(given)
+            return kind.model_validate(given)
         except ValidationError as error:
-            hint = "--alpha" if self.agreement else "--alpha/--beta"
+            hint = "/".join(f"--{option}" for option in taken)
             raise typer.BadParameter(_first(error), param_hint=hint) from error
 
-    def _tree(self, path: Path) -> TreeVerifier:
-        if self.alpha is not None or self.beta is not None:
-            raise typer.BadParameter("a tree takes no alpha and no beta: give one or the other", param_hint="--tree")
-        try:
-            return TreeVerifier.load(path)
-        except OSError as error:
-            raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
-        except SettingError as error:
-            raise typer.BadParameter(str(error), param_hint="--tree") from error
+
+def _load_tree(path: Path) -> TreeVerifier:
+    try:
+        return TreeVerifier.load(path)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
+    except SettingError as error:
+        raise typer.BadParameter(str(error), param_hint="--tree") from error
 
 
 def _first(error: ValidationError) -> str:

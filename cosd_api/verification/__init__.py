@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from cosd_api.verification.agreement import AgreementVerifier
+from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
 from cosd_api.verification.rule import RuleVerifier
 from cosd_api.verification.tree import TreeVerifier
 
-__all__ = ["AgreementVerifier", "RuleVerifier", "TreeVerifier", "Verifier", "needs_q"]
+__all__ = ["AgreementVerifier", "ChowVerifier", "DiffVerifier", "RuleVerifier", "TreeVerifier", "Verifier", "needs_q"]
 
 
 @runtime_checkable

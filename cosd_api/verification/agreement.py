@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cosd_api.verification.rule import shortened
+from cosd_api.verification.rule import exactly, shortened
 
 
 class AgreementVerifier(BaseModel):
@@ -41,4 +41,4 @@ class AgreementVerifier(BaseModel):
         """The comparison as it came out, e.g. `"0.31 < 0.5"`."""
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
-        return f"{mine} {'<' if unsure else '>='} {repr(self.alpha).removesuffix('.0')}"
+        return f"{mine} {'<' if unsure else '>='} {exactly(self.alpha)}"

@@ -43,11 +43,16 @@ class RuleVerifier(BaseModel):
     def explain(self, p: float, q: float) -> str:
         """The two comparisons as they came out."""
         unsure, surer = p < self.alpha, q > self.beta * p
-        alpha, beta = (repr(bound).removesuffix(".0") for bound in (self.alpha, self.beta))
+        alpha, beta = exactly(self.alpha), exactly(self.beta)
         mine, theirs = shortened([p, q], lambda s: (s[0] < self.alpha, s[1] > self.beta * s[0]) == (unsure, surer))
         if not unsure:
             return f"{mine} >= {alpha}"
         return f"{mine} < {alpha} and {theirs} {'>' if surer else '<='} {beta} x {mine}"
+
+
+def exactly(bound: float) -> str:
+    """A bound with all its digits."""
+    return repr(bound).removesuffix(".0")
 
 
 def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from commands import ANSWER, Scripted, cosd, start, start_scripted
-from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, Trace, TreeVerifier, fuse
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    FusionResult,
+    RuleVerifier,
+    Trace,
+    TreeVerifier,
+    Verifier,
+    fuse,
+)
 from cosd_api.demo.servers import Pair
 from cosd_api.verification.tree import Node
 from cosd_providers import ConnectError
@@ -196,6 +206,22 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
     assert "AgreementVerifier" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("more", "verifier"),
+    [
+        (["rule", "--alpha", "0.1"], RuleVerifier(alpha=0.1)),
+        (["agreement", "--alpha", "0.1"], AgreementVerifier(alpha=0.1)),
+        (["agreement", "--agreement"], AgreementVerifier()),
+        (["chow"], ChowVerifier()),
+        (["chow", "--tau", "0.9"], ChowVerifier(tau=0.9)),
+        (["diff", "--tau", "0.25"], DiffVerifier(tau=0.25)),
+    ],
+)
+def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: Verifier) -> None:
+    result = scripted("Q", "--json", "--verifier", *more)
+    assert FusionResult.model_validate_json(result.stdout).settings.verifier == verifier
+
+
 @pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
 def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
     TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
@@ -229,6 +255,12 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--agreement", "--beta", "1"], "only alpha"),
         (["Q", "--agreement", "--tree", "tree.json"], "only alpha"),
         (["Q", "--agreement", "--alpha", "-1"], "greater than or equal to 0"),
+        (["Q", "--agreement", "--verifier", "diff"], "short for --verifier agreement"),
+        (["Q", "--tree", __file__, "--verifier", "rule"], "rule takes only alpha and beta, no tree"),
+        (["Q", "--verifier", "coin"], "'chow'"),
+        (["Q", "--verifier", "chow", "--alpha", "0.5"], "chow takes only tau, no alpha"),
+        (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
+        (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--json", "--explain"], "is for people, and --json for programs"),
         (["Q", "--temperature", "1"], "No such option"),

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lima
-from cosd_api import AgreementVerifier, FusionResult, RuleVerifier, TreeVerifier, fuse
+from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, FusionResult, RuleVerifier, fuse
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
@@ -25,7 +25,7 @@ from cosd_api.report.html.cards import Cards, standing
 from cosd_api.report.html.elements import prob, script_json, seconds, visible
 from cosd_api.report.html.plots import Corner, points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
-from cosd_api.settings import CustomVerifier
+from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.wording import counted
 from cosd_providers.testing import ScriptedProvider
 from joined import joined
@@ -295,9 +295,12 @@ def within(corners: list[Corner], p: float, q: float) -> bool:
 
 
 bounds = st.sampled_from([0, 0.25, 0.5, 1, 1.5, 4])
+margins = st.sampled_from([0, 0.25, 0.5, 1])
 verifiers = (
     st.builds(RuleVerifier, alpha=bounds, beta=bounds | st.just(math.inf))
     | st.builds(AgreementVerifier, alpha=bounds)
+    | st.builds(ChowVerifier, tau=margins)
+    | st.builds(DiffVerifier, tau=margins)
     | trees()
 )
 #: Beside every bound, where a region with its edge and one without it are the same: also beside q = beta p.
@@ -306,9 +309,7 @@ qs = st.integers(0, 99).map(lambda n: (n + 0.61) / 100)
 
 
 @given(verifiers, ps, qs)
-def test_the_region_is_where_the_verifier_fires(
-    verifier: RuleVerifier | AgreementVerifier | TreeVerifier, p: float, q: float
-) -> None:
+def test_the_region_is_where_the_verifier_fires(verifier: KnownVerifier, p: float, q: float) -> None:
     shapes = region(verifier)
     assert shapes is not None
     assert all(0 <= x <= 1 and 0 <= y <= 1 for shape in shapes for x, y in shape)

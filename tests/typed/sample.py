@@ -7,7 +7,9 @@ from typing import Any, Literal, Self, assert_type
 
 from cosd_api import (
     AgreementVerifier,
+    ChowVerifier,
     CustomVerifier,
+    DiffVerifier,
     Endpoint,
     EndpointEstimate,
     EndpointUsage,
@@ -82,7 +84,10 @@ def fields(result: FusionResult) -> None:
     assert_type(result.warnings, tuple[str, ...])
     assert_type(result.draft, Endpoint)
     assert_type(result.assistants, tuple[Endpoint, ...])
-    assert_type(result.settings.verifier, RuleVerifier | TreeVerifier | AgreementVerifier | CustomVerifier | None)
+    assert_type(
+        result.settings.verifier,
+        RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | CustomVerifier | None,
+    )
     assert_type(result.settings.unit, Literal["token", "word"] | None)
     assert_type(result.usage["draft"].completion_tokens, int)
     assert_type(result.model_dump_json(), str)

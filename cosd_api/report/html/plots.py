@@ -11,7 +11,7 @@ from cosd_api.records import DRAFT, FusedToken
 from cosd_api.report.decisions import Judged, Outcome
 from cosd_api.report.html.elements import element, in_line
 from cosd_api.settings import CustomVerifier, KnownVerifier
-from cosd_api.verification import AgreementVerifier, RuleVerifier, TreeVerifier
+from cosd_api.verification import AgreementVerifier, ChowVerifier, DiffVerifier, RuleVerifier, TreeVerifier
 from cosd_api.wording import counted
 
 __all__ = ["Corner", "Window", "acceptance", "plane", "points", "region", "rule_in_words", "shares"]
@@ -40,6 +40,10 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return _of_rule(min(alpha, 1.0), beta)
         case AgreementVerifier(alpha=alpha):
             return [_rectangle(0, min(alpha, 1.0), 0, 1)] if alpha > 0 else []
+        case ChowVerifier(tau=tau):
+            return [_rectangle(0, 1 - tau, 0, 1)] if tau < 1 else []
+        case DiffVerifier(tau=tau):
+            return [[(0, tau), (1 - tau, 1), (0, 1)]] if tau < 1 else []
         case TreeVerifier():
             return list(_of_tree(verifier))
         case CustomVerifier():
@@ -87,6 +91,10 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"replaces where p < {alpha:g} and q > {beta:g} × p"
         case AgreementVerifier(alpha=alpha):
             return f"replaces where p < {alpha:g}, whatever q is"
+        case ChowVerifier(tau=tau):
+            return f"replaces where p < 1 - {tau:g}, whatever q is"
+        case DiffVerifier(tau=tau):
+            return f"replaces where q > p + {tau:g}"
         case TreeVerifier(nodes=nodes):
             return f"a decision tree of {counted(len(nodes), 'node')}"
         case CustomVerifier(description=description):

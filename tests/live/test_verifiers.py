@@ -1,0 +1,52 @@
+"""Two real llama.cpp servers under each verifier: the fused text is the naive reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import naive
+import reference
+from cosd_api import ChowVerifier, DiffVerifier, Fusion, Verifier
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from cosd_api.verification import needs_q
+from drawn import partly
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+MAX_TOKENS = 40
+PROMPTS = [question.prompt for question in sample("mixed", 50, seed=31)]
+
+
+@pytest.fixture(scope="module")
+def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers as the naive reference sees them; what it asked once it remembers."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
+
+
+@pytest.mark.parametrize("count", partly([4, 50]))
+@pytest.mark.parametrize("verifier", [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1)], ids=lambda one: one.kind)
+@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+async def test_the_naive_reference_writes_the_same(
+    pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], verifier: Verifier, count: int
+) -> None:
+    draft, assistant = direction
+    async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier) as fusion:
+        results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS)]
+    assert sum(result.replacements or 0 for result in results) > 0
+    for prompt, result in zip(PROMPTS[:count], results, strict=True):
+        wanted = reference.fuse(
+            prompt.encode(),
+            models[draft],
+            [models[assistant]],
+            verifier.replaces,
+            unit="word",
+            max_tokens=MAX_TOKENS,
+            needs_q=needs_q(verifier),
+        )
+        assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
+        assert result.trace.replay() == result.text
