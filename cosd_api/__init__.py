@@ -15,6 +15,7 @@ from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.rerank import Rerank
 from cosd_api.records import (
     DraftToken,
     Endpoint,
@@ -75,6 +76,7 @@ __all__ = [
     "ProbeReport",
     "Range",
     "Request",
+    "Rerank",
     "RuleTuning",
     "RuleVerifier",
     "Sample",

@@ -8,24 +8,15 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
-from cosd_api.alignment import LONGEST
 from cosd_api.budget import BYTES
 from cosd_api.endpoints import Endpoints
+from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading
 from cosd_api.records import DRAFT
 from cosd_api.result import FusionResult
 from cosd_api.settings import FusionSettings
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message
-
-_SPECIAL = 8  # special tokens around a prompt, at most
-_FINER = 2  # tokens that a model reads or writes for one of the answer's, at most
-_UNDONE = 2  # times that the text behind one of its tokens is written, at most
-_ROUNDS = 8  # requests for one place, at most: mostly one, more where a word is long
-_CHAIN = 12  # tokens of an answer about one place, at most
-_SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
-_REPLACED = 1 / 3  # of those
-_AHEAD = 8  # tokens that a hedged draft writes before its verdict
 
 
 class _Model(BaseModel):
@@ -59,10 +50,10 @@ class EndpointEstimate(_Model):
 class Estimate(_Model):
     """The cost of one answer, without retries.
 
-    `low` is an answer of one token about which nobody is asked. `high` is the worst case: every token is replaced, and
-    all that could be drafted behind it was drafted, asked about and thrown away each time. It grows with the square of
-    `max_tokens` (with `max_ahead` it does not), and few answers come near it: plan with `expected`, and set
-    `max_billed_tokens` to bound a bill.
+    `low` is an answer of one token about which nobody is asked. `high` is the worst case of the method. For CoSD every
+    token is replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time: it
+    grows with the square of `max_tokens` (with `max_ahead` it does not). Few answers come near it: plan with
+    `expected`, and set `max_billed_tokens` to bound a bill.
 
     Attributes:
         max_tokens: of the answer.
@@ -137,63 +128,23 @@ async def estimate(
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
+    plan = Plan(max_tokens=max_tokens, models=len(turns), pace=settings.pace, skip=settings.ask == "contestable")
     found: dict[str, EndpointEstimate] = {}
-    for at, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True), start=-1):
+    for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
         prompt = turn.prompt or turns[0].prompt  # unknown for an assistant that is down
-        count = None if at in facts.without else await counted(turn.provider, prompt)
+        count = None if model - 1 in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
-        most = (len(prompt.encode()) if count is None else count) + _SPECIAL
-        least = 1 if count is None else count
-        requests, tokens = (_draft if name == DRAFT else _assistant)(settings, max_tokens, guess, most)
-        if name == DRAFT:
-            lows = (1, least + 1)
-        else:
-            # An assistant that is certain spares those listed after it.
-            lows = (1, least + 1) if settings.ask == "all" and name == endpoints.names[0] else (0, 0)
-        expected = _from_past(past, name, prompt, max_tokens) or (requests[0], tokens[0])
+        most = (len(prompt.encode()) if count is None else count) + SPECIAL
+        cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most))
+        requests, tokens = _from_past(past, name, prompt, max_tokens) or (cost.requests.expected, cost.tokens.expected)
         found[name] = EndpointEstimate(
             prompt_tokens=guess,
             counted=count is not None,
-            requests=_range(lows[0], expected[0], requests[1]),
-            billed_tokens=_range(lows[1], expected[1], tokens[1]),
+            requests=_range(cost.requests.low, requests, cost.requests.high),
+            billed_tokens=_range(cost.tokens.low, tokens, cost.tokens.high),
         )
-    return Estimate(
-        max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=_assumptions(settings, past)
-    )
-
-
-_Two = tuple[float, int]
-"""The expected number, without past answers, and the highest."""
-
-
-def _draft(settings: FusionSettings, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
-    """Requests and billed tokens of the draft."""
-    # Each hedge is a request that reads all before it, and writes a few tokens.
-    hedges = n * _share(settings) * settings.tuning.hedge
-    drafts = 1 + hedges + n * _share(settings) * _REPLACED + (n / settings.draft_length if settings.draft_length else 0)
-    read_and_written = drafts * (prompt + n / 2) + 1.5 * n + _AHEAD * hedges
-    high = _UNDONE * n + settings.tuning.hedge * _drafted(settings, n)
-    if settings.draft_length is not None or settings.tuning.max_ahead is not None:
-        high += _drafted(settings, n)  # one request may be one token
-    return (drafts, high), (read_and_written, high * (most + _FINER * n))
-
-
-def _assistant(settings: FusionSettings, n: int, prompt: int, most: int) -> tuple[_Two, _Two]:
-    """Requests and billed tokens of an assistant."""
-    places = n * _share(settings)
-    high = _ROUNDS * _drafted(settings, n)
-    return (places, high), (places * (prompt + n / 2 + 4), high * (most + _FINER * n + _CHAIN))
-
-
-def _share(settings: FusionSettings) -> float:
-    return 1.0 if settings.ask == "all" else _SHARE
-
-
-def _drafted(settings: FusionSettings, n: int) -> int:
-    """Tokens that are drafted and asked about at most: all that there is room for, behind each token."""
-    bounds = [bound for bound in (settings.draft_length, settings.tuning.max_ahead) if bound is not None]
-    ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
-    return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)
+    words = _assumptions(settings.method.assumptions(plan), past)
+    return Estimate(max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=words)
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float] | None:
@@ -207,21 +158,17 @@ def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[flo
     return share * spent.requests, spent.read * looked_back / past.looked_back + share * spent.written
 
 
-def _assumptions(settings: FusionSettings, past: Past) -> tuple[str, ...]:
+def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
     bounds = (
-        "high: nothing is sent again; a model reads and writes at most "
-        f"{_FINER} tokens for one of the answer's, and adds at most {_SPECIAL} to a prompt; a place that is asked "
-        f"about takes at most {_ROUNDS} requests and {_CHAIN} tokens; at most one replacement for each token is "
-        "undone by an earlier one that is judged later"
+        f"high: nothing is sent again; a model reads and writes at most {FINER} tokens for one of the answer's, and "
+        f"adds at most {SPECIAL} to a prompt; {words.high}"
     )
     if past.answers:
-        expected = f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)"
-    else:
-        expected = (
-            f"expected: max_tokens tokens; {_share(settings):.0%} of them asked about, each in a request of its own "
-            "that reads all before it; a third of those replaced"
+        return (
+            f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)",
+            bounds,
         )
-    return expected, bounds
+    return f"expected: {words.expected}", bounds
 
 
 def guessed(prompt: str) -> int:

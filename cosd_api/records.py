@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Contest, Placed
@@ -23,6 +23,12 @@ DRAFT = "draft"
 Probability = Annotated[float, Field(ge=0, le=1)]
 _HEXADECIMAL = r"^([0-9a-f]{2})*$"
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Measure = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=True),
+    PlainSerializer(lambda value: value if math.isfinite(value) else "Infinity", float | str, when_used="json"),
+]
+"""A perplexity, say; infinite for a text of probability 0."""
 
 
 class Record(BaseModel):
@@ -129,14 +135,14 @@ class FusedToken(Record):
         """The record of a token that the decoder placed, final by `now`; `names` are the assistants'."""
         decisions = tuple(_decision(decision, names, verifier) for decision in placed.decisions)
         deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
-        mine = placed.winner is None
+        mine = placed.source < 0
         if placed.winner is not None:
             deciding = decisions[placed.decisions.index(placed.winner)]
         return cls(
             text=readable(placed.token.data),
             source=DRAFT if mine else names[placed.source],
             end=placed.token.end,
-            draft_prob=placed.token.prob if placed.winner is None else placed.winner.p,
+            draft_prob=placed.token.prob if mine else placed.winner.p if placed.winner is not None else None,
             assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
             replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
             asked=placed.asked,
@@ -205,8 +211,8 @@ class SegmentCandidate(Record):
     sources: tuple[str, ...]
     text: str
     end: bool = False
-    scores: dict[str, float | None] = Field(default_factory=dict[str, float | None])
-    mean: float | None = None
+    scores: dict[str, Measure | None] = Field(default_factory=dict[str, Measure | None])
+    mean: Measure | None = None
 
 
 class Segment(Record):
@@ -278,9 +284,10 @@ class Request(Record):
     It may be several at the level of HTTP: `EndpointUsage.requests` counts those.
 
     Attributes:
-        number: drafts are counted from 1, and so are questions.
+        number: drafts are counted from 1, and so are questions and scores together.
         endpoint: `"draft"`, or the assistant's name.
-        kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; or `"question"`.
+        kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; or `"score"`, a text
+            whose probability was asked for.
         at: byte offset in the answer, as it was then, that it continues; of a question, that of its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None for questions, and if none came.

@@ -11,6 +11,8 @@ from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
 from cosd_api.verification import Verifier, needs_q
 from cosd_providers.text import readable
 
+_ROUNDING = 1e-9  # of the larger of two means, as methods take it
+
 
 def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool) -> bytes:
     """Build the text from the recorded decisions, judged again unit by unit (Algorithm 1, lines 8 to 14).
@@ -56,7 +58,8 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
 def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> bytes:
     """Put together the text from the segments that were chosen, each chosen again.
 
-    Where the models' measures are recorded, the least mean wins, and of equals the first listed.
+    Where the models' measures are recorded, the least mean wins, and of equals the first listed. A stop string, a limit
+    or an error may have cut the text back, over several segments.
 
     Raises:
         TraceError: another text should have been chosen, or the tokens are not the text that was.
@@ -68,12 +71,12 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
         winner = segment.candidates[segment.winner]
         means = [one.mean for one in segment.candidates]
         known = [mean for mean in means if mean is not None]
-        if len(known) == len(means) and known.index(min(known)) != segment.winner:
+        if len(known) == len(means) and min(known) < math.inf and segment.winner != _least(known):
             words = f"{winner.text!r} was taken, but another text has a lower mean"
             raise TraceError(f"segment {number + 1}: {words}")
         members = [token for token in tokens if token.unit == number]
         data = b"".join(token.data for token in members)
-        whole = number + 1 < len(segments)
+        whole = any(token.unit > number for token in tokens)
         if {token.source for token in members} - {*winner.sources}:
             raise TraceError(f"segment {number + 1} is by {', '.join(winner.sources)}, but its tokens are not")
         if readable(data) != winner.text and (whole or not winner.text.startswith(readable(data))):
@@ -82,6 +85,12 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
     if sum(token.unit < len(segments) for token in tokens) < len(tokens):
         raise TraceError(f"a token belongs to no segment: there are {len(segments)}")
     return text
+
+
+def _least(means: Sequence[float]) -> int:
+    """The index of the least mean, of equals the first; a difference of rounding is none."""
+    least = min(means)
+    return next(at for at, one in enumerate(means) if one == least or one - least <= _ROUNDING * abs(least))
 
 
 def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, FusedToken]]:

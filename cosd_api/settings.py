@@ -19,6 +19,7 @@ from pydantic import Field
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice, check_count, check_seconds, check_stop
+from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
@@ -176,6 +177,17 @@ class FusionSettings:
             name = "hedge" if hedge else "batch_wait"
             raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
         return settings
+
+    @property
+    def pace(self) -> Pace:
+        """The schedule of methods that draft."""
+        return Pace(
+            draft_length=self.draft_length,
+            max_ahead=self.tuning.max_ahead,
+            in_flight=self.tuning.in_flight,
+            hedge=self.tuning.hedge,
+            patient=self.tuning.batch_wait > 0,
+        )
 
 
 _OTHER_DECISION = "it decides by {decides}"

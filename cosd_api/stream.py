@@ -13,7 +13,6 @@ from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed
 from cosd_api.decoding.run import Run, Work
-from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
@@ -141,9 +140,9 @@ class FusionStream:
         await endpoints.check_length(turns, facts.without)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         self._timeline = Timeline(self._began)
-        tuning = settings.tuning
         work = Work(
             turns=turns,
+            names=[DRAFT, *endpoints.names],
             budget=budget,
             emit=self._emit,
             timeline=self._timeline,
@@ -152,15 +151,9 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=Pace(
-                draft_length=settings.draft_length,
-                max_ahead=tuning.max_ahead,
-                in_flight=tuning.in_flight,
-                hedge=tuning.hedge,
-                patient=tuning.batch_wait > 0,
-            ),
+            pace=settings.pace,
             skip=settings.ask == "contestable",
-            batch_wait=tuning.batch_wait,
+            batch_wait=settings.tuning.batch_wait,
         )
         run = settings.method.start(work)
         self._work = facts, budget, run
@@ -240,7 +233,7 @@ class FusionStream:
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(unreported),
-                *notes.cost(usage, unreported),
+                *(notes.cost(usage, unreported) if report.judged else ()),
                 *report.warnings,
                 *self._notes,
             ),

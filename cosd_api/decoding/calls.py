@@ -134,6 +134,7 @@ class Calls:
                 also = {"end": True} if end else {}  # so that a provider need not know the keyword
                 tokens = await provider.score(self.turns[model].prompt, text, usage=usage, **also)
             check_probs(tokens, provider.name)
+        start = len(sendable(text[:start]).encode())  # bytes that are no characters were not sent
         at, behind = 0, list[Token]()
         for token in tokens:
             at += len(token.data)

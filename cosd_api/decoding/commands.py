@@ -119,6 +119,11 @@ class Finish:
     stop_reason: str
 
 
+def cut_short(end: DraftEnd) -> Finish:
+    """The end of an answer whose model cannot continue: its context is full, or a filter intervened."""
+    return Finish("length", "context") if end.reason == "context" else Finish("content_filter", "content_filter")
+
+
 @dataclass(frozen=True, slots=True)
 class Fail:
     """End the answer with an error: it cannot continue without what failed."""

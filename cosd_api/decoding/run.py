@@ -20,6 +20,7 @@ class Work:
 
     Attributes:
         turns: the models, each with its rendered prompt; the draft first.
+        names: of the models, in results.
         budget: the limits of what they may spend together.
         emit: takes the tokens as they become final.
         timeline: records the requests.
@@ -34,6 +35,7 @@ class Work:
     """
 
     turns: Sequence[RenderedPrompt]
+    names: Sequence[str]
     budget: Budget
     emit: Callable[[Sequence[Placed]], None]
     timeline: Timeline

@@ -10,12 +10,12 @@ from itertools import count
 from typing import TypeVar
 
 from cosd_api.decoding.calls import Calls, placed
-from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft
+from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.errors import ProviderError
+from cosd_providers.errors import ProviderError, UnsupportedError
 
 _log = logging.getLogger("cosd_api")
 
@@ -56,12 +56,13 @@ class AnswerWriter:
         models: the models that are still heard, in the order given.
         segments: what was decided so far.
         warnings: of the method, for the result.
-        drafts: whether a draft is judged, so that what was kept and replaced is counted.
+        count: how many models there are, lost ones included.
     """
 
     def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
         self.calls = Calls(work.turns, work.budget, work.timeline)
-        self.models = [model for model in range(len(work.turns)) if model - 1 not in work.without]
+        self.count = len(work.turns)
+        self.models = [model for model in range(self.count) if model - 1 not in work.without]
         self.segments: list[Contest] = []
         self.warnings: list[str] = []
         self._work = work
@@ -116,6 +117,33 @@ class AnswerWriter:
         """True once the answer is complete."""
         return self._finished is not None
 
+    def name(self, model: int) -> str:
+        """The model's name in results."""
+        return self._work.names[model]
+
+    def warn(self, words: str) -> None:
+        """Add a warning to the result, once."""
+        if words not in self.warnings:
+            self.warnings.append(words)
+
+    def stops(self, tokens: Sequence[Token]) -> bool:
+        """Test whether the last of these tokens completes a stop string in their text."""
+        finder, new, tail = self._response.stops, len(tokens[-1].data), b""
+        for token in reversed(tokens):
+            tail = token.data + tail
+            if len(tail) >= finder.longest + new:
+                break
+        return finder.find(bytearray(tail), new) is not None
+
+    def alone(self, tokens: Sequence[Token]) -> Response:
+        """An answer of these tokens alone, within the limits of this one: it ends before a stop string."""
+        response = Response(self._work.max_tokens, self._work.stop)
+        for token in tokens:
+            if response.over is None:
+                response.place(Placed(token))
+        response.finish()
+        return response
+
     def write(self, tokens: Sequence[Token], model: int, *, number: int = 0, contest: Contest | None = None) -> None:
         """Write a segment: these tokens are final.
 
@@ -130,6 +158,7 @@ class AnswerWriter:
             if self._response.over is None:
                 one = Placed(token, model - 1, draft=number, at=self._work.timeline.now(), reason=reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
+                one.verified = not self._lost
                 self._response.place(one)
         if contest is not None:
             self.segments.append(contest)
@@ -143,6 +172,11 @@ class AnswerWriter:
         if self._finished is None:
             self._response.over = self._finished = finish
             self._emit(self._response.finish())
+
+    def end_with(self, passage: Passage) -> None:
+        """Complete the answer where the model that wrote it cannot continue: a full context, or a filter."""
+        if passage.end is not None and passage.end.reason in ("context", "filter"):
+            self.end(cut_short(passage.end))
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
         if tokens:
@@ -185,12 +219,19 @@ class AnswerWriter:
             model: its index.
             text: the answer so far, and what is to be scored.
             start: byte offset; a token that lies across it is scored whole.
-            end: whether the end of sequence behind `text` is scored as one token more.
+            end: whether the end of sequence behind `text` is scored as one token more; its probability is None where
+                the endpoint does not report it.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        return await self._with_place(model, self.calls.score(model, text, start, end=end))
+        try:
+            return await self._with_place(model, self.calls.score(model, text, start, end=end))
+        except UnsupportedError:
+            if not end:
+                raise
+        tokens = await self._with_place(model, self.calls.score(model, text, start)) if text[start:] else []
+        return [*tokens, Token(b"", None, end=True)]
 
     async def everybody(self, ask: Callable[[int], Awaitable[_T]]) -> dict[int, _T]:
         """Ask every model that is still heard, at the same time; by model, in the order given.

@@ -15,10 +15,12 @@ from cosd_api.decoding.driver import Driver
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
+from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_providers.contract import ServerInfo
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
+    "rerank": "rerank:Rerank",
 }
 """The methods: their names, and where they are."""
 
@@ -65,6 +67,14 @@ class Method(ABC):
     def start(self, work: Work) -> Run:
         """The run of one answer."""
 
+    @abstractmethod
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """The cost of an answer at one model, by its index: 0 is the draft."""
+
+    @abstractmethod
+    def assumptions(self, plan: Plan) -> Assumptions:
+        """The basis of `cost`."""
+
     def options(self) -> dict[str, Any]:
         """Its own settings, as a result records them."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
@@ -83,6 +93,17 @@ class DraftFirst(Method):
     def start(self, work: Work) -> Run:
         """The run of one answer."""
         return Driver(self.decoder(work), work)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """The cost of an answer at one model; see `Method.cost`."""
+        if model == 0:
+            return draft_cost(plan, prompt)
+        # An assistant that is certain spares those listed after it.
+        return assistant_cost(plan, prompt, always=model == 1 and not plan.skip)
+
+    def assumptions(self, plan: Plan) -> Assumptions:
+        """The basis of `cost`."""
+        return draft_first_assumptions(plan)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.checks import check_unit, check_verifier
-from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report
+from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report, cut_short
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
@@ -292,8 +292,7 @@ class CoSDDecoder:
     def _close(self, end: DraftEnd) -> None:
         """End the response where no draft can continue: the context is full, or a filter stepped in."""
         if not self.response.over and end.reason in ("context", "filter"):
-            context = end.reason == "context"
-            self.response.over = Finish("length", "context") if context else Finish("content_filter", "content_filter")
+            self.response.over = cut_short(end)
             unit = self._growing()
             if unit is not None:
                 self._complete(unit)

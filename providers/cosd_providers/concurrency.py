@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-from cosd_providers.errors import ProviderError
-
 __all__ = ["Lazy", "concurrently"]
 
 _AT_ONCE = 8  # requests under way
@@ -18,20 +16,20 @@ _T = TypeVar("_T")
 
 
 async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
-    """The results of all jobs, in order; a few run at once. The first `ProviderError` ends them all.
+    """The results of all jobs, in order; a few run at once. The first error ends them all.
 
     Raises:
-        ProviderError: that error, as it is and not in a group.
+        Exception: that error, as it is and not in a group; of our own jobs it is a `ProviderError`.
     """
     results: dict[int, _T] = {}
-    failed: list[ProviderError] = []
+    failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def run(at: int) -> None:
         async with limiter:
             try:
                 results[at] = await jobs[at]()
-            except ProviderError as error:
+            except Exception as error:  # noqa: BLE001 - raised below
                 failed.append(error)
                 group.cancel_scope.cancel()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
+from cosd_api.decoding.timeline import Kind
 from cosd_api.records import DRAFT, FusedToken, Request
 from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.result import FusionResult
@@ -25,6 +26,13 @@ _STANDING: Mapping[Standing, str] = {
     "unheard": "not verified",
     "sure": "not asked",
     "open": "kept",
+}
+_ASKED = ("question", "score")
+_TITLES: Mapping[Kind, str] = {
+    "draft": "Draft",
+    "hedge": "Draft ahead of a verdict",
+    "question": "Question",
+    "score": "Score",
 }
 _UNASKED = "nobody was asked: no assistant's answer could have changed it"
 
@@ -70,8 +78,8 @@ def _together(one: FusedToken, other: FusedToken) -> bool:
 
 
 def request_key(request: Request) -> str:
-    """Identity of a request on the page. Drafts and questions are numbered separately."""
-    return f"{'q' if request.kind == 'question' else 'd'}{request.number}"
+    """Identity of a request on the page. Drafts are numbered on their own, questions and scores together."""
+    return f"{'q' if request.kind in _ASKED else 'd'}{request.number}"
 
 
 class Cards:
@@ -167,13 +175,12 @@ class Cards:
 
     def request(self, request: Request) -> HoverCard:
         """The card of a request."""
-        question = request.kind == "question"
-        title = {"draft": "Draft", "hedge": "Draft ahead of a verdict", "question": "Question"}[request.kind]
-        did = counted(request.places, "place") if question else counted(request.tokens, "token")
+        wrote = f"wrote {counted(request.tokens, 'token')}"
+        did = {"question": f"asked about {counted(request.places, 'place')}", "score": "scored a text"}
         foot = [f"{seconds(request.start)} to {seconds(request.end)}, {seconds(request.end - request.start)} in all"]
         if request.first is not None:
             foot.append(f"first token after {seconds(request.first - request.start)}")
-        words = f"{'asked about' if question else 'wrote'} {did}, from byte {request.at:,} of the answer on"
+        words = f"{did.get(request.kind, wrote)}, from byte {request.at:,} of the answer on"
         made = request.outcome
         who = (self.who(request.endpoint), "", "")
-        return HoverCard(f"{title} {request.number}", made, made, (who,), (words,), tuple(foot))
+        return HoverCard(f"{_TITLES[request.kind]} {request.number}", made, made, (who,), (words,), tuple(foot))

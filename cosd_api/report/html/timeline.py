@@ -195,6 +195,8 @@ def _bar(cards: Cards, request: Request, y: float, scale: _Scale) -> Element:
 def _in_bar(request: Request) -> str:
     if request.kind == "question":
         return counted(request.places, "place")
+    if request.kind == "score":
+        return "score"
     return counted(request.tokens, "token")
 
 

@@ -1,0 +1,121 @@
+"""Costs of an answer that is still to be generated, as methods reckon them for `Fusion.estimate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosd_api.alignment import LONGEST
+from cosd_api.decoding.schedule import Pace
+
+SPECIAL = 8
+"""Special tokens around a prompt, at most."""
+FINER = 2
+"""Tokens that a model reads or writes for one of the answer's, at most."""
+ROUNDS = 8
+"""Requests for one place or one text, at most: mostly one, more where a word is long."""
+
+_UNDONE = 2  # times that the text behind one of the answer's tokens is written, at most
+_CHAIN = 12  # tokens of an answer about one place, at most
+_SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
+_REPLACED = 1 / 3  # of those
+_AHEAD = 8  # tokens that a hedged draft writes before its verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An answer that is to be generated.
+
+    Attributes:
+        max_tokens: of the answer.
+        models: how many there are.
+        pace: the schedule of methods that draft.
+        skip: questions whose answers cannot matter are left out.
+    """
+
+    max_tokens: int
+    models: int
+    pace: Pace
+    skip: bool
+
+    @property
+    def share(self) -> float:
+        """The part of the draft's tokens that an assistant is asked about, by assumption."""
+        return _SHARE if self.skip else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The prompt as one model reads it, in tokens: at least, most likely and at most."""
+
+    least: int
+    expected: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A number: at least, expected where no past answer is known, and at most."""
+
+    low: int
+    expected: float
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of an answer at one endpoint: requests, and tokens read and written."""
+
+    requests: Bounds
+    tokens: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """The basis of a cost, in words: of what is expected without past answers, and of the highest."""
+
+    expected: str
+    high: str
+
+
+# ------------------------------------------------------------------------------------------------------ draft first
+
+
+def draft_cost(plan: Plan, prompt: Reading) -> Cost:
+    """The cost of drafting, where a draft is verified while it is written."""
+    n, pace = plan.max_tokens, plan.pace
+    # Each hedge is a request that reads all before it, and writes a few tokens.
+    hedges = n * plan.share * pace.hedge
+    drafts = 1 + hedges + n * plan.share * _REPLACED + (n / pace.draft_length if pace.draft_length else 0)
+    read_and_written = drafts * (prompt.expected + n / 2) + 1.5 * n + _AHEAD * hedges
+    high = _UNDONE * n + pace.hedge * _drafted(plan)
+    if pace.draft_length is not None or pace.max_ahead is not None:
+        high += _drafted(plan)  # one request may be one token
+    return Cost(Bounds(1, drafts, high), Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * n)))
+
+
+def assistant_cost(plan: Plan, prompt: Reading, *, always: bool) -> Cost:
+    """The cost of asking an assistant about places of a draft; `always`: it is asked in any case."""
+    n = plan.max_tokens
+    places = n * plan.share
+    high = ROUNDS * _drafted(plan)
+    low = (1, prompt.least + 1) if always else (0, 0)
+    tokens = Bounds(low[1], places * (prompt.expected + n / 2 + 4), high * (prompt.most + FINER * n + _CHAIN))
+    return Cost(Bounds(low[0], places, high), tokens)
+
+
+def draft_first_assumptions(plan: Plan) -> Assumptions:
+    """The basis of both."""
+    return Assumptions(
+        f"max_tokens tokens; {plan.share:.0%} of them asked about, each in a request of its own "
+        "that reads all before it; a third of those replaced",
+        f"a place that is asked about takes at most {ROUNDS} requests and {_CHAIN} tokens; at most one replacement for "
+        "each token is undone by an earlier one that is judged later",
+    )
+
+
+def _drafted(plan: Plan) -> int:
+    """Tokens that are drafted and asked about at most: all that there is room for, behind each token."""
+    n = plan.max_tokens
+    bounds = [bound for bound in (plan.pace.draft_length, plan.pace.max_ahead) if bound is not None]
+    ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
+    return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)

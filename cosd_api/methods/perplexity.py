@@ -1,0 +1,191 @@
+"""Perplexities of proposed texts, and the choice between them: what Cool-Fusion and reranking share.
+
+::
+
+    PPL_v(s) = exp(mean of -log p_v(t) over the tokens t of s)          (equation 2; v's own tokens)     `perplexity`
+    s* = argmin over s of the mean of PPL_v(s) over the models v        (equation 3; arithmetic)         `mean`, `least`
+
+The equations are those of Cool-Fusion (arXiv 2407.19807). As printed, equation 2 has a sum where every perplexity that
+the paper reports (Table 3) can only be a mean: `normalisation="token"`. `"sum"` is the equation to the letter; `"byte"`
+divides by the bytes of the text, which makes models with long and with short tokens comparable.
+
+Everything is reckoned in logarithms, so that a sum over a long text does not overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.methods.base import Models
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Token
+from cosd_providers.errors import UnsupportedError
+
+Normalisation = Literal["token", "byte", "sum"]
+"""The divisor of a text's negative log-likelihood: its tokens, its bytes (the end counts as one), or 1."""
+
+ROUNDING = 1e-9
+"""Difference of two logarithms of mean perplexities that counts as rounding: those texts tie."""
+
+
+def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float | None:
+    """The logarithm of a text's perplexity; None if it has no token, or the probability of one is not known."""
+    probs = [token.prob for token in tokens]
+    known = [prob for prob in probs if prob is not None]
+    if not known or len(known) < len(probs):
+        return None
+    total = math.fsum(-math.log(prob) if prob else math.inf for prob in known)
+    match normalisation:
+        case "token":
+            return total / len(tokens)
+        case "byte":
+            return total / sum(len(token.data) or token.end for token in tokens)
+        case "sum":
+            return total
+
+
+def mean(logs: Sequence[float]) -> float:
+    """The logarithm of the arithmetic mean of perplexities, from their logarithms."""
+    most = max(logs)
+    return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in logs) / len(logs))
+
+
+def least(means: Sequence[float | None]) -> int:
+    """The index of the least mean, of equals the first; the first of all if that has none: nothing compares to it."""
+    if means[0] is None:
+        return 0
+    best = min(one for one in means if one is not None)
+    return next(at for at, one in enumerate(means) if one is not None and (one == best or one - best <= ROUNDING))
+
+
+def scores_needed(models: Models, method: str) -> None:
+    """Check that every model reports the probabilities of texts that it is given.
+
+    Raises:
+        UnsupportedError: one of them does not.
+    """
+    for name, info in models:
+        if not (info.capabilities.score and info.capabilities.probs):
+            words = f"the {name} does not report the probabilities of a given text, by which {method!r} compares"
+            hint = 'method="cosd", the default, needs only what each model writes by itself.'
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+@dataclass(slots=True)
+class ProposedText:
+    """A text that one or several models propose.
+
+    Attributes:
+        text: its bytes.
+        end: whether the answer ends behind it, by the model's own end of sequence.
+        tokens: as the first of them wrote it.
+        passage: where that one wrote them.
+        models: who proposes it, in the order given.
+    """
+
+    text: bytes
+    end: bool
+    tokens: Sequence[Token]
+    passage: Passage
+    models: list[int] = field(default_factory=list[int])
+
+
+class ProposedTexts:
+    """The distinct texts that were proposed for one place, in the order of the models."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[bytes, bool], ProposedText] = {}
+
+    def add(self, model: int, one: ProposedText) -> None:
+        """Add a model's proposal; the same text, ended alike, is one."""
+        self._found.setdefault((one.text, one.end), one).models.append(model)
+
+    def distinct(self) -> list[ProposedText]:
+        """All but those that are nothing at all, neither text nor end; one of these if there is nothing else."""
+        found = list(self._found.values())
+        return [one for one in found if one.text or one.end] or found[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """One model's perplexity of one candidate, as a logarithm: with its end, and of its text alone."""
+
+    whole: float | None
+    text: float | None
+
+
+async def choose(
+    writer: AnswerWriter, candidates: Sequence[ProposedText], normalisation: Normalisation
+) -> tuple[ProposedText, Contest]:
+    """Let every model score every candidate, as what follows the answer so far, and take the best.
+
+    A single candidate is not scored. A model that cannot report the probability of its end of sequence is left out of
+    the mean of a text that ends; if all are, the text counts without its end, and an end alone has no mean.
+
+    Raises:
+        ProviderError: a model failed, and the answer cannot continue without it.
+    """
+    if len(candidates) == 1:
+        words = "all models wrote the same" if len(candidates[0].models) > 1 else "no other text was proposed"
+        entry = Entry(_sources(candidates[0]), candidates[0].text, candidates[0].end)
+        return candidates[0], Contest((entry,), 0, words)
+    start = len(writer.text)
+
+    async def measure(model: int, one: ProposedText) -> _Measure:
+        tokens = await writer.score(model, writer.text + one.text, start, end=one.end)
+        text = [token for token in tokens if not token.end]
+        return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))
+
+    async def ask(model: int) -> list[_Measure]:
+        return await concurrently([partial(measure, model, one) for one in candidates])
+
+    asked = await writer.everybody(ask)
+    for model, found in asked.items():
+        if any(one.end and measured.whole is None for one, measured in zip(candidates, found, strict=True)):
+            writer.warn(
+                f"{writer.name(model)} does not report the probability of its end of sequence: where a text ends the "
+                "answer, the mean is that of the other models"
+            )
+    entries = [
+        _entry(one, {model: found[at] for model, found in asked.items()}, writer) for at, one in enumerate(candidates)
+    ]
+    winner = least([log for _, log in entries])
+    contest = Contest(tuple(entry for entry, _ in entries), winner, _reason([entry for entry, _ in entries], winner))
+    return candidates[winner], contest
+
+
+def _entry(one: ProposedText, measured: dict[int, _Measure], writer: AnswerWriter) -> tuple[Entry, float | None]:
+    """The record of a candidate, and the logarithm of its mean."""
+    whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
+    known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
+    log = mean(list(known.values())) if known else None
+    scores = tuple(_exp(known[model]) if model in known else None for model in range(writer.count))
+    return Entry(_sources(one), one.text, one.end, scores, None if log is None else _exp(log)), log
+
+
+def _sources(one: ProposedText) -> tuple[int, ...]:
+    return tuple(model - 1 for model in one.models)
+
+
+def _exp(log: float) -> float:
+    try:
+        return math.exp(log)
+    except OverflowError:
+        return math.inf
+
+
+def _reason(entries: Sequence[Entry], winner: int) -> str:
+    own, others = entries[winner].mean, [one.mean for at, one in enumerate(entries) if at != winner]
+    known = [one for one in others if one is not None]
+    if own is None:
+        return "nothing compares to an end whose probability no model reports: the first listed stands"
+    if not known:
+        return f"mean perplexity {own:.4g}; no other could be measured"
+    words = "least mean perplexity" if own < min(known) else "least mean perplexity, and listed first"
+    return f"{words}: {own:.4g} against {', '.join(f'{one:.4g}' for one in known)}"

@@ -1,0 +1,98 @@
+"""Rerank: every model answers whole, and the answer that all of them together find least perplexing is taken.
+
+::
+
+    1   every model answers alone, greedily: to its end, a stop string or max_tokens                  `answers`
+    2   equal answers are one; where only one is left, it is the answer                               `proposed`
+    3   every model scores every answer: the perplexity of its own tokens of that text, and of its
+        end of sequence where the answer ended by itself                                              `choose`
+    4   the answer with the least arithmetic mean over the models; of equals the first listed         `choose`
+
+It is the baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Each answer is cut before a stop string first, and
+has no end then. Two answers of the same text differ if only one of them ended by itself: with the end it has another
+perplexity. An answer that a stop string leaves nothing of cannot be scored, and is left out where there is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_choice
+from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.perplexity import Normalisation, ProposedText, ProposedTexts, choose, scores_needed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rerank(Written):
+    """The whole answer of one of the models: the one that all of them together find least perplexing.
+
+    The baseline of Cool-Fusion (arXiv 2407.19807). It takes two or more models with any tokenizers, each of which
+    scores text (`Capabilities.score`). The answer comes at once, when all of them are complete and scored.
+
+    Attributes:
+        normalisation: the divisor of an answer's negative log-likelihood: `"token"` takes the perplexity as usual, by
+            each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing, which prefers short answers.
+
+    Raises:
+        SettingError: there is no such normalisation.
+    """
+
+    name: ClassVar[str] = "rerank"
+    decides: ClassVar[str] = "the perplexity of whole answers"
+    symmetric: ClassVar[bool] = True
+
+    normalisation: Normalisation = "token"
+
+    def __post_init__(self) -> None:
+        check_choice("normalisation", self.normalisation, Normalisation)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that does not score text; see `Method.examine`."""
+        scores_needed(models, self.name)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        candidates = proposed(writer, await answers(writer))
+        winner, contest = await choose(writer, candidates, self.normalisation)
+        writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+        writer.end_with(winner.passage)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
+        """One answer, and a score of every answer; see `Method.cost`."""
+        n, answers = plan.max_tokens, plan.models
+        whole = prompt.expected + n
+        high = 1 + FINER * (n + 1) * answers  # an endpoint may score a text by one prompt for each of its tokens
+        tokens = Bounds(prompt.least + 1, whole * (1 + answers), high * (prompt.most + FINER * n))
+        return Cost(Bounds(1, 1 + answers, high), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            "every model writes max_tokens tokens, and scores every answer in one request",
+            "no two answers are equal, and each of their tokens is scored by a request of its own",
+        )
+
+
+async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
+    """Every model's own answer to the prompt, by model."""
+
+    async def answer(model: int) -> Passage:
+        return await writer.continuation(model, b"", max_tokens=writer.left, enough=writer.stops)
+
+    return await writer.everybody(answer)
+
+
+def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> Sequence[ProposedText]:
+    """The distinct answers, each cut before its stop string."""
+    candidates = ProposedTexts()
+    for model, passage in found.items():
+        alone = writer.alone(passage.tokens)
+        ends = bool(alone.tokens) and alone.tokens[-1].token.end
+        candidates.add(model, ProposedText(bytes(alone.text), ends, passage.tokens, passage))
+    return candidates.distinct()

@@ -1,0 +1,96 @@
+"""Tasks for methods that compare the models' own texts, over scripted providers; and what an answer of them must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+import naive_cool
+import toys
+from cosd_api import FusionResult, Method, fuse
+from cosd_providers.testing import Fault, ScriptedProvider
+
+NORMALISATIONS = st.sampled_from(("token", "byte", "sum"))
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that defines an answer."""
+
+    prompt: bytes
+    models: Sequence[toys.ToyModel]
+    max_tokens: int
+    stop: Sequence[bytes]
+
+
+@st.composite
+def tasks(draw: st.DrawFn, /, *, longest: int = 12, **options: Any) -> Task:
+    """Two to four models, mostly of one language."""
+    first, others = draw(toys.model_sets(**options))
+    prompt = draw(toys.prompts().filter(bool))
+    return Task(prompt, [first, *others], draw(st.integers(1, longest)), draw(toys.stops()))
+
+
+def delays() -> st.SearchStrategy[list[float]]:
+    """Delays of requests and tokens, two for each model, so that answers come in any order."""
+    return st.lists(st.sampled_from((0.0, 0.001, 0.003)), min_size=8, max_size=8)
+
+
+async def fused(
+    task: Task,
+    method: Method,
+    *,
+    delays: Sequence[float] = (0.0,) * 8,
+    faults: Mapping[int, Fault] | None = None,
+    **settings: Any,
+) -> FusionResult:
+    """The library's answer."""
+    providers = [
+        ScriptedProvider(
+            toys.Plain(model),
+            end_prob=not model.hides_end,
+            request_delay=delays[2 * at],
+            token_delay=delays[2 * at + 1],
+            faults=[faults[at]] if faults and at in faults else [],
+        )
+        for at, model in enumerate(task.models)
+    ]
+    limits: dict[str, Any] = {"max_tokens": task.max_tokens, "stop": [stop.decode() for stop in task.stop]}
+    result = await fuse(task.prompt.decode(), models=providers, method=method, **limits, **settings)
+    assert all(provider.open_requests == 0 for provider in providers)
+    return result
+
+
+def check(result: FusionResult, wanted: naive_cool.Answered) -> None:
+    """The answer is the naive one: its tokens, who wrote them, and what each was compared with."""
+    names = [result.draft.name, *(one.name for one in result.assistants)]
+    got = [(one.data, names.index(one.source), one.end) for one in result.tokens]
+    assert got == [(one.data, one.source, one.end) for one in wanted.tokens]
+    assert result.finish_reason == wanted.finish_reason
+    if not (wanted.tokens and wanted.tokens[-1].end):
+        assert result.stop_reason == wanted.stop_reason
+    assert len(result.segments) == len(wanted.contests)
+    for segment, (options, best) in zip(result.segments, wanted.contests, strict=True):
+        assert segment.winner == best
+        assert [one.sources for one in segment.candidates] == [
+            tuple(names[at] for at in option.models) for option in options
+        ]
+        assert [one.end for one in segment.candidates] == [option.end for option in options]
+        for one, option in zip(segment.candidates, options, strict=True):
+            assert one.text == option.text.decode("utf-8", "backslashreplace")
+            assert close(one.mean, option.mean)
+            scores = [one.scores.get(name) for name in names]
+            assert all(map(close, scores, option.perplexities or [None] * len(names)))
+    assert result.trace.replay() == result.text
+    assert type(result).model_validate_json(result.model_dump_json()) == result
+
+
+def close(one: float | None, other: float | None) -> bool:
+    """Equal but for rounding."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-9)
