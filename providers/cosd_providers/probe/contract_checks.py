@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import aclosing
 from itertools import takewhile
 from typing import Any
 
-from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError
-from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Finding, Inquiry, check, reason
+from cosd_providers.probe.inquiry import (
+    ASKED,
+    DRAFTED,
+    PROMPT,
+    STOPPING,
+    TOO_SHORT,
+    Finding,
+    Inquiry,
+    check,
+    places,
+    reason,
+    text_of,
+)
 from cosd_providers.probe.report import EXAMPLE, Way
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
 
 __all__ = ["draft", "propose", "score", "tokenizer", "ways"]
 
-_ASKED = 6  # places of an answer
 _LEAST = 3  # tokens that an answer must have for the comparisons to mean something
 _OWN = (PROMPT, "One, two, three, four, five, six, seven,")
 """Prompts to fall back on, in turn, where the answer to the given one is too short."""
@@ -77,7 +87,7 @@ async def _find_draft(inquiry: Inquiry) -> None:
     """Draft some tokens: where the answer to the prompt is too short, after a text of our own."""
     body: list[Token] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
-        tokens, end = await _drafted(inquiry, prompt, b"", DRAFTED)
+        tokens, end = await inquiry.drafted(prompt, b"", DRAFTED)
         if end.reason == "end" and tokens and tokens[-1].end:  # counts more than that of a forced text
             known = tokens[-1].prob is not None
             seen = "it has a probability" if known else "its probability is not shown"
@@ -90,32 +100,16 @@ async def _find_draft(inquiry: Inquiry) -> None:
     inquiry.short = not body
 
 
-async def _drafted(
-    inquiry: Inquiry, prompt: str, text: bytes, limit: int, continuation: Any = None
-) -> tuple[list[Token], DraftEnd]:
-    """A whole draft."""
-    tokens: list[Token] = []
-    end = DraftEnd("limit")
-    stream = inquiry.provider.generate(prompt, text, max_tokens=limit, continuation=continuation, usage=inquiry.usage)
-    async with aclosing(stream):
-        async for item in stream:
-            if isinstance(item, DraftEnd):
-                end = item
-            else:
-                tokens.append(item)
-    return tokens, end
-
-
 async def _resumed(inquiry: Inquiry) -> Finding:
     """Draft once more with a pause, and compare."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
-    first, paused = await _drafted(inquiry, inquiry.prompt, b"", half)
+    first, paused = await inquiry.drafted(inquiry.prompt, b"", half)
     again = _differs(whole[: len(first)], first)
     if again is not None and not _tied(whole[again], first[again]):
         words = f"asked the same twice it writes something different from token {again} on"
         return False, f"{words}: are there several models behind it?"
-    text = _text(first)
-    second, _ = await _drafted(inquiry, inquiry.prompt, text, DRAFTED - half, paused.continuation)
+    text = text_of(first)
+    second, _ = await inquiry.drafted(inquiry.prompt, text, DRAFTED - half, paused.continuation)
     by = "ids" if paused.continuation is not None else "text"
     wrong = _differs(whole, [*first, *second])
     if wrong is None:
@@ -133,7 +127,7 @@ async def score(inquiry: Inquiry) -> Finding | None:
     body = [token for token in inquiry.draft if not token.end]
     if not body:
         return None
-    scored = _by_place(await inquiry.provider.score(inquiry.prompt, _text(body), usage=inquiry.usage))
+    scored = _by_place(await inquiry.provider.score(inquiry.prompt, text_of(body), usage=inquiry.usage))
     pairs = [(token, scored[place]) for place, token in _by_place(body).items() if place in scored]
     equal = sum(_same_prob(other.prob, token.prob) for token, other in pairs)
     if len(pairs) < 2:
@@ -158,7 +152,7 @@ async def propose(inquiry: Inquiry) -> Finding:
             return None, TOO_SHORT if inquiry.short else "neither a stream nor a whole answer shows its probabilities"
     try:
         found = await inquiry.provider.propose(
-            inquiry.prompt, _text(inquiry.own), _questions(inquiry.own), usage=inquiry.usage
+            inquiry.prompt, text_of(inquiry.own), _questions(inquiry.own), usage=inquiry.usage
         )
     except STOPPING:
         raise
@@ -188,7 +182,7 @@ async def _write(inquiry: Inquiry) -> bool:
 async def _consistent(inquiry: Inquiry) -> Finding:
     """Compare the proposals of a provider without a draft: several places together, and each by itself."""
     text = _OWN[1].encode()
-    questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:_ASKED]
+    questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:ASKED]
     together = await inquiry.provider.propose("", text, questions, usage=inquiry.usage)
     alone = [(await inquiry.provider.propose("", text, [one], usage=inquiry.usage))[0] for one in questions]
     same = sum(one is not None and _same(one, other) for one, other in zip(together, alone, strict=True))
@@ -197,16 +191,7 @@ async def _consistent(inquiry: Inquiry) -> Finding:
 
 def _questions(tokens: Sequence[Token]) -> list[Question]:
     """Questions at some places of an answer."""
-    return [Question(start, (token.data,)) for start, token in _places(tokens).values()]
-
-
-def _places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
-    """The byte offset and the token at some places of an answer, by the token's index."""
-    starts = [0]
-    for token in tokens:
-        starts.append(starts[-1] + len(token.data))
-    asked = range(0, len(tokens), max(1, len(tokens) // _ASKED))[:_ASKED]
-    return {at: (starts[at], tokens[at]) for at in asked}
+    return [Question(start, (token.data,)) for start, token in places(tokens).values()]
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
@@ -216,14 +201,14 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
     draft from there.
     """
     same, other, wrong = 0, 0, list[int]()
-    for (at, (start, own)), proposal in zip(_places(inquiry.own).items(), found, strict=True):
+    for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):
         if proposal is None:
             continue
         if _differs([own], proposal.tokens[:1]) is None:
             same += 1
         elif _trimmed([own], proposal.tokens[:1]):
             wrong.append(at)
-        elif _differs(await _next(inquiry, _text(inquiry.own)[:start]), proposal.tokens[:1]) is None:
+        elif _differs(await _next(inquiry, text_of(inquiry.own)[:start]), proposal.tokens[:1]) is None:
             other += 1
         else:
             wrong.append(at)
@@ -237,7 +222,7 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
 async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
     """The token that the model writes after the prompt and a text."""
     if inquiry.draft or inquiry.client is None:
-        return (await _drafted(inquiry, inquiry.prompt, text, 1))[0]
+        return (await inquiry.drafted(inquiry.prompt, text, 1))[0]
     said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
     return [position.pick.token for position in said.positions]
 
@@ -249,7 +234,7 @@ async def _agreement(inquiry: Inquiry) -> Finding:
     words: list[str] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
-        if words := re.findall(r"\s*\S+", said.text)[:-1][:_ASKED]:
+        if words := re.findall(r"\s*\S+", said.text)[:-1][:ASKED]:
             break
     else:
         inquiry.short = True
@@ -258,7 +243,7 @@ async def _agreement(inquiry: Inquiry) -> Finding:
     starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
     questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
     found = await inquiry.provider.propose(prompt, "".join(words).encode(), questions, usage=inquiry.usage)
-    found_words = [_text(one.tokens) if one else b"" for one in found]
+    found_words = [text_of(one.tokens) if one else b"" for one in found]
     same = sum(one.startswith(word.encode()) for one, word in zip(found_words, words, strict=True))
     return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it shows no probabilities"
 
@@ -278,7 +263,7 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         try:
             provider: Any = inquiry.provider
             said: list[Proposal | None] = await provider.with_strategy(name).propose(
-                inquiry.prompt, _text(inquiry.own), _questions(inquiry.own), usage=usage
+                inquiry.prompt, text_of(inquiry.own), _questions(inquiry.own), usage=usage
             )
             proved, seen = await _compared(inquiry, name, said, measure, usage)
             wrong = not proved
@@ -332,10 +317,6 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
         cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if reported else None,
         example=(EXAMPLE[0] * trips, EXAMPLE[0] * contexts * EXAMPLE[2]),
     )
-
-
-def _text(tokens: Sequence[Token]) -> bytes:
-    return b"".join(token.data for token in tokens)
 
 
 def _has_probs(tokens: Sequence[Token]) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
-from cosd_providers.contract import Provider, ServerInfo, Token
+from cosd_providers.contract import DraftEnd, Provider, ServerInfo, Token
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -24,13 +26,29 @@ from cosd_providers.probe.report import Line, Value
 from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.usage import Usage
 
-__all__ = ["DRAFTED", "PROMPT", "STOPPING", "TOO_SHORT", "Check", "Finding", "Inquiry", "check", "reason"]
+__all__ = [
+    "ASKED",
+    "DRAFTED",
+    "PROMPT",
+    "STOPPING",
+    "TOO_SHORT",
+    "Check",
+    "Finding",
+    "Inquiry",
+    "check",
+    "places",
+    "reason",
+    "text_of",
+]
 
 PROMPT = "Q: What is the capital of France?\nA:"
 """The default prompt of the short draft."""
 
 DRAFTED = 16
 """Tokens of the short draft that other answers are compared with."""
+
+ASKED = 6
+"""Places of an answer that are asked about."""
 
 TOO_SHORT = "the answer was too short"
 
@@ -100,6 +118,23 @@ class Inquiry:
         """The answer to one text, one token long."""
         return (await self.ask([text]))[0]
 
+    async def drafted(
+        self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
+    ) -> tuple[list[Token], DraftEnd]:
+        """A whole draft, by the contract; options are those of `generate`."""
+        tokens: list[Token] = []
+        end = DraftEnd("limit")
+        stream = self.provider.generate(
+            prompt, text, max_tokens=limit, continuation=continuation, usage=self.usage, **options
+        )
+        async with aclosing(stream):
+            async for item in stream:
+                if isinstance(item, DraftEnd):
+                    end = item
+                else:
+                    tokens.append(item)
+        return tokens, end
+
     async def examine(self, one: Check) -> None:
         """Make one check and record its answer, or the reason why the server gives none.
 
@@ -147,6 +182,20 @@ def check(
         also: further errors that count as a refusal.
     """
     return lambda find: Check(name, asked, find, refused, (UnsupportedError, InvalidRequestError, *also))
+
+
+def text_of(tokens: Iterable[Token]) -> bytes:
+    """The text of some tokens."""
+    return b"".join(token.data for token in tokens)
+
+
+def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
+    """The byte offset and the token at some places of an answer, by the token's index."""
+    starts = [0]
+    for token in tokens:
+        starts.append(starts[-1] + len(token.data))
+    asked = range(0, len(tokens), max(1, len(tokens) // ASKED))[:ASKED]
+    return {at: (starts[at], tokens[at]) for at in asked}
 
 
 def reason(error: ProviderError) -> str:

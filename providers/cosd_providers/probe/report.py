@@ -46,10 +46,13 @@ _TITLES = {
     "round_trip": "round trip",
     "draft": "a draft, resumed",
     "propose": "its draft proposed",
+    "alternatives": "other tokens",
+    "scored_end": "end of a text",
+    "sampling": "sampling",
 }
-_YES = {"end": "shown, with its probability", "cache": "seen"}
+_YES = {"end": "shown, with its probability", "cache": "seen", "scored_end": "scored", "sampling": "yes, seeded"}
 _NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
-_ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring")
+_ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring", "alternatives", "scored_end", "sampling")
 """Lines that show what was seen, whatever their value."""
 
 

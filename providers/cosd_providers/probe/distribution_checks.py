@@ -1,0 +1,194 @@
+"""Checks of what a provider shows of its distributions: alternatives, the end of a scored text, and samples.
+
+All of them ask by the contract alone, and compare its answers with one another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from itertools import pairwise
+
+from cosd_providers.contract import Question, Token
+from cosd_providers.distributions import near
+from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, check, places, text_of
+
+__all__ = ["alternatives", "sampling", "scored_end"]
+
+_LISTED = 5  # alternatives at a place
+_COMPARED = 3  # of them
+_NOISE = 2e-2  # a probability up to which a token may be missing
+_ROUNDED = 1.001
+_SAMPLED = 8  # tokens of a draft that is drawn twice
+_DRAWS = 16  # of one token
+_UNSURE = 0.6  # probability of the most probable token, at most: so often it would seldom be drawn every time
+_SELDOM = 1e-3  # a probability below which a count of draws is no chance
+_OPENING = "The"  # after this most models are unsure
+
+_Listed = Mapping[tuple[bytes, bool], float]
+"""Probabilities at one place, by the bytes of a token and whether it is an end."""
+
+
+@check(
+    "alternatives", "other tokens beside those of a draft, of proposals and of a scored text, held against each other"
+)
+async def alternatives(inquiry: Inquiry) -> Finding:
+    """List alternatives by each method: at the same place they have to be the same, and to change nothing."""
+    able = inquiry.info.capabilities
+    if not able.top_k or not _takes(inquiry.provider.propose, "alternatives"):
+        return False, "drafts may list some, proposals and scores do not"
+    if not inquiry.draft:
+        return None, TOO_SHORT if inquiry.short else "there is no draft to compare them with"
+    prompt, text = inquiry.prompt, text_of(inquiry.draft)
+    drafted, _ = await inquiry.drafted(prompt, b"", DRAFTED, alternatives=_LISTED)
+    if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
+        return False, "asked for alternatives it drafts something different"
+    if not all(_ordered(token) for token in drafted):
+        return False, "an alternative is more probable than the token that was taken, or than the one before it"
+    asked = {start: token for start, token in places(drafted).values() if token.alternatives}
+    questions = [Question(start, (token.data,)) for start, token in asked.items()]
+    found = await inquiry.provider.propose(prompt, text, questions, alternatives=_LISTED, usage=inquiry.usage)
+    proposed = {one.start: one.tokens[0] for one in found if one is not None}
+    scored: dict[int, Token] = {}
+    if able.score_top_k and _takes(inquiry.provider.score, "alternatives"):
+        at = 0
+        for token in await inquiry.provider.score(prompt, text, alternatives=_LISTED, usage=inquiry.usage):
+            scored[at] = token
+            at += len(token.data)
+    where, seen = ["drafts"], list[str]()
+    for name, tokens in (("proposals", proposed), ("scores", scored)):
+        pairs = [(start, token) for start, token in asked.items() if _same_token(token, tokens.get(start))]
+        if not pairs:
+            continue
+        equal = sum([await _agree(inquiry, text[:start], token, tokens[start]) for start, token in pairs])
+        seen.append(f"{name} at {equal} of {len(pairs)} places")
+        if equal < len(pairs):
+            return False, f"equal to those of drafts in {', '.join(seen)}"
+        where.append(name)
+    if not seen:
+        return None, "no place has some to compare"
+    return ", ".join(where), f"equal in {', '.join(seen)}"
+
+
+@check("scored_end", "the end of sequence after the text of a draft, scored and proposed", refused=False)
+async def scored_end(inquiry: Inquiry) -> Finding:
+    """Score the end of a text: it has to have the probability that it has among the proposals there."""
+    able = inquiry.info.capabilities
+    if not able.score or not _takes(inquiry.provider.score, "end"):
+        return False, "the tokens of a text are scored, and not its end" if able.score else "it scores no text"
+    if not inquiry.draft:
+        return None, TOO_SHORT if inquiry.short else "there is no draft whose text could be scored"
+    prompt, text = inquiry.prompt, text_of(inquiry.draft)
+    scored = await inquiry.provider.score(prompt, text, end=True, usage=inquiry.usage)
+    last = scored[-1] if scored else Token(b"", None)
+    if not last.end:
+        return False, "the end is missing"
+    if last.prob is None:
+        return False, "its probability is not reported"
+    options = {"alternatives": _LISTED} if able.top_k and _takes(inquiry.provider.propose, "alternatives") else {}
+    asked = [Question(len(text), (b"",))]
+    [proposal] = await inquiry.provider.propose(prompt, text, asked, usage=inquiry.usage, **options)
+    listed = _listed(proposal.tokens[0]) if proposal is not None else {}
+    if not listed:
+        return None, f"{last.prob:.2g}; nothing is proposed there that it could be compared with"
+    expected = listed.get((b"", True))
+    if expected is None:
+        most = min(1 - sum(listed.values()), min(listed.values()) if options else 1.0)
+        return last.prob <= most + _NOISE, f"{last.prob:.2g}, and proposals leave {max(most, 0.0):.2g} for it"
+    return near(last.prob, expected), f"{last.prob:.2g}, and {expected:.2g} among the proposals there"
+
+
+@check("sampling", f"two drafts of {_SAMPLED} tokens with one seed, and {_DRAWS} draws of one token", refused=False)
+async def sampling(inquiry: Inquiry) -> Finding:
+    """Draw tokens: one seed has to draw the same ones, and each to have the probability that greedy answers list."""
+    able = inquiry.info.capabilities
+    if not able.sampling or not _takes(inquiry.provider.generate, "temperature"):
+        return False, "it is not known to draw from the model's own distribution"
+    place = await _unsure(inquiry)
+    if place is None:
+        return None, "the model is sure of all that it says: every draw would be the same"
+    prompt, text, listed = place
+    drafts = [
+        [token.data for token in (await inquiry.drafted(prompt, text, _SAMPLED, temperature=1, seed=1))[0]]
+        for _ in range(2)
+    ]
+    if drafts[0] != drafts[1]:
+        return False, "one seed draws different tokens"
+    drawn: list[Token] = []
+    for seed in range(2, 2 + _DRAWS):
+        drawn += (await inquiry.drafted(prompt, text, 1, temperature=1, seed=seed))[0][:1]
+    best, prob = max(listed.items(), key=lambda item: item[1])
+    raw = sum(_is_raw(token, listed) for token in drawn)
+    if raw < len(drawn):
+        return False, f"the probabilities of {len(drawn) - raw} of {len(drawn)} drawn tokens are not the model's own"
+    count = sum((token.data, token.end) == best for token in drawn)
+    seen = f"the most probable token, of {prob:.2g}, was drawn {count} of {len(drawn)} times"
+    return bool(drawn) and _chance(count, len(drawn), prob) >= _SELDOM, seen
+
+
+async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
+    """A prompt and a text after which the model is unsure, and its distribution there; None if none is found."""
+    tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
+    least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
+    before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
+    for prompt, text in ((inquiry.prompt, before), (_OPENING, b"")):
+        options = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
+        found, _ = await inquiry.drafted(prompt, text, 1, **options)
+        if found and (found[0].prob or 1.0) <= _UNSURE:
+            return prompt, text, _listed(found[0])
+    return None
+
+
+def _chance(count: int, draws: int, prob: float) -> float:
+    """The probability that so few draws, or so many, give a token of this probability; the lower of both."""
+    each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
+    return min(sum(each[: count + 1]), sum(each[count:]))
+
+
+def _takes(method: Callable[..., object], name: str) -> bool:
+    """A method takes this argument; that of an earlier provider may not."""
+    known = signature(method).parameters
+    return name in known or any(one.kind is Parameter.VAR_KEYWORD for one in known.values())
+
+
+def _listed(token: Token) -> _Listed:
+    """The probabilities of a token and its alternatives, as far as they are known."""
+    return {(one.data, one.end): one.prob for one in (token, *token.alternatives) if one.prob is not None}
+
+
+def _ordered(token: Token) -> bool:
+    """No alternative is more probable than what is listed before it, but for noise."""
+    probs = [one.prob or 0.0 for one in token.alternatives]
+    own = token.prob if token.prob is not None else 1.0
+    return all(one >= other for one, other in pairwise(probs)) and max(probs, default=0.0) <= own * _ROUNDED
+
+
+def _same_token(one: Token, other: Token | None) -> bool:
+    return other is not None and (one.data, one.end) == (other.data, other.end)
+
+
+async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
+    """A token has the alternatives of a draft, or of one that begins there: the text may be read as other tokens."""
+    if _equal(_listed(drafted), _listed(other)):
+        return True
+    found, _ = await inquiry.drafted(inquiry.prompt, text, 1, alternatives=_LISTED)
+    return bool(found) and _equal(_listed(found[0]), _listed(other))
+
+
+def _equal(one: _Listed, other: _Listed) -> bool:
+    """Two lists of one place have the same probable tokens, with the same probabilities, but for noise."""
+    return all(_has(first, second) for first, second in ((one, other), (other, one)))
+
+
+def _has(one: _Listed, other: _Listed) -> bool:
+    likely = sorted(one.items(), key=lambda item: -item[1])[: 1 + _COMPARED]
+    return all(near(other.get(key, 0.0), prob) for key, prob in likely)
+
+
+def _is_raw(token: Token, listed: _Listed) -> bool:
+    """The probability of a drawn token is the listed one, or a part of what is not listed."""
+    if token.prob is None:
+        return False
+    expected = listed.get((token.data, token.end))
+    return token.prob <= 1 - sum(listed.values()) + _NOISE if expected is None else near(token.prob, expected)
