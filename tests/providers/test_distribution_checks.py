@@ -48,7 +48,7 @@ class Faulty(ScriptedProvider):
         if sampled and self.fault == "greedy":
             options["temperature"] = 0
         if sampled and self.fault == "unseeded":
-            options["seed"] = None
+            options["seed"] = self.requests
         if sampled and self.fault == "scaled":
             self.model = unsure(2)
         try:

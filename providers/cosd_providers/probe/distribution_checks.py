@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from itertools import pairwise
+from typing import Any
 
 from cosd_providers.contract import Question, Token
 from cosd_providers.distributions import near
@@ -86,10 +87,11 @@ async def scored_end(inquiry: Inquiry) -> Finding:
         return False, "the end is missing"
     if last.prob is None:
         return False, "its probability is not reported"
-    options = {"alternatives": _LISTED} if able.top_k and _takes(inquiry.provider.propose, "alternatives") else {}
+    lists = able.top_k and _takes(inquiry.provider.propose, "alternatives")
+    options: dict[str, Any] = {"alternatives": _LISTED} if lists else {}
     asked = [Question(len(text), (b"",))]
     [proposal] = await inquiry.provider.propose(prompt, text, asked, usage=inquiry.usage, **options)
-    listed = _listed(proposal.tokens[0]) if proposal is not None else {}
+    listed: _Listed = _listed(proposal.tokens[0]) if proposal is not None else {}
     if not listed:
         return None, f"{last.prob:.2g}; nothing is proposed there that it could be compared with"
     expected = listed.get((b"", True))
@@ -133,7 +135,7 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
     for prompt, text in ((inquiry.prompt, before), (_OPENING, b"")):
-        options = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
+        options: dict[str, Any] = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
         found, _ = await inquiry.drafted(prompt, text, 1, **options)
         if found and (found[0].prob or 1.0) <= _UNSURE:
             return prompt, text, _listed(found[0])
