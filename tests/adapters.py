@@ -158,6 +158,14 @@ def parted(model: Model) -> bool:
     return any(0x80 <= data[0] < 0xC0 and toys.is_incomplete(data) for data in model.tokens if data)
 
 
+def valid_so_far(data: bytes) -> bool:
+    """True if bytes are the beginning of a text."""
+    try:
+        return codecs.utf_8_decode(data, "strict", False)[1] >= 0
+    except UnicodeDecodeError:
+        return False
+
+
 def readable(tokens: Sequence[Token]) -> bool:
     """True if every token can be shown as text."""
     return all(valid([token]) for token in tokens)
@@ -187,7 +195,9 @@ class Case:
         scored: whether the texts of this model can be scored.
         pieces: whether each of several tokens that share a character has its own bytes when a text is encoded.
         complete: whether all alternatives that were asked for are shown.
-        end: what `score` says of the end of sequence: its probability, that it is unknown, or that it is unsupported.
+        end: what `score` says of the end of sequence: its probability, its probability where it is listed, that it is
+            unknown, or that it is unsupported.
+        drew: whether all that the stand-in has drawn can be shown.
     """
 
     model: Model
@@ -203,7 +213,8 @@ class Case:
     scored: bool = True
     pieces: bool = True
     complete: bool = True
-    end: Literal["scored", "unknown", "refused"] = "refused"
+    end: Literal["scored", "listed", "unknown", "refused"] = "refused"
+    drew: Callable[[], bool] = lambda: True
 
 
 class Engine:
@@ -342,6 +353,7 @@ class TgiEngine(Engine):
             scored=not across(model),  # it lies in the prompt and in the text, and offsets are those of characters
             pieces=False,
             complete=False,
+            end="listed",
         )
 
 
@@ -403,12 +415,24 @@ class OpenAIEngine(Engine):
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeOpenAI(model, beginning=True, **way)
-        dialect = dataclasses.replace(TOY, end_prob=way["end"])
+        listed: dict[str, Any] = {"ranked": True, "spaced": True, "most": 20, "chat_most": 20}
+        dialect = dataclasses.replace(TOY, end_prob=way.get("end", True), sampling={"temperature": 1}, **listed)
         make = _maker(OpenAICompatible, server, url="http://gpu:8000/v1", dialect=dialect, tokenizer=Local(model))
-        expected = TextOnly(model, token_ids=False, end_prob=way["end"])
+        expected = TextOnly(model, token_ids=False, end_prob=way.get("end", True))
         # Where characters are not shown apart, their parts are one token.
-        scored = way["opened"] != "empty" or not (parted(model) or across(model))
-        return Case(model, server, expected, make, readable, ids=False, scored=scored, complete=False)
+        scored = way.get("opened", "empty") != "empty" or not (parted(model) or across(model))
+        return Case(
+            model,
+            server,
+            expected,
+            make,
+            readable,
+            ids=False,
+            scored=scored,
+            complete=False,
+            end="listed",
+            drew=lambda: all(map(valid_so_far, server.drawn)),
+        )
 
 
 ENGINES: tuple[Engine, ...] = (

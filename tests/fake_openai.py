@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -37,7 +38,7 @@ class FakeOpenAI:
     """Answers like a server; `client()` is an httpx client that talks to it.
 
     Attributes:
-        model: gives the probabilities.
+        model: gives the probabilities. With a seed, tokens are drawn from them.
         shape: the shape of logprobs on `/v1/completions`.
         end: the end of sequence has an entry.
         opened: the string of a token that leaves a character unfinished: empty (and the token that completes it has
@@ -56,12 +57,14 @@ class FakeOpenAI:
         clamps: too large a `max_tokens` is lowered; else it is refused.
         chat_repeats: the answer that continues a message repeats it.
         listed: the models of `/v1/models`; None for no such route.
+        most: the most probable tokens that it lists; None for any number.
         changes: fields to overwrite in every choice that has text or entries, for faults.
         template: text before and after every prompt of `/v1/completions`.
         trims: white space at the end of a message is lost.
         strips: answers lack the white space at their start, as with mlx_lm.server.
         chat: renders messages; without it they are joined.
         lead: white space that it writes before an answer that is continued.
+        drawn: the bytes that it has drawn for each prompt.
         requests: path and body of each request.
     """
 
@@ -82,12 +85,14 @@ class FakeOpenAI:
     chat_repeats: bool = False
     bills_first: bool = False
     listed: list[dict[str, Any]] | None = field(default_factory=lambda: [{"id": "toy"}])
+    most: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     template: tuple[str, str] = ("", "")
     trims: bool = False
     strips: bool = False
     chat: Template | None = None
     lead: str = ""
+    drawn: list[bytes] = field(default_factory=list)
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def client(self) -> httpx.AsyncClient:
@@ -105,6 +110,9 @@ class FakeOpenAI:
         self.requests.append((request.url.path, body))
         if body is not None and self.probs == "refused" and "logprobs" in body:
             return _error(400, "property 'logprobs' is unsupported")
+        if body is not None and self.most is not None and self._count(body) > self.most:
+            asked = f"Requested sample logprobs of {self._count(body)}"
+            return _error(400, f"{asked}, which is greater than max allowed: {self.most}")
         match request.url.path.rsplit("/", 2):
             case [*_, "models"] if self.listed is not None:
                 return httpx.Response(200, json={"data": self.listed})
@@ -143,7 +151,9 @@ class FakeOpenAI:
             room = self.context - read
             if room < 1 or (room < body["max_tokens"] and not self.clamps):
                 return _error(400, f"This model's maximum context length is {self.context} tokens.")
-            run = self._run(ids, min(body["max_tokens"], room), self._count(body))
+            drawn = body["temperature"] and "seed" in body
+            chances = [random.Random(f"{body['seed']} {index}")] if drawn else []
+            run = self._run(ids, min(body["max_tokens"], room), self._count(body), *chances)
             ended = bool(run) and run[-1].end
             finish = "stop" if ended else "length"
             if not (self.bills_first and index):
@@ -177,14 +187,16 @@ class FakeOpenAI:
     def _count(body: dict[str, Any]) -> int:
         return int(body.get("top_logprobs") or body.get("logprobs") or 0)
 
-    def _run(self, ids: Sequence[int], limit: int, count: int) -> list[Shown]:
-        """The tokens of one generation."""
-        ids, held, run = list(ids), b"", list[Shown]()
+    def _run(self, ids: Sequence[int], limit: int, count: int, chance: random.Random | None = None) -> list[Shown]:
+        """The tokens of one generation; drawn where there is a chance."""
+        ids, held, run, given = list(ids), b"", list[Shown](), len(ids)
         if not ids and not self.beginning:
             return []
         while len(run) < limit:
             probs = self.model.next(tuple(ids))
             pick = max(range(len(probs)), key=lambda n: (probs[n], -n))
+            if chance is not None:
+                [pick] = chance.choices(range(len(probs)), probs)
             ids.append(pick)
             if pick in self.model.end_ids:
                 run.append(Shown("", self._entry(pick, "</s>", probs, count) if self.end else None, end=True))
@@ -194,6 +206,8 @@ class FakeOpenAI:
             hidden = self.opened == "hidden" and not text
             held = b"" if text else held
             run.append(Shown(text, None if hidden else self._entry(pick, text, probs, count), alone=self._alone(pick)))
+        if chance is not None:
+            self.drawn.append(b"".join(self.model.tokens[n] for n in ids[given:]))
         if run and held and self.opened == "lost":  # what is left is shown as it is
             run[-1] = Shown("\ufffd", run[-1].entry)
         return run
@@ -224,7 +238,8 @@ class FakeOpenAI:
             best = [n for n in best if n not in self.model.end_ids]
         top = [self._named(n, self._alone(n), probs) for n in best if n != pick]
         own = self._named(pick, text if self.opened in ("empty", "hidden") else self._alone(pick), probs)
-        return {**own, "top_logprobs": [own, *top]}
+        beside = pick in best or self.shape == "legacy"  # one that is less probable is listed by some servers
+        return {**own, "top_logprobs": [own, *top] if beside else top}
 
     def _alone(self, n: int) -> str:
         """A token's string by itself."""

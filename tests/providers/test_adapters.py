@@ -161,7 +161,7 @@ class TestAdapter:
         *ours, end = await provider.score(prompt, text, alternatives=count, end=True, usage=Usage())
         *_, expected = await case.expected.score(prompt, text, end=True, usage=Usage())
         assert ours == alone
-        if case.end == "unknown" or expected.prob is None:
+        if case.end == "unknown" or expected.prob is None or (case.end == "listed" and end.prob is None):
             expected = replace(expected, prob=None)
         close([end], [expected], case.closeness)
         check_scored(case.model, prompt.encode(), [*ours, end], min(count, able.score_top_k), complete=case.complete)
@@ -176,6 +176,7 @@ class TestAdapter:
             return
         *ours, end = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed, alternatives=count)
         *again, last = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed)
+        assume(case.drew())
         assert [replace(one, alternatives=()) for one in ours] == again
         assert (end, len(again)) == (last, limit if end.reason == "limit" else len(again))
         check_sampled(case.model, prompt.encode(), ours)
@@ -258,7 +259,8 @@ class TestAdapter:
             counts[first.data] += 1
             assert first.prob == pytest.approx(probs[{b"": None}.get(first.data, first.data[:-1] or first.data)])
             best = [token.data for token in first.alternatives[:1]]
-            assert best == ([] if len(first.data) > 1 else [b"1"] if first.data == b"b" else [b"b"])
+            shown = [] if len(first.data) > 1 else [b"1"] if first.data == b"b" else [b"b"]
+            assert best == shown or not (best or case.complete)
         expected = {b"b": 0.3, "é".encode(): 0.25, "一".encode(): 0.2, b"1": 0.15, b"": 0.1}
         means = {data: DRAWS * prob for data, prob in expected.items()}
         assert sum((counts[data] - mean) ** 2 / mean for data, mean in means.items()) < 18.5

@@ -188,6 +188,20 @@ async def test_alternatives() -> None:
     assert [body["top_logprobs"] for body in server.bodies] == [5, 5, 5, 10, 20]
 
 
+async def test_proposals_have_no_alternatives_and_nothing_is_drawn() -> None:
+    server, provider = fake()
+    able = (await provider.describe()).capabilities
+    assert (able.top_k, able.score_top_k, able.sampling) == (0, 0, False)
+    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    assert found is not None
+    assert found.tokens == (Token(b" a", 1.0),)
+    assert server.bodies[-1]["top_logprobs"] == 5
+    with pytest.raises(UnsupportedError, match="not known to draw tokens"):
+        await draft(provider, temperature=1, seed=1)
+    with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
+        await provider.score("Q", b" a", alternatives=2, end=True, usage=Usage())
+
+
 async def test_what_a_proposal_asks() -> None:
     server, provider = fake()
     usage = Usage()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
 from adapters import TOY, Local, ways
-from asked import check_alternatives, close, draft, near
+from asked import check_alternatives, check_scored, close, draft, near
 from cosd_providers import (
     DraftEnd,
     InvalidRequestError,
@@ -133,6 +135,187 @@ async def test_alternatives_of_which_nothing_is_known_for_sure_are_left_out(shap
             patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
             first, *_ = await draft(provider, limit=1, alternatives=4)
         assert (first.data, first.alternatives) == (b" a", expected)
+
+
+OTHERS = (b"</s>", b" a", b" b", b" c", b"d", b"e", b"\xc3", b"\xe4\xb8", b"<|stop|>", b" b", b" a", b"f")
+"""Tokens beside " a": the end, parts of characters, a special one, and two that read like others."""
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> TableModel:
+    """Models that write " a", and might have written anything else, in any order."""
+    weights = [13, *draw(st.permutations(range(1, len(OTHERS) + 1)))]
+    tokens = [b"", b"Q", b" a", *OTHERS[1:]]
+    probs = {2: weights[0], 0: weights[1], **{n: weights[n - 1] for n in range(3, len(tokens))}}
+    return TableModel(tokens, lambda ids: [probs.get(n, 0) / sum(weights) for n in range(len(tokens))], end_ids=(0,))
+
+
+@given(crowds(), st.integers(1, 15), ways(), st.booleans(), st.booleans(), st.booleans())
+async def test_ranked_alternatives_have_no_gap(
+    model: TableModel, count: int, way: dict[str, Any], chat: bool, spaced: bool, proposed: bool
+) -> None:
+    """No token that is left out is more probable than one that is given."""
+    server = FakeOpenAI(model, **way)
+    listed: dict[str, Any] = {"ranked": True, "spaced": spaced, "end_prob": way["end"], "most": 20}
+    dialect = replace(TOY, api="chat" if chat else "completions", continues={}, **listed)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+        if proposed:
+            [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=count, usage=Usage())
+            assert found is not None
+            [token] = found.tokens
+        else:
+            token, *_ = await draft(provider, limit=1, alternatives=count)
+    probs = model.next(())
+    says = {n: (data, n in model.end_ids) for n, data in enumerate(model.tokens)}
+    given = [((one.data, one.end), one.prob or 0.0) for one in token.alternatives]
+    assert (token.data, len(given) <= count) == (b" a", True)
+    for text, prob in given:
+        assert any(prob == near(probs[n]) for n, said in says.items() if said == text)
+        more = {said for n, said in says.items() if probs[n] > prob * (1 + 1e-9) and said != (b" a", False)}
+        assert more <= {said for said, _ in given}
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+async def test_ranked_alternatives_end_where_one_is_unknown(shape: Any) -> None:
+    tokens = [b"", b"Q", b" a", b" b", b" a", b" c", b"\xc3", b" d"]
+    model = TableModel(tokens, lambda ids: [0.15, 0, 0.3, 0.2, 0.12, 0.1, 0.08, 0.05], end_ids=(0,))
+    server = FakeOpenAI(model, shape=shape)
+    dialect = replace(TOY, ranked=True, end_prob=True, most=20, chat_most=20)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    told = (Token(b" b", near(0.2)), Token(b"", near(0.15), end=True, name="</s>"), Token(b" c", near(0.1)))
+    first, *_ = await draft(provider, limit=1, alternatives=7)
+    # Keyed by their strings, one " a" hides the other: then what is listed must be more probable than what is not.
+    assert first.alternatives == (told if shape == "chat" else told[:2])
+    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=7, usage=Usage())
+    assert found is not None
+    assert found.tokens == (first,)
+
+
+async def test_proposals_have_alternatives_only_where_lists_are_ranked() -> None:
+    for ranked, most in ((True, 20), (False, 20), (True, 5)):
+        server, provider = fake({"Q": [(" a", 0.9)]}, {"dialect": replace(TOY, ranked=ranked, most=most, spaced=True)})
+        able = (await provider.describe()).capabilities
+        assert (able.top_k, able.score_top_k) == ((most - 1 if ranked else 0), 0)
+        server.requests.clear()
+        await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=30, usage=Usage())
+        assert [body["logprobs"] for body in server.bodies] == [most if ranked else 5]
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_a_server_that_lists_fewer_is_asked_for_fewer(api: Any) -> None:
+    way = {"dialect": replace(TOY, api=api, ranked=True, most=20, lists=True, continues={})}
+    name = "logprobs" if api == "completions" else "top_logprobs"
+    for ask in ("draft", "one", "several"):
+        server, provider = fake(SCRIPT, way, most=7)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+            await provider.describe()
+            server.requests.clear()
+            for _ in range(2):
+                questions = QUESTIONS[: 1 if ask == "one" else 2]
+                if ask == "draft":
+                    await draft(provider, alternatives=12)
+                else:
+                    await provider.propose("Q", b" a b c", questions, alternatives=12, usage=Usage())
+        asked = [body[name] for body in server.bodies]
+        assert set(asked) == {13, 7}
+        assert asked.index(7) <= asked.count(13)  # and never again
+    server, provider = fake(SCRIPT, way, most=3)
+    with pytest.raises(InvalidRequestError, match="max allowed: 3"):
+        await provider.propose("Q", b"", QUESTIONS[:1], alternatives=12, usage=Usage())
+
+
+def writing(*, dialect: Any = TOY, **options: Any) -> tuple[FakeOpenAI, OpenAICompatible]:
+    """A server whose echo can be proved, with ranked lists."""
+    server = writer(**{"beginning": True, **options})
+    known = replace(dialect, ranked=True, spaced=True, end_prob=True, most=20)
+    return server, OpenAICompatible(URL, http_client=server.client(), dialect=known)
+
+
+async def test_scores_have_alternatives_and_the_end() -> None:
+    server, provider = writing()
+    able = (await provider.describe()).capabilities
+    assert (able.top_k, able.score_top_k) == (19, 19)
+    server.requests.clear()
+    scored = await provider.score("a", b" ab", alternatives=8, end=True, usage=Usage())
+    assert [(body["logprobs"], bool(body.get("echo"))) for body in server.bodies] == [(9, True)]
+    check_scored(server.model, b"a", scored, 8)
+    assert max(len(token.alternatives) for token in scored) > 1
+    alone = await provider.score("a", b" ab", usage=Usage())
+    assert [replace(token, alternatives=()) for token in scored[:-1]] == alone
+
+
+async def test_an_end_that_is_not_among_the_first_is_asked_for() -> None:
+    tokens = (b"a", b"b", b" ", b"1", b",", b" a", b"ab", b" b", b"")
+    toy = toys.ToyModel(toys.Vocabulary(tokens, 8), seed=5, fluency=0)
+
+    class Plain(toys.Plain):
+        def next(self, ids: Sequence[int]) -> Sequence[float]:
+            probs = [*toys.Plain.next(self, ids)]
+            probs[8] = 0.0
+            return [*(prob / sum(probs) * 0.999 for prob in probs[:8]), 0.001]
+
+    for most, prob in ((20, near(0.001)), (5, None)):
+        server = FakeOpenAI(Plain(toy), beginning=True)
+        dialect = replace(TOY, ranked=True, spaced=True, end_prob=True, most=most)
+        provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+        assert (await provider.describe()).capabilities.score
+        server.requests.clear()
+        *_, end = await provider.score("a", b" ab", end=True, usage=Usage())
+        listed = sum(prob > 0.001 for prob in server.model.next(server.model.encode(b"a ab")))
+        if listed < 5:
+            continue
+        assert (end.end, end.prob) == (True, prob)
+        asked = [(body["logprobs"], bool(body.get("echo"))) for body in server.bodies]
+        assert asked == [(5, True), *[(20, False)][: most > 5]]
+        server.requests.clear()
+        [end] = await provider.score("a ab", b"", end=True, usage=Usage())
+        assert (end.end, end.prob) == (True, prob)
+        assert not any("echo" in body for body in server.bodies)
+
+
+async def test_drawn_tokens() -> None:
+    server, provider = fake({"Q": [(" a", 0.5), "b"]}, {"dialect": replace(TOY, sampling={"temperature": 1, "x": 0})})
+    assert (await provider.describe()).capabilities.sampling
+    server.requests.clear()
+    drafts = [await draft(provider, temperature=1, seed=seed) for seed in (1, 1, 2, 2**32 + 1)]
+    assert drafts[0] == drafts[1]
+    bodies = [(body["temperature"], body["x"], body["seed"]) for body in server.bodies]
+    assert bodies == [(1, 0, 1), (1, 0, 1), (1, 0, 2), (1, 0, 2)]
+    for _ in range(3):
+        await draft(provider, temperature=1)
+    assert len({body["seed"] for body in server.bodies[-3:]}) == 3
+    assert {token.data for items in drafts for token in items[:-1]} <= {b" a", b"b", b""}
+
+
+async def test_a_text_that_has_grown_is_drawn_with_another_seed() -> None:
+    tokens = [b"", b"Q", b"a", b"b"]
+    model = TableModel(tokens, lambda ids: [0, 0, 0.5, 0.5], end_ids=(0,))
+    server = FakeOpenAI(model, clamps=True, context=6)
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, sampling={"temperature": 1}))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        server.context = 1 + len(json.loads(request.content)["prompt"]) + 2 if request.content else 9
+        return server.handle(request)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    provider = OpenAICompatible(URL, http_client=client, dialect=replace(TOY, sampling={"temperature": 1}))
+    await draft(provider, limit=8, temperature=1, seed=5)
+    asked = [(body["prompt"], body["seed"]) for body in server.bodies if "seed" in body]
+    assert len({seed for _, seed in asked}) == len({prompt for prompt, _ in asked}) > 1
+    assert asked[0] == ("Q", 5)
+
+
+async def test_other_servers_are_not_known_to_draw() -> None:
+    server, provider = fake(SCRIPT)
+    assert not (await provider.describe()).capabilities.sampling
+    with pytest.raises(UnsupportedError, match=r"not known to draw tokens .* Use a method that drafts greedily"):
+        await draft(provider, temperature=1, seed=1)
+    with pytest.raises(ValueError, match="temperature must be 0 or 1"):
+        await draft(provider, temperature=0.5)
+    assert all(not body["temperature"] for body in server.bodies)
 
 
 async def test_messages_that_cannot_be_continued() -> None:

@@ -130,6 +130,36 @@ async def test_alternatives() -> None:
     assert (first.data, first.alternatives) == (b"c", ())
 
 
+async def test_proposals_and_scores_have_no_alternatives() -> None:
+    server, provider = fake({"Q": [" a", (" b", 0.6)]}, prefill=True)
+    able = (await provider.describe()).capabilities
+    assert (able.top_k, able.score_top_k, able.sampling) == (0, 0, False)
+    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    assert found is not None
+    assert found.tokens == (Token(b" a", 1.0),)
+    scored = await provider.score("Q", b" a b", alternatives=9, usage=Usage())
+    assert scored == await provider.score("Q", b" a b", usage=Usage())
+    assert {body["parameters"]["top_n_tokens"] for _, body in server.requests if body and "parameters" in body} == {5}
+    with pytest.raises(UnsupportedError, match=r"not known to draw tokens .* Use a method that drafts greedily"):
+        await draft(provider, temperature=1, seed=1)
+
+
+async def test_the_end_of_a_text() -> None:
+    """It has a probability where it is listed and known to be an end."""
+    probs = {b" a": 0.5, b"": 0.3, b" b": 0.2}
+    later = [0.1, 0.8, 0.1]
+    model = TableModel([*probs, b"Q", b"a"], lambda ids: [*(later if len(ids) > 2 else probs.values()), 0, 0], (1,))
+    provider = Tgi(URL, http_client=StandInTgi(model, prefill=True).client())
+    *_, end = await provider.score("Q", b" a", end=True, usage=Usage())
+    assert (end.end, end.prob) == (True, None)
+    *_, end = await provider.score("Q", b" a a", end=True, usage=Usage())
+    assert end == Token(b"", near(0.8), end=True, name="</s>")
+    *_, end = await provider.score("Q", b" a", end=True, usage=Usage())
+    assert end == Token(b"", near(0.3), end=True, name="</s>")
+    assert await provider.score("Q a", b"", end=True, usage=Usage()) == [end]
+    assert await provider.score("Q a", b"", usage=Usage()) == []
+
+
 @st.composite
 def inquiries(draw: st.DrawFn) -> tuple[bytes, bytes, list[Question]]:
     """A prompt, a text, and questions within it."""

@@ -7,6 +7,8 @@ and reports of its users, read in November 2026:
 - It lists the most probable tokens since 0.12.11. Older versions and models in its cloud leave them out silently, so
   one answer is tried before the first use. Probabilities are those of the raw softmax.
 - The end of sequence is never shown, and has no probability: an answer with the reason "stop" ended with it.
+- Where parts of characters are hidden, and the end is, a list may lack the most probable tokens: drafts get those
+  alternatives that are known, proposals none (`top_k` 0). Whether sampled tokens have raw probabilities is not known.
 - Where the model runs in llama.cpp's server (most do, from about 0.30 on), a token that leaves a character unfinished
   is left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own engine shows
   all of them, those of one character in one event.
@@ -83,6 +85,7 @@ DIALECT = Dialect(
     "ollama",
     completions="/api/generate",
     chat=None,
+    most=20,
     lists=False,
     echo=False,
     stream_options={},
@@ -307,7 +310,7 @@ class Ollama(Engine[ServerFacts]):
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        return Drafting(self._client, prompt, text, usage, options.alternatives).draft(max_tokens)
+        return Drafting(self._client, prompt, text, usage, options).draft(max_tokens)
 
     async def propose(
         self,

@@ -15,6 +15,8 @@ source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its 
   prompt is refused.
 - The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`. A token above
   one half is the most probable one: that is the **filter** of `propose`. Encoder-decoder models are refused.
+- At most five tokens are listed, by strings of which some are not their text: drafts get those alternatives that are
+  known, proposals none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
 - `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
   tokens that a user types are read as such, because no request takes ids.
 - Errors of `/generate_stream` are events after a status of 200.
@@ -47,7 +49,6 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
-    cannot_score_end,
     own_stop,
     silent,
 )
@@ -256,11 +257,12 @@ def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """An encoded text with the probability of each of its own tokens, and the model's choice after it."""
+    """An encoded text with the probability of each of its own tokens, the model's choice after it, and the end."""
 
     text: EncodedText
     probs: list[float | None]
     after: Position | None
+    end: Token
 
     def tokens(self) -> Iterator[Token]:
         """Its tokens in whole characters, as probable as the least probable part."""
@@ -503,6 +505,14 @@ class TgiClient:
         others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
         return Position(self._pick(event, alone), others if comparable else [])
 
+    def _end(self, event: TgiEvent | None) -> Token:
+        """The end of sequence at the place of an event; of unknown probability where none is listed."""
+        if event is not None and event.details is not None and event.details.finish_reason == "eos_token":
+            return self._pick(event, None).token
+        ends = [one for one in (event.top_tokens if event else None) or () if one.id in self.facts.ends]
+        best = max(ends, key=lambda one: one.prob or 0.0, default=None)
+        return Token(b"", best.prob if best else None, end=True, name=best.text or None if best else None)
+
     def _pick(self, event: TgiEvent, alone: str | None) -> Choice:
         word = event.token
         finish = event.details.finish_reason if event.details else None
@@ -623,7 +633,7 @@ class TgiClient:
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
         after = self.position(event) if event else None
-        return ScoredText(own, [word.prob for word in read[own.special :]], after)
+        return ScoredText(own, [word.prob for word in read[own.special :]], after, self._end(event))
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -951,16 +961,19 @@ class Tgi(Engine[TgiFacts]):
         end: bool = False,
         usage: Usage,
     ) -> list[Token]:
-        """Score all tokens with one request; see `contract.Provider`."""
-        if end:
-            raise cannot_score_end(self._transport.endpoint)
+        """Score all tokens with one request; see `contract.Provider`.
+
+        The end of sequence has a probability where it is listed among the most probable tokens, and has ended an answer
+        before.
+        """
         if not (await self.facts()).prefill:
             raise self._client.unscored()
         whole = prompt + sendable(text)
         own = await self._client.encode(whole)
         if await self._client.room(whole, 1) < 1:
             raise await self._client.too_long(whole)
-        return within((await self._client.prefill(whole, own, usage)).tokens(), len(prompt.encode()))
+        scored = await self._client.prefill(whole, own, usage)
+        return within(scored.tokens(), len(prompt.encode())) + ([scored.end] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""

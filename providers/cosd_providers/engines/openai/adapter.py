@@ -28,13 +28,13 @@ from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.engine import Adapter, cannot_sample, cannot_score_end, no_probs
+from cosd_providers.engine import Adapter, cannot_sample, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
 from cosd_providers.engines.openai.discovery import check_tokenizer, discover, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
-from cosd_providers.engines.openai.echo import Echo, cannot_score
+from cosd_providers.engines.openai.echo import Echo, cannot_score, end_at
 from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, probe_client
 from cosd_providers.engines.openai.proposing import Proposing
@@ -140,7 +140,8 @@ class OpenAICompatible(Adapter):
 
     async def _describe(self) -> ServerInfo:
         facts, client = await self._know(), self._client
-        dialect = client.dialect
+        dialect, scores = client.dialect, await self._scores(Usage())
+        listed = self._listed(client.most)
         return ServerInfo(
             endpoint=client.endpoint,
             engine=dialect.engine,
@@ -151,8 +152,11 @@ class OpenAICompatible(Adapter):
                 token_ids=False,
                 end_prob=dialect.end_prob if client.api == "completions" else dialect.chat_end_prob,
                 tokenize=client.tokenizer is not None,
-                score=await self._scores(Usage()),
+                score=scores,
                 probs=facts.probs,
+                top_k=listed,
+                score_top_k=listed if scores and self._echo.lists else 0,
+                sampling=facts.probs and dialect.sampling is not None,
             ),
         )
 
@@ -169,14 +173,15 @@ class OpenAICompatible(Adapter):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused."""
-        if DraftOptions(alternatives, temperature, seed).sampled:
+        options = DraftOptions(alternatives, temperature, seed)
+        if options.sampled and self._client.dialect.sampling is None:
             raise cannot_sample(self._transport.endpoint)
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
         if not (await self._know()).probs:
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
-        async with aclosing(Drafting(self._client, prompt, text, usage, alternatives).draft(max_tokens)) as items:
+        async with aclosing(Drafting(self._client, prompt, text, usage, options).draft(max_tokens)) as items:
             async for item in items:
                 yield item
 
@@ -186,44 +191,53 @@ class OpenAICompatible(Adapter):
         text: bytes,
         questions: Sequence[Question] | None,
         *,
-        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
         facts, client = await self._know(), self._client
         await client.check_whole(Prefix(prompt, sendable(text)), usage)
         if facts.probs:
-            proposing = Proposing(client, prompt, text, usage, echo=self._echo, strategy=self._strategy)
-            return await proposing.answer(questions)
+            way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
+            return await Proposing(client, prompt, text, usage, echo=self._echo, **way).answer(questions)
         if questions is None or not all(question.word for question in questions):
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         found = await answer(questions, Agreement(client, prompt, text, usage).ask)
         return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
 
     async def score(
-        self,
-        prompt: str,
-        text: bytes,
-        *,
-        alternatives: int = 0,  # noqa: ARG002
-        end: bool = False,
-        usage: Usage,
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
         """One request to a server that is proved to score; see `contract.Provider`.
 
-        Without a beginning-of-sequence token, the first token of all has no probability (None).
+        Without a beginning-of-sequence token, the first token of all has no probability (None). The end has one where
+        it is among the most probable tokens; if it is not, one more request asks for as many as the server lists.
         """
-        if end:
-            raise cannot_score_end(self._transport.endpoint)
         await self._know()
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
-        whole = Prefix(prompt, sendable(text))
+        whole, listed = Prefix(prompt, sendable(text)), self._listed(alternatives)
         await self._client.check_whole(whole, usage)
         if not whole.text:
-            return []
-        scored = await self._echo.score(whole, usage)
-        return within(scored.tokens(), len(prompt.encode()))
+            return [await self._end(whole, listed, usage)] if end else []
+        scored = await self._echo.score(whole, usage, listed)
+        tokens = within(scored.tokens(listed), len(prompt.encode()))
+        if not end:
+            return tokens
+        last = end_at(scored.after, listed)
+        return [*tokens, await self._end(whole, listed, usage) if last.prob is None else last]
+
+    async def _end(self, whole: Prefix, listed: int, usage: Usage) -> Token:
+        """The end of sequence after a text, from as many tokens as the server lists."""
+        client, most = self._client, self._client.most - 1
+        answer = await client.one(whole, 1, usage, alternatives=most)
+        positions = client.positions(answer.choices[0], most)
+        return end_at(positions[0] if positions else None, listed)
+
+    def _listed(self, alternatives: int) -> int:
+        """The alternatives that are given where this number is asked for: none where the lists are not known."""
+        ranked = self._client.dialect.ranked and self._client.facts.probs
+        return min(alternatives, self._client.most - 1) if ranked else 0
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The local tokenizer's encoding: no server of this kind encodes text."""

@@ -7,6 +7,7 @@ where the dialect does not exclude it, a stream that hides something is followed
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -21,7 +22,7 @@ from pydantic import PlainSerializer
 from cosd_providers.concurrency import concurrently
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import ENDS, Dialect
-from cosd_providers.engines.openai.logprobs import CheckedAligner
+from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
 from cosd_providers.errors import (
     ContextLengthError,
@@ -50,6 +51,8 @@ _LONG = 2000  # bytes; a shorter text fits everywhere
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # tokens of the filler, at least
 _REMEMBERED = 64  # prompts
+_NUMBER = re.compile(r"\d+")
+_NO_FIELDS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,15 @@ def _sorted(ends: set[str | int]) -> list[str | int]:
 
 @dataclass(frozen=True, slots=True)
 class EchoProof:
-    """The outcome of testing a server's `echo`: by how many tokens it is shifted; None where it cannot be used."""
+    """The outcome of testing a server's `echo`.
+
+    Attributes:
+        shift: by how many tokens it is shifted; None where it cannot be used.
+        lists: it lists the most probable tokens at each place, beside the text's own.
+    """
 
     shift: int | None
+    lists: bool = False
 
 
 @dataclass
@@ -90,6 +99,8 @@ class OpenAIFacts:
         ends: strings and ids of ends of sequence.
         echo: the tested `echo`; None before that was tested.
         tokenizer: name of the local tokenizer that was checked against the server; None for none.
+        most: the most alternatives that the server lists, where it has refused more.
+        spaced: strings of listed tokens keep the space before a word.
     """
 
     model: str
@@ -101,6 +112,8 @@ class OpenAIFacts:
     ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*ENDS})
     echo: EchoProof | None = None
     tokenizer: str | None = None
+    most: int | None = None
+    spaced: bool = False
 
 
 class OpenAIClient:
@@ -138,6 +151,7 @@ class OpenAIClient:
             probs=dialect.probs is not False,
             lists=dialect.lists if api == "completions" else False,
             repeats=dialect.repeats,
+            spaced=dialect.spaced,
         )
         self.conversation = Conversation()
         self._transport = transport
@@ -169,14 +183,23 @@ class OpenAIClient:
 
     # One answer.
 
-    async def one(self, prefix: Prefix, limit: int, usage: Usage, *, check: bool = True, **fields: object) -> Answer:
-        """At most `limit` raw tokens after a prefix.
+    async def one(
+        self,
+        prefix: Prefix,
+        limit: int,
+        usage: Usage,
+        fields: Mapping[str, object] = _NO_FIELDS,
+        *,
+        alternatives: int = 0,
+        check: bool = True,
+    ) -> Answer:
+        """At most `limit` raw tokens after a prefix, each with `alternatives` others, as far as the server lists them.
 
         Raises:
             ContextLengthError: the server read less than the prefix, and `check` is set.
         """
-        body = {**self.body(prefix, limit), **fields}
-        answer = self.read(await self._transport.post(self.path, body, usage=usage))
+        body = {**self.body(prefix, limit), **self._listed(alternatives), **fields}
+        answer = self.read(await self._posted(body, usage))
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
         bill(usage, answer.usage)
@@ -187,24 +210,50 @@ class OpenAIClient:
             choice.message.content = choice.message.content.removeprefix(self.conversation.answer(prefix.text))
         return answer
 
+    async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
+        """The answer to a request; to one with fewer alternatives where the server refuses their number."""
+        try:
+            return await self._transport.post(self.path, body, usage=usage)
+        except InvalidRequestError as error:
+            if not self._lists_fewer(body, error):
+                raise
+        return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
+
+    def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
+        """The server refuses this number of alternatives; how many it lists is known from then on."""
+        asked, says = _number(body), str(error)
+        if asked <= TIES or "logprobs" not in says:
+            return False
+        self.facts.most = max((n for n in map(int, _NUMBER.findall(says)) if TIES <= n < asked), default=TIES)
+        return True
+
     @asynccontextmanager
     async def stream(
-        self, prefix: Prefix, limit: int, usage: Usage, attempt: int = 0, alternatives: int = 0
+        self,
+        prefix: Prefix,
+        limit: int,
+        usage: Usage,
+        fields: Mapping[str, object] = _NO_FIELDS,
+        *,
+        attempt: int = 0,
+        alternatives: int = 0,
     ) -> AsyncGenerator[AsyncIterator[Answer]]:
-        """An answer of at most `limit` raw tokens, as events; `attempt` as in `Transport.stream`.
-
-        Each token comes with `alternatives` others, as far as the server lists them.
-        """
-        listed = self.shown(max(TIES, 1 + alternatives))
+        """The same as events; `attempt` as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
-        body = {**self.body(prefix, limit), **listed, "stream": True, **more}
+        body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
         async with AsyncExitStack() as stack:
             keep = self.dialect.keep_alive
-            stream = self._transport.stream(self.path, body, usage=usage, keep_alive=keep, attempt=attempt)
-            events = self._answers(await stack.enter_async_context(stream))
+            stream = partial(self._transport.stream, self.path, usage=usage, keep_alive=keep, attempt=attempt)
+            try:
+                found = await stack.enter_async_context(stream(body))
+            except InvalidRequestError as error:
+                if not self._lists_fewer(body, error):
+                    raise
+                found = await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
+            events = self._answers(found)
             if not self.dialect.shows_parts:
-                whole = partial(self.one, prefix, limit, usage, check=False, **listed)
+                whole = partial(self.one, prefix, limit, usage, fields, alternatives=alternatives, check=False)
                 events = _whole_characters(events, stack, whole, self.endpoint)
             async with aclosing(events) as answers:
                 yield answers
@@ -217,9 +266,17 @@ class OpenAIClient:
         """A whole answer or an event in the protocol's shape."""
         return parse(Answer, data, self.endpoint)
 
-    def positions(self, choice: Completion) -> list[Position]:
-        """The positions of a whole answer; raises as `CheckedAligner.feed`."""
-        return [*CheckedAligner(self.endpoint, self.facts.ends).feed(choice)]
+    def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
+        """The positions of a whole answer, asked with this number of alternatives; raises as `CheckedAligner.feed`."""
+        aligner = self.aligner(alternatives)
+        positions = [*aligner.feed(choice)]
+        self.facts.spaced = self.facts.spaced or aligner.spaced
+        return positions
+
+    def aligner(self, alternatives: int, *, streamed: bool = False, drawn: bool = False) -> CheckedAligner:
+        """The reader of an answer that was asked with this number of alternatives; arguments as there."""
+        listing, ends = self.listing(alternatives), self.facts.ends
+        return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """A request: greedy, with the most probable tokens."""
@@ -232,43 +289,66 @@ class OpenAIClient:
         common |= (dialect.continues or {}) if messages[-1]["role"] == "assistant" else {}
         return {**common, "messages": messages, **self.shown()}
 
+    @property
+    def most(self) -> int:
+        """The largest number of most probable tokens that the server lists at a place, its own among them."""
+        known = self.dialect.most if self.api == "completions" else self.dialect.chat_most
+        return known if self.facts.most is None else min(known, self.facts.most)
+
     def shown(self, listed: int = TIES) -> dict[str, object]:
         """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""
         if not self.facts.probs:
             return {}
         if self.api == "completions":
-            return {"logprobs": min(listed, self.dialect.most)}
-        return {"logprobs": True, "top_logprobs": min(listed, self.dialect.chat_most)}
+            return {"logprobs": min(listed, self.most)}
+        return {"logprobs": True, "top_logprobs": min(listed, self.most)}
+
+    def _listed(self, alternatives: int) -> dict[str, object]:
+        """Fields that ask for this number of alternatives, or as many as the server allows."""
+        return self.shown(max(TIES, 1 + alternatives))
+
+    def listing(self, alternatives: int) -> Listing:
+        """The tokens that are listed where this number of alternatives is asked for."""
+        asked, dialect = min(max(TIES, 1 + alternatives), self.most), self.dialect
+        return Listing(asked, dialect.ranked, dialect.end_prob, self.facts.spaced)
 
     # Several answers.
 
-    async def many(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+    async def many(
+        self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int = 0
+    ) -> list[Completion]:
         """At most `limit` raw tokens after each prefix, in as few requests as the server allows."""
         if self.facts.lists is False or len(prefixes) < 2:
-            return await self.singles(prefixes, limit, usage)
+            return await self.singles(prefixes, limit, usage, alternatives)
         answers: list[Completion] = []
         for at in range(0, len(prefixes), _LIST):
             asked = prefixes[at : at + _LIST]
-            found = await self._list(asked, limit, usage) if len(asked) > 1 else None
+            found = await self._list(asked, limit, usage, alternatives) if len(asked) > 1 else None
             if found is None:
-                return [*answers, *await self.singles(prefixes[at:], limit, usage)]
+                return [*answers, *await self.singles(prefixes[at:], limit, usage, alternatives)]
             answers += found
         return answers
 
-    async def singles(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion]:
+    async def singles(
+        self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int = 0
+    ) -> list[Completion]:
         """One request for each prefix, several at once."""
-        answers = await concurrently([partial(self.one, prefix, limit, usage) for prefix in prefixes])
+        ask = partial(self.one, alternatives=alternatives)
+        answers = await concurrently([partial(ask, prefix, limit, usage) for prefix in prefixes])
         return [choice for answer in answers for choice in answer.choices]
 
-    async def _list(self, prefixes: Sequence[Prefix], limit: int, usage: Usage) -> list[Completion] | None:
+    async def _list(
+        self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int
+    ) -> list[Completion] | None:
         """The answers to a list of prompts; None where the server takes none.
 
         The first time, the last prompt is also asked alone: the answers may come in another order.
         """
         facts = self.facts
-        body = {**self.body(prefixes[0], limit), "prompt": [prefix.whole for prefix in prefixes]}
+        plain = {**self.body(prefixes[0], limit), **self._listed(alternatives)}
+        body = {**plain, "prompt": [prefix.whole for prefix in prefixes]}
         try:
-            found = await self._transport.post(self.path, body, usage=usage)
+            found = await self._posted(body, usage)
         except (InvalidRequestError, ServerError) as error:
             if facts.lists or error.status not in (400, 422, 500):
                 raise
@@ -353,6 +433,12 @@ class OpenAIClient:
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
     """A shorter answer may be granted: some servers refuse a prompt and an answer that do not fit together."""
     return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
+
+
+def _number(body: Mapping[str, object]) -> int:
+    """The number of most probable tokens that a request asks for."""
+    asked = body.get("top_logprobs", body.get("logprobs"))
+    return asked if isinstance(asked, int) else 0
 
 
 def _remember(table: OrderedDict[bytes, int], key: bytes, value: int) -> None:

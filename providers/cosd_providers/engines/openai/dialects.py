@@ -70,6 +70,10 @@ class Dialect:
         greedy: fields for greedy decoding.
         most: largest number of alternatives per token (`logprobs`).
         chat_most: the same for messages (`logprobs: true`, `top_logprobs`).
+        ranked: these lists are known to be the most probable tokens, each with its text or without any.
+        spaced: the strings in them are known to keep the space before a word; elsewhere one that has it shows that.
+        sampling: fields that draw from the model's full distribution, where the probabilities of drawn tokens are known
+            to be raw; None elsewhere.
         stream_options: fields that ask for the usage in a stream; empty where it comes unasked or must not be asked.
         lists: one request may hold a list of prompts.
         list_bills_first: the usage of a list is that of its first prompt alone.
@@ -110,6 +114,9 @@ class Dialect:
     greedy: Mapping[str, object] = field(default_factory=lambda: GREEDY)
     most: int = 5
     chat_most: int = 20
+    ranked: bool = False
+    spaced: bool = False
+    sampling: Mapping[str, object] | None = None
     stream_options: Mapping[str, object] = field(default_factory=lambda: {"include_usage": True})
     lists: bool | None = None
     list_bills_first: bool = False
@@ -150,7 +157,8 @@ _OPENAI = Dialect(
 )
 
 DIALECTS: Mapping[str, Dialect] = {
-    # Seen live: b0-unknown of xllamacpp 2026.10 (end hidden in streams of messages only; `echo` ignored).
+    # Seen live: b0-unknown of xllamacpp 2026.10 (end hidden in streams of messages only; `echo` ignored; any number of
+    # alternatives).
     "llama.cpp": Dialect(
         "llama.cpp",
         all_listed=True,
@@ -165,6 +173,11 @@ DIALECTS: Mapping[str, Dialect] = {
             "stop": ["\0 no text ends like this \0"],
             "grammar": "",
         },
+        most=100,
+        chat_most=100,
+        ranked=True,
+        spaced=True,
+        sampling={"temperature": 1, "dynatemp_range": 0, "mirostat": 0},
         lists=True,
         list_bills_first=True,
         echo=False,
@@ -176,11 +189,15 @@ DIALECTS: Mapping[str, Dialect] = {
         shows_parts=True,
         keep_alive=False,
     ),
-    # Seen live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version.
+    # Seen live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. More than
+    # 20 alternatives, or what --max-logprobs says, are refused.
     "vllm": Dialect(
         "vllm",
         all_listed=True,
         greedy={**GREEDY, **NEUTRAL, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
+        most=20,
+        ranked=True,
+        sampling={"temperature": 1},
         stream_options={"include_usage": True, "continuous_usage_stats": True},
         lists=True,
         continues={"continue_final_message": True, "add_generation_prompt": False},

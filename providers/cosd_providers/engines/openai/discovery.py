@@ -130,7 +130,7 @@ async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> 
     """
     if not _certain(choice):
         return
-    answer = await client.one(Prefix(text, ""), 1, Usage(), check=False, temperature=1)
+    answer = await client.one(Prefix(text, ""), 1, Usage(), {"temperature": 1}, check=False)
     if steps(answer.choices[0]) and not _certain(answer.choices[0]):
         words = "at temperature 0 the server reports no probabilities but 1 and 0"
         hint = "Is there a setting by which it shows the model's own, as vLLM's --logprobs-mode raw_logprobs?"

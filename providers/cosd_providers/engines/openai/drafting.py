@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from math import ceil
+from secrets import randbelow
 
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
@@ -12,9 +14,10 @@ from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_lo
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
-from cosd_providers.greedy import Draft, Position, is_plain, with_alternatives
+from cosd_providers.greedy import Draft, Position, with_alternatives
 from cosd_providers.http.retries import resumed
-from cosd_providers.text import readable, sendable
+from cosd_providers.sampling import DraftOptions
+from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
@@ -23,31 +26,36 @@ _AGAIN = 2  # attempts that resume from the same text; after that, from the text
 _MARGIN = 8  # special tokens that a prompt may get
 _MORE = 3  # raw tokens that may be needed to finish a character
 _PARTS = 4  # raw tokens of a character, at most
+_SEEDS = 2**32 - 1  # the last number of 32 bits stands for a random one on some servers
 
 
 class Drafting:
     """One draft.
 
     An answer ends at a number of raw tokens, a draft at a number of whole characters. Where an answer was too short for
-    that, the same text is sent again with a higher limit, so that the model continues from its own tokens.
+    that, the same text is sent again with a higher limit, so that the model continues from its own tokens. A server
+    that draws them does so from the same seed, and draws the same; behind a grown text it has another seed.
 
     Args:
         client: requests to the server.
         prompt: the prompt.
         text: the response so far.
         usage: where requests are counted.
-        alternatives: number of alternatives to each token, as far as the server lists them.
+        options: how tokens are chosen, and the number of alternatives to each, as far as the server lists them.
     """
 
-    def __init__(self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage, alternatives: int = 0) -> None:
+    def __init__(self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage, options: DraftOptions) -> None:
         self._client = client
         self._prompt = prompt
         self._text = text
         self._usage = usage
-        self._alternatives = alternatives
+        if options.sampled and options.seed is None:
+            options = replace(options, seed=randbelow(_SEEDS))
+        self._options = options
         self._draft = Draft(0)
         self._known: list[bytes] = []  # raw tokens received after this text
         self._given: list[bytes] = []  # whole tokens given out after it
+        self._before = 0  # whole tokens given out before
         self._wanted = 0  # raw tokens to ask for
         self._refused = False  # more of them were refused
         self._over: DraftEnd | None = None
@@ -76,7 +84,7 @@ class Drafting:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
         limit = self._limit(prefix)
-        stream = _Stream(self._client, self._draft, self._known, self._alternatives)
+        stream = _Stream(self._client, self._draft, self._known, self._options)
         try:
             async with aclosing(self._stream(prefix, limit, stream, attempt)) as tokens:
                 async for token in tokens:
@@ -102,6 +110,7 @@ class Drafting:
     def _grow(self, wanted: int) -> None:
         """Append the tokens given out to the text, and ask for `wanted` raw tokens after it."""
         self._text += b"".join(self._given)
+        self._before += len(self._given)
         self._start(self._draft.left)
         self._wanted = wanted
 
@@ -135,7 +144,8 @@ class Drafting:
             raise ContextLengthError(words, endpoint=self._client.endpoint)
         answered, read = False, 0
         try:
-            async with self._client.stream(prefix, limit, self._usage, attempt, self._alternatives) as events:
+            asked: dict[str, int] = {"attempt": attempt, "alternatives": self._options.alternatives}
+            async with self._client.stream(prefix, limit, self._usage, self._drawn(), **asked) as events:
                 answered = True
                 async for event in events:
                     for token in stream.feed(event):
@@ -150,6 +160,13 @@ class Drafting:
         finally:
             if answered:
                 stream.bill(self._usage, 0 if stream.billed else self._client.count(prefix) or 0)
+
+    def _drawn(self) -> Mapping[str, object]:
+        """Fields by which tokens are drawn; none for greedy decoding."""
+        seed = self._options.seed_after(self._before)
+        if not self._options.sampled or seed is None:
+            return {}
+        return {**(self._client.dialect.sampling or {}), "seed": seed % _SEEDS}
 
     def _limit(self, prefix: Prefix) -> int:
         """The number of raw tokens to ask for; less than 1 where none fits."""
@@ -167,7 +184,7 @@ class _Stream:
         client: requests to the server.
         draft: takes the new tokens.
         known: bytes of the raw tokens of earlier answers to the same text; grows.
-        alternatives: number of alternatives to each token.
+        options: how tokens are chosen, and the number of alternatives to each.
 
     Attributes:
         finish: why the answer ended; None before that.
@@ -175,16 +192,26 @@ class _Stream:
         differs: a token is another than in an earlier answer; nothing after it counts.
     """
 
-    def __init__(self, client: OpenAIClient, draft: Draft, known: list[bytes], alternatives: int) -> None:
+    def __init__(self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions) -> None:
         self.finish: str | None = None
         self.billed: Billed | None = None
         self.differs = False
-        streamed = client.path == "/v1/completions"
-        self._aligner = CheckedAligner(client.endpoint, client.facts.ends, streamed=streamed)
+        self._client = client
+        self._options = options
         self._draft = draft
         self._known = known
-        self._alternatives = alternatives
         self._at = 0
+        self._begun: CheckedAligner | None = None
+
+    @property
+    def _aligner(self) -> CheckedAligner:
+        """Begun with the first event: with the request the client may learn how many tokens the server lists."""
+        if self._begun is None:
+            streamed = self._client.path == "/v1/completions"
+            self._begun = self._client.aligner(
+                self._options.alternatives, streamed=streamed, drawn=self._options.sampled
+            )
+        return self._begun
 
     @property
     def written(self) -> int:
@@ -200,6 +227,7 @@ class _Stream:
             if self.finish is not None:
                 break
             for position in self._aligner.feed(choice):
+                self._client.facts.spaced = self._client.facts.spaced or self._aligner.spaced
                 tokens += self._take(position)
                 if self.differs:
                     return tokens
@@ -221,11 +249,4 @@ class _Stream:
                 return []
         else:
             self._known.append(token.data)
-        return self._draft.feed(position.pick.id, self._with_alternatives(position))
-
-    def _with_alternatives(self, position: Position) -> Token:
-        """The server's own token; its alternatives only where their strings are known to keep their spaces."""
-        if not self._alternatives or not self._aligner.spaced:
-            return position.pick.token
-        plain = [one for one in position.top if one.token.end or is_plain(readable(one.token.data))]
-        return with_alternatives(Position(position.pick, plain), self._alternatives)
+        return self._draft.feed(position.pick.id, with_alternatives(position, self._options.alternatives))

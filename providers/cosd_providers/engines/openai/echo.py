@@ -15,19 +15,20 @@ from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Token
 from cosd_providers.distributions import agree, cuts, power_of
 from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
-from cosd_providers.engines.openai.logprobs import TokenAligner
+from cosd_providers.engines.openai.logprobs import Listing, TokenAligner, ranked
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
-from cosd_providers.greedy import Choice, Position
-from cosd_providers.text import join
+from cosd_providers.greedy import Choice, Position, with_alternatives
+from cosd_providers.text import join, sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Echo", "Scored", "cannot_score", "hidden_tokens", "spelt"]
+__all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
 
 _GROWN = 4  # a text longer than what was proved by this factor is proved again
 _PLACES = 3  # places to compare
 _AGREEING = 2  # places that have to agree
 _NOISE = 1e-3  # rounding of a sum of probabilities
+_ECHO = {"echo": True}
 _SHIFTS = (0, 1)  # an entry belongs to its own token's position, or to the next one
 
 
@@ -49,12 +50,15 @@ class Scored:
     all_told: bool
     shifted: bool = False
 
-    def tokens(self) -> list[Token]:
-        """The tokens of the text; those that share a character, without bytes of their own, are joined."""
+    def tokens(self, alternatives: int = 0) -> list[Token]:
+        """The tokens of the text, each with up to this number of alternatives.
+
+        Those that share a character, without bytes of their own, are joined, and have none.
+        """
         tokens: list[Token] = []
         parts: list[Token] = []
         for position in self.positions:
-            parts.append(position.pick.token)
+            parts.append(with_alternatives(position, alternatives))
             if position.pick.token.data:
                 tokens.append(join(parts))
                 parts = []
@@ -101,8 +105,14 @@ class Echo:
         echo = self._client.facts.echo
         return echo is not None and echo.shift is not None
 
-    async def score(self, prefix: Prefix, usage: Usage) -> Scored:
-        """The text's own tokens with the model's distribution at each.
+    @property
+    def lists(self) -> bool:
+        """Test whether it lists the most probable tokens beside the text's own, as far as it was tested."""
+        echo = self._client.facts.echo
+        return echo is not None and echo.lists
+
+    async def score(self, prefix: Prefix, usage: Usage, alternatives: int = 0) -> Scored:
+        """The text's own tokens with the model's distribution at each, and up to this number of alternatives.
 
         An echo may be right for a short text and wrong for a long one: where the text has grown by much, two places
         near its end are asked as well.
@@ -112,7 +122,8 @@ class Echo:
         """
         shift = await self.shift(usage) or 0
         text = prefix.whole.encode()
-        scored = self._read(await self._client.one(prefix, 1, usage, echo=True), text, shift)
+        answer = await self._client.one(prefix, 1, usage, _ECHO, alternatives=alternatives)
+        scored = self._read(answer, text, shift, alternatives)
         if scored is None:
             words = "the echo of the text does not hold what that of a known text did"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
@@ -123,13 +134,14 @@ class Echo:
             self._sound = len(text)
         return scored
 
-    def _read(self, answer: Answer, text: bytes, shift: int) -> Scored | None:
+    def _read(self, answer: Answer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
         """The echo of `text`; None where the answer is not one."""
         [choice] = answer.choices
         raw = steps(choice)
         if not raw or raw[0].pick.prob is not None:
             return None
-        shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends)
+        listing = self._client.listing(alternatives)
+        shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends, listing)
         hidden = hidden_tokens(answer, len(shown))
         # An open token may share its string with all the listed ones, which are then lost.
         known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
@@ -148,13 +160,15 @@ class Echo:
         """Score a known text, and ask at some places of it."""
         text = self._client.dialect.known_text
         try:
-            answer = await self._client.one(Prefix(text, ""), 1, usage, echo=True)
+            answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
             asked: dict[bytes, Answer] = {}
             for shift in _SHIFTS:
                 scored = self._read(answer, text.encode(), shift)
-                agreeing = None if scored is None else await self._agreeing(scored, asked, usage)
+                if scored is None:
+                    continue
+                agreeing = await self._agreeing(scored, asked, usage)
                 if agreeing is not None and len(agreeing) >= _AGREEING and power_of(agreeing) is None:
-                    return EchoProof(shift)
+                    return EchoProof(shift, lists=all(position.top for position in scored.positions[1:]))
         except (InvalidRequestError, ContextLengthError, ResponseError, UnsupportedError):
             return EchoProof(None)
         except ServerError as error:
@@ -196,11 +210,12 @@ class Echo:
 
 
 def spelt(
-    choice: Completion, text: bytes, endpoint: str, ends: set[str | int]
+    choice: Completion, text: bytes, endpoint: str, ends: set[str | int], listing: Listing | None = None
 ) -> tuple[list[Position], list[Position]]:
     """The tokens of an echoed text with the special ones before it, and those generated after it.
 
     A server may have no entry for a generated token. Both are empty where the answer is not an echo of the text.
+    `listing` is as in `TokenAligner`.
     """
     written = choice.written.encode()
     ways = [choice]
@@ -209,7 +224,7 @@ def spelt(
         ways.append(choice.model_copy(update=alone))
     for way in ways:
         try:
-            found = list(TokenAligner(endpoint, ends).feed(way))
+            found = list(TokenAligner(endpoint, ends, listing=listing).feed(way))
         except ResponseError:
             continue
         count = _tokens_of(text, found)
@@ -253,7 +268,8 @@ def _placed(own: Choice, entry: Position | None) -> Position:
     known = [choice for choice in listed if choice.token.prob is not None]
     same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
     pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    others = [replace(choice, id=-n) for n, choice in enumerate(known, 1) if choice not in same]
+    # An entry's own token is the wrong one for its list.
+    others = [replace(choice, id=-n, sure=False) for n, choice in enumerate(known, 1) if choice not in same]
     return Position(pick, others)
 
 
@@ -267,7 +283,27 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
         return None
     if not all_told and best <= 1 - sum(choice.token.prob or 0.0 for choice in choices) + _NOISE:
         return None
-    return Position(first[0], choices)
+    return Position(first[0], ranked([_among(position), *position.top], first[0].token))
+
+
+def _among(position: Position) -> Choice:
+    """The text's own token as one of those listed; not sure where it is not as probable as they are."""
+    pick, least = position.pick, min((choice.token.prob or 0.0 for choice in position.top), default=1.0)
+    says = pick.sure and not pick.open and sendable(pick.token.data).encode() == pick.token.data
+    return replace(pick, sure=says and (pick.token.prob or 0.0) >= least)
+
+
+def end_at(position: Position | None, alternatives: int) -> Token:
+    """The end of sequence at a position, with up to this number of alternatives.
+
+    Of several the most probable; where none is listed it has neither a probability nor alternatives.
+    """
+    if position is None:
+        return Token(b"", None, end=True)
+    choices = [_among(position), *position.top]
+    listed = [choice.token for choice in choices if choice.token.end]
+    end = max(listed, key=lambda token: token.prob or 0.0, default=Token(b"", None, end=True))
+    return with_alternatives(Position(Choice(0, end), ranked(choices, end)), alternatives)
 
 
 def cannot_score(endpoint: str) -> UnsupportedError:

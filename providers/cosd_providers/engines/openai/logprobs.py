@@ -11,17 +11,18 @@ decoded one by one: two spaces become one, one becomes nothing. The spaces of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from cosd_providers.contract import Token
 from cosd_providers.engine import no_probs, own_stop
 from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.greedy import Choice, Position, check_greedy, check_own, keeps_spaces
-from cosd_providers.text import first_character, whole
+from cosd_providers.greedy import Choice, Position, check_greedy, check_own, is_plain, keeps_spaces
+from cosd_providers.text import first_character, readable, sendable, whole
 
-__all__ = ["CheckedAligner", "TokenAligner", "spells"]
+__all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
 
 _LOST = "\ufffd".encode()
 """The text of bytes that are no character."""
@@ -37,6 +38,24 @@ _NO_STREAMED = (
     " the dialect of the server behind it."
 )
 _FINISHES = ("stop", "length", "content_filter")
+_NOISE = 1e-3  # rounding of a sum of probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The most probable tokens that a request asked for at each place.
+
+    Attributes:
+        asked: their number.
+        ranked: it is to be known that no other token is more probable; `Dialect.ranked`.
+        ends: the end of sequence is among them where it is that probable.
+        spaced: their strings are known to keep the space before a word.
+    """
+
+    asked: int
+    ranked: bool
+    ends: bool
+    spaced: bool = False
 
 
 class TokenAligner:
@@ -46,15 +65,19 @@ class TokenAligner:
         endpoint: the server's URL, for errors.
         ends: known strings and ids of ends of sequence; new ones are added.
         bare: the strings have lost a space at their front; None to find out.
+        listing: the listed tokens; with it those are `sure` whose text is known, and which are ranked rightly.
 
     Attributes:
         count: number of tokens received.
         spaced: the listed tokens keep the space before a word.
     """
 
-    def __init__(self, endpoint: str, ends: set[str | int], *, bare: bool | None = None) -> None:
+    def __init__(
+        self, endpoint: str, ends: set[str | int], *, bare: bool | None = None, listing: Listing | None = None
+    ) -> None:
         self.count = 0
-        self.spaced = bare is False
+        self.spaced = bare is False or bool(listing and listing.spaced)
+        self._listing = listing
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
@@ -267,14 +290,33 @@ class TokenAligner:
     def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
         """A position; tokens without ids are numbered: 0 for the server's own, negative for the others."""
         pick = step.pick
-        # Where its own bytes are fewer, the server has hidden the tokens before it, and their probabilities.
-        fewer = any(one.id == pick.id is not None and one.data and len(one.data) < len(data) for one in step.top)
-        known = None if fewer or step.hides else pick.prob
+        known = None if step.hides or _completes(step, data) else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
         first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
         self._listed, self._own_prob = bool(step.top), pick.prob
         others = [other for other in step.top if not _same(other, pick)]
-        return Position(first, [self._other(other, -n) for n, other in enumerate(others, 1)])
+        top = [self._other(other, -n) for n, other in enumerate(others, 1)]
+        if self._listing is None:
+            return Position(first, top)
+        least = min((choice.token.prob or 0.0 for choice in top), default=0.0)
+        beside = len(others) < len(step.top) and (pick.prob or 0.0) <= least  # listed, but not for its probability
+        return Position(first, self._marked(self._listing, first, top, len(step.top) - beside))
+
+    def _marked(self, listing: Listing, pick: Choice, top: Sequence[Choice], told: int) -> list[Choice]:
+        """The listed tokens, of which the server has `told`; sure are those that may be given as alternatives."""
+        if not listing.ranked:
+            return [replace(choice, sure=self.spaced and self._reads(choice)) for choice in top]
+        own, least = pick.token, 0.0
+        # Where tokens are keyed by their strings, one hides another with the same, and there are fewer.
+        if not listing.ends or told < listing.asked:
+            least = 1 - sum(choice.token.prob or 0.0 for choice in (pick, *top)) + _NOISE
+        read = (replace(one, sure=pick.sure and self._reads(one) and (one.token.prob or 0.0) > least) for one in top)
+        return ranked(read, own)
+
+    def _reads(self, choice: Choice) -> bool:
+        """The text of a listed token is known."""
+        data = choice.token.data
+        return choice.token.end or (self.spaced and sendable(data).encode() == data and is_plain(readable(data)))
 
     def _other(self, candidate: Candidate, number: int) -> Choice:
         """An alternative to the server's own token."""
@@ -283,6 +325,32 @@ class TokenAligner:
             return Choice(token_id, Token(b"", candidate.prob, end=True, name=candidate.text or None))
         data = candidate.data or (candidate.text.encode() if _says(candidate) else b"")
         return Choice(token_id, Token(data, candidate.prob), not data)
+
+
+def _completes(step: Step, data: bytes) -> bool:
+    """The server may have hidden tokens before this one, and their probabilities: `data` is more than its own bytes.
+
+    The list shows its own. A drawn token need not be listed; if it begins with ASCII it begins a character.
+    """
+    shown = {one.id: one.data for one in step.top if one.id is not None}
+    if step.pick.id is None or not shown:
+        return False
+    alone = shown.get(step.pick.id, b"" if data[:1].isascii() else data[:1]) or data
+    return len(alone) < len(data)
+
+
+def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
+    """Choices at one place, the most probable first, of which none is sure behind one that is not.
+
+    A list with a gap would not be one of the most probable tokens. One that reads like `own` leaves none.
+    """
+    found: list[Choice] = []
+    sure = True
+    for choice in sorted(choices, key=lambda one: (-(one.token.prob or 0.0), not one.sure)):
+        token = choice.token
+        sure = sure and (choice.sure or (not choice.open and (token.data, token.end) == (own.data, own.end)))
+        found.append(replace(choice, sure=sure))
+    return found
 
 
 def _keeps_spaces(step: Step) -> bool:
@@ -314,12 +382,23 @@ class CheckedAligner(TokenAligner):
     Args:
         endpoint: the server's URL, for errors.
         ends: known strings and ids of ends of sequence; new ones are added.
+        listing: as in `TokenAligner`.
         streamed: the answer is a stream of `/v1/completions`.
+        drawn: tokens are drawn, and need not be the most probable ones.
     """
 
-    def __init__(self, endpoint: str, ends: set[str | int], *, streamed: bool = False) -> None:
-        super().__init__(endpoint, ends)
+    def __init__(
+        self,
+        endpoint: str,
+        ends: set[str | int],
+        *,
+        listing: Listing | None = None,
+        streamed: bool = False,
+        drawn: bool = False,
+    ) -> None:
+        super().__init__(endpoint, ends, listing=listing)
         self._streamed = streamed
+        self._drawn = drawn
         self._first = True
 
     def feed(self, answer: Completion) -> Iterator[Position]:
@@ -368,7 +447,8 @@ class CheckedAligner(TokenAligner):
             words = "the server sends the probabilities of its first tokens only"
             hint = "If it decodes speculatively, start it without a draft model."
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
-        check_greedy(own, (choice.token.prob for choice in position.top), self._endpoint)
+        if not self._drawn:
+            check_greedy(own, (choice.token.prob for choice in position.top), self._endpoint)
 
 
 def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ from cosd_providers.contract import Proposal, Question
 from cosd_providers.engine import nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
+from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Continuation, Position, answer, boundaries
 from cosd_providers.proposing import Rounds
@@ -33,6 +34,7 @@ class Proposing(Rounds):
         usage: where requests are counted.
         echo: scores texts; None where the server cannot.
         strategy: how to ask; None for the default.
+        alternatives: number of alternatives to each token.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class Proposing(Rounds):
         *,
         echo: Echo | None = None,
         strategy: Strategy | None = None,
+        alternatives: int = 0,
     ) -> None:
         super().__init__(prompt, text)
+        self._alternatives = alternatives
         self._client = client
         self._usage = usage
         self._echo = echo if client.api == "completions" else None
@@ -76,7 +80,7 @@ class Proposing(Rounds):
             if everywhere and tokenizer is not None and self._echo is not None and self._echo.proved:
                 way, scored = "echo", await self._score()
         self._singly, self._echoed = way == "singles", scored if way == "echo" else None
-        found = await answer(questions, self.ask)
+        found = await answer(questions, self.ask, self._alternatives)
         rest: Strategy = "singles" if self._singly or facts.lists is False else "list"
         return counted(marked(found, rest, but=self.from_text), way, self._usage)
 
@@ -91,7 +95,7 @@ class Proposing(Rounds):
         if not self._whole.whole:
             return None
         try:
-            return await self._echo.score(self._whole, self._usage)
+            return await self._echo.score(self._whole, self._usage, self._alternatives)
         except ResponseError:  # the places are asked one by one
             if must:
                 raise
@@ -149,15 +153,16 @@ class Proposing(Rounds):
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
         """The positions after each prefix; asked again for a few more where none is new and the answer was cut."""
         ask = self._client.singles if self._singly else self._client.many
-        choices = await ask(prefixes, wanted, self._usage)
-        found = [self._client.positions(choice) for choice in choices]
+        choices = await ask(prefixes, wanted, self._usage, self._alternatives)
+        found = [self._positions(choice) for choice in choices]
         cut = [choice.finish_reason == "length" for choice in choices]
         short = [at for at, positions in enumerate(found) if cut[at] and len(positions) <= skipped[at]]
         if not short:
             return found
-        again = await ask([prefixes[at] for at in short], wanted + _MORE, self._usage)
+        more = [prefixes[at] for at in short]
+        again = await ask(more, wanted + _MORE, self._usage, self._alternatives)
         for at, choice in zip(short, again, strict=True):
-            found[at] = self._client.positions(choice)
+            found[at] = self._positions(choice)
             if not found[at] and not prefixes[at].whole:
                 raise nothing_to_continue(self._client.endpoint)
         return found
@@ -174,11 +179,14 @@ class Proposing(Rounds):
         while wanted > least:
             wanted = max(wanted // 2, least)
             try:
-                [choice] = await self._client.many([prefix], wanted, self._usage)
+                [choice] = await self._client.many([prefix], wanted, self._usage, self._alternatives)
             except (ContextLengthError, InvalidRequestError) as refusal:
                 error = refusal
             else:
-                return [self._client.positions(choice)]
+                return [self._positions(choice)]
         if not one.ids:
             raise error
         return [[]]
+
+    def _positions(self, choice: Completion) -> list[Position]:
+        return self._client.positions(choice, self._alternatives)
