@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
-from cosd_api.fusion import Fusion, fuse, fuse_sync
+from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
+from cosd_api.likelihood import LikelihoodToken, LogLikelihood
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.rerank import Rerank
@@ -71,6 +72,8 @@ __all__ = [
     "FusionError",
     "FusionResult",
     "FusionStream",
+    "LikelihoodToken",
+    "LogLikelihood",
     "Message",
     "Method",
     "ProbeReport",
@@ -98,6 +101,8 @@ __all__ = [
     "connect",
     "fuse",
     "fuse_sync",
+    "log_likelihood",
+    "log_likelihood_sync",
     "probe",
     "train_tree",
     "tune",

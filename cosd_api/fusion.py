@@ -1,4 +1,7 @@
-"""`Fusion`: two or more models that write one text. `fuse` and `fuse_sync` give one answer without it."""
+"""`Fusion`: two or more models that write one text. `fuse` and `fuse_sync` give one answer without it.
+
+`log_likelihood` and `log_likelihood_sync` do the same for one log-likelihood.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from cosd_api.checks import Prompt, check_choice, check_count, check_hedge, chec
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
+from cosd_api.likelihood import LogLikelihood, log_likelihood_of
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
 from cosd_api.result import FusionResult
@@ -21,6 +25,9 @@ from cosd_api.settings import (
     FuseOptions,
     FusionOptions,
     FusionSettings,
+    LikelihoodLimits,
+    LikelihoodOptions,
+    LogLikelihoodOptions,
     refuse,
     spell_out,
 )
@@ -215,6 +222,36 @@ class Fusion:
                 else:
                     yield answer.result()
 
+    @spell_out(LikelihoodOptions, LikelihoodLimits)
+    async def log_likelihood(
+        self, prompt: Prompt, continuation: str, **limits: Unpack[LikelihoodOptions]
+    ) -> LogLikelihood:
+        """The log-likelihood of `continuation` after `prompt`, under the distribution that the fusion decodes greedily.
+
+        CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
+        where the two models' most probable tokens differ and the verifier replaces, and the draft's elsewhere. It is
+        defined for models with one tokenizer. Each model is sent one scoring request, and one question more where the
+        tokens that it lists leave its most probable one open. With an assistant missing it would be another
+        distribution: `on_assistant_error` means nothing here.
+
+        Args:
+            prompt: see `stream`.
+            continuation: text; it may be empty with `end=True`. Each model reads prompt and continuation as one text.
+            end: whether the answer ends behind it: the end of sequence then counts as its last token.
+            timeout: seconds.
+            max_requests: requests to all endpoints together, retries included.
+            max_billed_tokens: tokens read and written by all endpoints together, as they bill them.
+
+        Raises:
+            SettingError: the method is not CoSD, or judges words; or an argument is invalid.
+            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ; or a place has no
+                distribution: one character of several tokens, or a token that begins in the prompt.
+            BudgetError: a limit is reached.
+        """
+        refuse(limits, Fusion.log_likelihood)
+        checked = LikelihoodLimits.checked(**limits)
+        return await log_likelihood_of(self.endpoints, self.settings, check_prompt(prompt), continuation, checked)
+
     async def estimate(self, prompt: Prompt, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Never) -> Estimate:
         """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.
 
@@ -318,3 +355,28 @@ async def fuse(
 
 
 fuse_sync = synchronous(fuse, "fuse_sync")
+
+
+@spell_out(LogLikelihoodOptions, FusionSettings, LikelihoodLimits)
+async def log_likelihood(
+    prompt: Prompt,
+    continuation: str,
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    **settings: Unpack[LogLikelihoodOptions],
+) -> LogLikelihood:
+    """The log-likelihood of one continuation: open and close a `Fusion` for it.
+
+    Arguments are those of `Fusion` and `Fusion.log_likelihood`.
+    """
+    refuse(settings, log_likelihood)
+    limits: LikelihoodOptions = {}
+    own: FusionOptions = {}
+    for name, value in settings.items():
+        (limits if name in LikelihoodOptions.__annotations__ else own)[name] = value  # type: ignore[literal-required]
+    async with Fusion(draft=draft, assistant=assistant, **own) as fusion:
+        return await fusion.log_likelihood(prompt, continuation, **limits)
+
+
+log_likelihood_sync = synchronous(log_likelihood, "log_likelihood_sync")

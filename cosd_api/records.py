@@ -65,6 +65,28 @@ class TokenDecision(Record):
     strategy: str | None = None
     request: int | None = None
 
+    @classmethod
+    def of(cls, decision: Decision, names: Sequence[str], verifier: Verifier) -> Self:
+        """The record of a decision; `names` are the assistants'."""
+        if decision.agreed:
+            reason = "both agree"
+        elif decision.p is None or (decision.q is None and needs_q(verifier)):
+            reason = "kept: a probability is not known"
+        else:
+            reason = verifier.explain(decision.p, math.nan if decision.q is None else decision.q)
+        return cls(
+            assistant=names[decision.assistant],
+            text=readable(decision.text),
+            prob=decision.q,
+            agreed=decision.agreed,
+            fired=decision.fired,
+            reason=reason,
+            draft_text=readable(decision.draft),
+            draft_prob=decision.p,
+            strategy=decision.strategy,
+            request=decision.ask,
+        )
+
 
 class DraftToken(Record):
     """A draft token that an assistant's word replaced.
@@ -133,7 +155,7 @@ class FusedToken(Record):
     @classmethod
     def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float) -> Self:
         """The record of a token that the decoder placed, final by `now`; `names` are the assistants'."""
-        decisions = tuple(_decision(decision, names, verifier) for decision in placed.decisions)
+        decisions = tuple(TokenDecision.of(decision, names, verifier) for decision in placed.decisions)
         deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
         mine = placed.source < 0
         if placed.winner is not None:
@@ -174,27 +196,6 @@ def _no_decision(placed: Placed) -> str | None:
     if not placed.verified:
         return "kept: an assistant that had failed could not be heard"
     return "kept: nothing to judge" if placed.asked else None
-
-
-def _decision(decision: Decision, names: Sequence[str], verifier: Verifier) -> TokenDecision:
-    if decision.agreed:
-        reason = "both agree"
-    elif decision.p is None or (decision.q is None and needs_q(verifier)):
-        reason = "kept: a probability is not known"
-    else:
-        reason = verifier.explain(decision.p, math.nan if decision.q is None else decision.q)
-    return TokenDecision(
-        assistant=names[decision.assistant],
-        text=readable(decision.text),
-        prob=decision.q,
-        agreed=decision.agreed,
-        fired=decision.fired,
-        reason=reason,
-        draft_text=readable(decision.draft),
-        draft_prob=decision.p,
-        strategy=decision.strategy,
-        request=decision.ask,
-    )
 
 
 class SegmentCandidate(Record):

@@ -80,13 +80,50 @@ class AnswerLimits:
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop"))}
         limits = cls(**chosen)
         check_count("max_tokens", limits.max_tokens)
-        if limits.timeout is not None:
-            check_seconds("timeout", limits.timeout)
-        for name in ("max_requests", "max_billed_tokens"):
-            if (most := getattr(limits, name)) is not None:
-                check_count(name, most)
+        _check_limits(limits)
         check_choice("on_budget", limits.on_budget, OnBudget)
         return limits
+
+
+class LikelihoodOptions(TypedDict, total=False):
+    """Keywords of one log-likelihood; see `Fusion.log_likelihood`."""
+
+    end: bool
+    timeout: float | None
+    max_requests: int | None
+    max_billed_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelihoodLimits:
+    """What one log-likelihood includes and may cost, checked; see `Fusion.log_likelihood`."""
+
+    end: bool = False
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+
+    @classmethod
+    def checked(cls, **given: Unpack[LikelihoodOptions]) -> Self:
+        """The limits as given.
+
+        Raises:
+            SettingError: one of them is invalid.
+        """
+        limits = cls(**given)
+        if not isinstance(limits.end, bool):
+            raise SettingError(f"end must be True or False, not {limits.end!r}")
+        _check_limits(limits)
+        return limits
+
+
+def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
+    """Check the bounds of time, requests and tokens."""
+    if limits.timeout is not None:
+        check_seconds("timeout", limits.timeout)
+    for name in ("max_requests", "max_billed_tokens"):
+        if (most := getattr(limits, name)) is not None:
+            check_count(name, most)
 
 
 # --------------------------------------------------------------------------------------------------------- a fusion
@@ -140,6 +177,10 @@ class FusionOptions(TypedDict, total=False):
 
 class FuseOptions(FusionOptions, AnswerOptions, total=False):
     """Keywords of `fuse` beside its models."""
+
+
+class LogLikelihoodOptions(FusionOptions, LikelihoodOptions, total=False):
+    """Keywords of `log_likelihood` beside its models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

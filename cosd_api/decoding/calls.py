@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
+from typing import Any
 
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft
@@ -95,7 +96,13 @@ class Calls:
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=provider.name)
 
     async def propose(
-        self, model: int, text: bytes, questions: Sequence[Question], *, number: int | None = None
+        self,
+        model: int,
+        text: bytes,
+        questions: Sequence[Question],
+        *,
+        number: int | None = None,
+        alternatives: int = 0,
     ) -> list[Proposal | None]:
         """A model's own choices at places of `text`; see `contract.Provider.propose`.
 
@@ -109,7 +116,8 @@ class Calls:
         number = next(self._questions) if number is None else number
         with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)):
             with self._budget.spending(model, sizes) as usage:
-                proposals = await provider.propose(self.turns[model].prompt, text, questions, usage=usage)
+                also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
+                proposals = await provider.propose(self.turns[model].prompt, text, questions, usage=usage, **also)
             if len(proposals) != len(questions):
                 words = f"propose() gave {len(proposals)} answers to {len(questions)} questions"
                 raise ResponseError(words, endpoint=provider.name)
@@ -117,10 +125,13 @@ class Calls:
                 check_probs(proposal.tokens if proposal is not None else (), provider.name)
         return proposals
 
-    async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
+    async def score(
+        self, model: int, text: bytes, start: int, *, end: bool = False, alternatives: int = 0
+    ) -> list[Token]:
         """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
 
         With `end` the end of sequence follows as one token more, whose probability is None where it is not reported.
+        `alternatives` is as in `contract.Provider.score`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -131,7 +142,8 @@ class Calls:
         size = self._sizes[model] + len(text)
         with self._timeline.request(model, "score", next(self._questions), at=start):
             with self._budget.spending(model, [size]) as usage:
-                also = {"end": True} if end else {}  # so that a provider need not know the keyword
+                also: dict[str, Any] = {"end": True} if end else {}  # so that a provider need not know the keyword
+                also |= {"alternatives": alternatives} if alternatives else {}
                 tokens = await provider.score(self.turns[model].prompt, text, usage=usage, **also)
             check_probs(tokens, provider.name)
         start = len(sendable(text[:start]).encode())  # bytes that are no characters were not sent

@@ -20,6 +20,8 @@ from cosd_api import (
     FusionError,
     FusionResult,
     FusionStream,
+    LikelihoodToken,
+    LogLikelihood,
     Range,
     RuleVerifier,
     SettingError,
@@ -31,6 +33,7 @@ from cosd_api import (
     connect,
     fuse,
     fuse_sync,
+    log_likelihood_sync,
     probe,
     tune_answers,
 )
@@ -121,6 +124,16 @@ async def many_answers(prompts: Sequence[str]) -> list[str]:
         async for answer in fusion.map(prompts, on_error="return", max_requests=40):
             assert_type(answer, FusionResult | ProviderError | SettingError)
     return texts
+
+
+async def how_likely(prompt: str, text: str) -> float:
+    async with Fusion(draft="http://gpu1:8080", assistant="http://gpu2:8080", unit="token") as fusion:
+        found = await fusion.log_likelihood(prompt, text, end=True, timeout=60, max_requests=4)
+    assert_type(found, LogLikelihood)
+    assert_type(found.is_greedy, bool)
+    assert_type(found.tokens, tuple[LikelihoodToken, ...])
+    other = log_likelihood_sync(prompt, text, draft="http://gpu1:8080", assistant="http://gpu2:8080", end=True)
+    return found.total + other.perplexity
 
 
 async def what_it_costs(prompt: str) -> int:

@@ -1,0 +1,379 @@
+"""Log-likelihoods: the probability of a given text under the distribution whose greedy decoding is Algorithm 1.
+
+With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a distribution over next tokens::
+
+    x~ = argmax M_p(. | x)       what the draft would write after the text x
+    x^ = argmax M_q(. | x)       what an assistant would
+    P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
+                 M_p(. | x)      otherwise
+
+Of several assistants that would replace, the most confident one's distribution counts, ties to the first listed. The
+gated mixture is this library's, not the paper's.
+
+Each model scores the text once, and lists the most probable tokens beside each of its tokens. A second request to a
+model is needed only where the list leaves its choice open: where two tokens are equally probable, and where one that
+is not listed (part of a character, say) could be more probable than all that are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import anyio
+
+from cosd_api import notes
+from cosd_api.alignment import Decision
+from cosd_api.budget import Budget
+from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.timeline import Timeline
+from cosd_api.endpoints import Endpoints, Facts
+from cosd_api.errors import SettingError
+from cosd_api.methods.cosd import CoSD
+from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
+from cosd_api.settings import FusionSettings, LikelihoodLimits
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
+from cosd_providers.messages import Message, RenderedPrompt
+from cosd_providers.text import readable
+from cosd_providers.usage import Usage
+
+_LISTED = 20
+"""Alternatives to ask for: what servers usually list. The more there are, the fewer places are asked about again."""
+
+_OTHER = "Each model by itself can score such a text: Provider.score."
+
+
+class LikelihoodToken(Record):
+    """One token of a text whose log-likelihood was asked for.
+
+    Attributes:
+        text: its text; empty for the end of sequence.
+        end: whether it is the end of sequence.
+        source: the model whose distribution counts here: `"draft"`, or an assistant's name.
+        logprob: natural logarithm of its probability there; `-inf` for probability 0.
+        is_greedy: whether the fusion would write it here.
+        draft_text: the draft's most probable token here (x~); empty for the end of sequence.
+        draft_prob: its probability (max M_p).
+        decisions: one for each assistant, about its most probable token (x^); empty where no assistant could replace
+            the draft's.
+    """
+
+    text: str
+    end: bool = False
+    source: str
+    logprob: float
+    is_greedy: bool
+    draft_text: str
+    draft_prob: Probability
+    decisions: tuple[TokenDecision, ...] = ()
+
+
+class LogLikelihood(Record):
+    """The log-likelihood of a continuation under a fusion; see `Fusion.log_likelihood`.
+
+    Attributes:
+        total: natural logarithm of the continuation's probability given the prompt: the sum over its tokens.
+        is_greedy: whether the fusion would write exactly these tokens: each is the most probable one of the gated
+            mixture. Of tokens that are equally probable it is the one that the server takes.
+        tokens: the continuation, token by token, and the end of sequence if that was asked for.
+        usage: requests and billed tokens per endpoint, by name.
+        requests: the requests, in the order in which they were sent.
+        seconds: the time it took.
+        warnings: in words.
+        draft: the draft endpoint.
+        assistants: the assistants, in the order given.
+    """
+
+    total: float
+    is_greedy: bool
+    tokens: tuple[LikelihoodToken, ...]
+    usage: dict[str, EndpointUsage]
+    requests: tuple[Request, ...] = ()
+    seconds: Seconds
+    warnings: tuple[str, ...] = ()
+    draft: Endpoint
+    assistants: tuple[Endpoint, ...]
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean negative log-probability of a token."""
+        mean = -self.total / len(self.tokens)
+        return math.inf if mean == math.inf else math.exp(mean)
+
+
+async def log_likelihood_of(
+    endpoints: Endpoints,
+    settings: FusionSettings,
+    prompt: str | Sequence[Message],
+    continuation: str,
+    limits: LikelihoodLimits,
+) -> LogLikelihood:
+    """The log-likelihood of a continuation under a fusion. See `Fusion.log_likelihood` for arguments and errors."""
+    _check(settings, continuation, end=limits.end)
+    with anyio.move_on_after(limits.timeout):
+        try:
+            return await _found(endpoints, settings, prompt, continuation, limits)
+        except BudgetError as error:
+            error.hint = "Allow more."  # there is no answer that could end earlier
+            raise
+    late = BudgetTimeoutError(f"the log-likelihood took longer than timeout={limits.timeout:g} seconds")
+    late.limit, late.hint = "timeout", "Allow more."
+    raise late
+
+
+def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
+    if not isinstance(settings.method, CoSD):
+        words = f"log_likelihood is not defined for the method {settings.method.name!r}"
+        raise SettingError(f'{words}: leave method out, which is CoSD, and give unit="token"')
+    if settings.unit == "word":
+        words = 'log_likelihood is not defined for unit="word": words have no next-token distribution'
+        raise SettingError(f'{words}. Models with one tokenizer can be fused with unit="token"')
+    if not isinstance(continuation, str):
+        raise SettingError(f"continuation must be a string, not {type(continuation).__name__}")
+    if not continuation and not end:
+        raise SettingError("continuation is empty: there is nothing to score. With end=True the end alone is")
+    try:
+        continuation.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"continuation is not valid Unicode text at character {error.start}") from None
+
+
+async def _found(
+    endpoints: Endpoints,
+    settings: FusionSettings,
+    prompt: str | Sequence[Message],
+    continuation: str,
+    limits: LikelihoodLimits,
+) -> LogLikelihood:
+    began = time.perf_counter()
+    facts = await endpoints.discover()
+    turns, facts = await endpoints.turns(prompt, settings.on_special_tokens, facts)
+    names = [DRAFT, *endpoints.names]
+    for error in facts.without.values():  # without an assistant it would be another distribution
+        raise error
+    await _check_endpoints(turns, names, facts)
+    ledgers = [Usage() for _ in turns]
+    budget = Budget(ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+    timeline = Timeline(began)
+    mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode())
+    tokens = await mixture.tokens(end=limits.end)
+    usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(names, ledgers, strict=True)}
+    return LogLikelihood(
+        total=math.fsum(token.logprob for token in tokens),
+        is_greedy=all(token.is_greedy for token in tokens),
+        tokens=tuple(tokens),
+        usage=usage,
+        requests=tuple(Request.of(span, names) for span in timeline.spans),
+        seconds=time.perf_counter() - began,
+        warnings=(
+            *facts.warnings_for(prompt),
+            *(warning for turn in turns for warning in turn.warnings),
+            *notes.unreported(dict(zip(names, budget.unreported, strict=True))),
+        ),
+        draft=facts.draft,
+        assistants=facts.assistants,
+    )
+
+
+async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str], facts: Facts) -> None:
+    """Refuse models that do not report what the gated mixture is made of.
+
+    Raises:
+        UnsupportedError: the message says what would work.
+    """
+    if facts.unit != "token":
+        words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
+        hint = 'unit="token" says that they have; with two tokenizers there is no exact definition.'
+        raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
+    for name, turn in zip(names, turns, strict=True):
+        info = await turn.provider.describe()
+        can = info.capabilities
+        if not (can.score and can.probs):
+            missing = "does not score a given text"
+        elif not min(can.top_k, can.score_top_k):
+            missing = "does not list the most probable tokens beside those of a given text"
+        elif not can.end_prob:
+            missing = "does not report the probability of its end of sequence, which may be its choice anywhere"
+        else:
+            continue
+        hint = "cosd probe shows what an endpoint reports; llama.cpp, vLLM and SGLang report all that is needed."
+        raise UnsupportedError(f"the {name} {missing}: it has no log-likelihoods", endpoint=info.endpoint, hint=hint)
+
+
+_Key = tuple[bytes, bool]
+
+
+def _key(token: Token) -> _Key:
+    """A token's text, for comparison; and whether it is the end of sequence."""
+    return token.data, token.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A model's most probable token at a place."""
+
+    token: Token
+    prob: float
+
+
+def _most_probable(token: Token) -> list[_Choice]:
+    """The most probable tokens at the place of a scored one: all that are equally probable.
+
+    Empty if the list does not show them: something that is not listed may be more probable.
+    """
+    if _has_no_distribution(token):
+        return []
+    listed = [_Choice(one, one.prob) for one in (token, *token.alternatives) if one.prob is not None]
+    best = max(choice.prob for choice in listed)
+    rest = 1 - math.fsum(choice.prob for choice in listed)
+    return [choice for choice in listed if choice.prob == best] if best > rest else []
+
+
+def _has_no_distribution(token: Token) -> bool:
+    """True for what has nothing beside it: one character of several tokens, or a token that begins in the prompt."""
+    return token.prob is None or (token.prob < 1 and not token.alternatives)
+
+
+class _GatedMixture:
+    """The gated mixture along one continuation.
+
+    Args:
+        calls: the models, within the limits.
+        settings: of the fusion; its verifier gates.
+        names: of the models, the draft's first.
+        text: the continuation.
+    """
+
+    def __init__(self, calls: Calls, settings: FusionSettings, names: Sequence[str], text: bytes) -> None:
+        self._calls = calls
+        self._verifier = settings.verifier
+        self._names = names
+        self._text = text
+        self._given: list[list[Token]] = []  # by model: the tokens of the continuation, with what is listed there
+        self._starts: list[int] = []  # byte offset of each token
+
+    async def tokens(self, *, end: bool) -> list[LikelihoodToken]:
+        """Each token under the distribution that counts in its place."""
+        everybody = range(len(self._names))
+        self._given = await concurrently([partial(self._score, model, end=end) for model in everybody])
+        self._starts = [0, *accumulate(len(token.data) for token in self._given[0])][:-1]
+        self._check_tokens()
+        drafted = await self._choices(0, dict.fromkeys(range(len(self._starts))))
+        contested = {place: one.token for place, one in drafted.items() if self._verifier.contestable(one.prob)}
+        heard = await concurrently([partial(self._choices, model, contested) for model in everybody[1:]])
+        return [self._token(place, drafted[place], [one.get(place) for one in heard]) for place in sorted(drafted)]
+
+    async def _score(self, model: int, *, end: bool) -> list[Token]:
+        with self._located(model):
+            return await self._calls.score(model, self._text, 0, end=end, alternatives=_LISTED)
+
+    def _check_tokens(self) -> None:
+        """Refuse models that read the continuation as different tokens."""
+        mine = [_key(token) for token in self._given[0]]
+        if b"".join(data for data, _ in mine) != self._text:
+            raise self._refusal(0, "the draft's server read another text than the continuation")
+        for model, given in enumerate(self._given):
+            theirs = [_key(token) for token in given]
+            if theirs != mine:
+                place = next((at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), 0)
+                words = f"the {self._names[model]} cuts the continuation into other tokens than the draft"
+                hint = "The gated mixture is defined for models with one tokenizer."
+                raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
+
+    async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Choice]:
+        """A model's most probable token at each of some places; of equally probable ones the one that it takes.
+
+        Args:
+            model: its index.
+            places: the places, each with the token to prefer among equally probable ones.
+        """
+        found: dict[int, _Choice] = {}
+        for place, wish in places.items():
+            best = _most_probable(self._given[model][place])
+            wished = [one for one in best if wish is not None and _key(one.token) == _key(wish)]
+            if wished or len(best) == 1:
+                [found[place]] = wished or best
+        left = {place: wish for place, wish in places.items() if place not in found}
+        if left:
+            questions = [
+                Question(self._starts[place], () if wish is None else (wish.data,)) for place, wish in left.items()
+            ]
+            with self._located(model):
+                proposals = await self._calls.propose(model, self._text, questions, alternatives=1)
+            found |= {place: self._choice(model, place, one) for place, one in zip(left, proposals, strict=True)}
+        return found
+
+    def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Choice:
+        """The token that a model would write at a place."""
+        if proposal is None:
+            words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
+            raise self._refusal(model, words)
+        token = proposal.tokens[0]
+        if token.prob is None or _has_no_distribution(token):
+            words = f"the {self._names[model]} would write {readable(token.data)!r} {self._where(place)}"
+            raise self._refusal(model, f"{words}, one character of several tokens, which has no distribution", _OTHER)
+        return _Choice(token, token.prob)
+
+    def _token(self, place: int, drafted: _Choice, heard: Sequence[_Choice | None]) -> LikelihoodToken:
+        """One token of the continuation under the gated mixture."""
+        decisions: list[Decision] = []
+        for assistant, choice in enumerate(heard):
+            if choice is not None:
+                agreed = _key(choice.token) == _key(drafted.token)
+                fired = not agreed and self._verifier.replaces(drafted.prob, choice.prob)
+                mine, theirs = drafted.token.data, choice.token.data
+                decisions.append(
+                    Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed=agreed, fired=fired, draft=mine)
+                )
+        firing = [one for one in decisions if one.fired]
+        winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # of equals the first listed
+        model, choice = 0, drafted
+        if winner is not None:
+            model = 1 + winner.assistant
+            choice = heard[winner.assistant] or drafted
+        token = self._given[model][place]
+        if token.prob is None or _has_no_distribution(token):
+            raise self._without_distribution(model, place)
+        return LikelihoodToken(
+            text=readable(token.data),
+            end=token.end,
+            source=self._names[model],
+            logprob=math.log(token.prob) if token.prob else -math.inf,
+            is_greedy=_key(token) == _key(choice.token),
+            draft_text=readable(drafted.token.data),
+            draft_prob=drafted.prob,
+            decisions=tuple(TokenDecision.of(one, self._names[1:], self._verifier) for one in decisions),
+        )
+
+    def _without_distribution(self, model: int, place: int) -> UnsupportedError:
+        token, name = self._given[model][place], self._names[model]
+        if token.end:
+            return self._refusal(model, f"the {name} does not report the probability of its end of sequence", _OTHER)
+        words = f"{readable(token.data)!r} {self._where(place)} has no distribution of the {name}"
+        if place == 0:
+            words += ": it begins in the prompt, or is one character of several tokens"
+            hint = "End the prompt before a space, and begin the continuation with it."
+            return self._refusal(model, words, hint)
+        return self._refusal(model, f"{words}: it is one character of several tokens", _OTHER)
+
+    def _where(self, place: int) -> str:
+        return f"at byte {self._starts[place]} of the continuation"
+
+    def _refusal(self, model: int, words: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(words, endpoint=self._calls.turns[model].provider.name, hint=hint)
+
+    @contextmanager
+    def _located(self, model: int) -> Iterator[None]:
+        """Give errors the endpoint that they are about."""
+        try:
+            yield
+        except ProviderError as error:
+            placed(error, self._calls.turns[model].provider)
+            raise

@@ -1,0 +1,84 @@
+"""Log-likelihoods over two real llama.cpp servers: those of the definition, one next token at a time."""
+
+from __future__ import annotations
+
+import math
+
+import httpx
+import pytest
+
+import naive
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from cosd_providers import UnsupportedError
+from drawn import partly
+from gated import Next, gated
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+PROMPTS = [question.prompt for question in sample("capital", 20, seed=5)]
+CONTINUATIONS = (" The capital of", " The capital is", " is The total", " a b c")
+"""Texts that both bundled models cut into the same tokens, though their tokenizers differ elsewhere."""
+
+
+@pytest.mark.parametrize("count", partly([2, 20]))
+@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+async def test_each_token_has_the_probability_of_the_definition(
+    pair: Pair, direction: tuple[str, str], count: int
+) -> None:
+    verifier, sources = RuleVerifier(alpha=2, beta=0), set[str]()
+    with httpx.Client(timeout=60) as client:
+        draft, assistant = (naive.HttpModel(pair[name], client, depth=2000) for name in direction)
+        servers = [pair[name] for name in direction]
+        async with Fusion(draft=servers[0], assistant=servers[1], verifier=verifier, unit="token") as fusion:
+            for prompt in PROMPTS[:count]:
+                for text in CONTINUATIONS:
+                    found = await fusion.log_likelihood(prompt, text)
+                    sources |= {token.source for token in found.tokens}
+                    before = prompt.encode()
+                    for token in found.tokens:
+                        p, q = known(draft, before), known(assistant, before)
+                        texts = sorted({*p, *q})
+                        mine, theirs = ([one.get(text, 0.0) for text in texts] for one in (p, q))
+                        probs, choice = chosen(mine, theirs, verifier)
+                        assert token.source == ("draft" if probs is mine else "assistant")
+                        own = token.text.encode()
+                        assert math.isclose(
+                            token.logprob, math.log(probs[texts.index(own)]), rel_tol=1e-3, abs_tol=1e-4
+                        )
+                        assert token.is_greedy == (texts[choice] == own)
+                        before += own
+    assert sources == {"draft", "assistant"}
+
+
+def known(model: naive.HttpModel, text: bytes) -> dict[bytes, float]:
+    """The probability of each token after a text, by its bytes; those of the end are empty."""
+    probs = model.next(model.vocabulary.encode(text))
+    return {model.vocabulary.tokens[n]: prob for n, prob in enumerate(probs) if prob}
+
+
+def chosen(p: list[float], q: list[float], verifier: RuleVerifier) -> tuple[list[float], int]:
+    """The distribution that counts, and its greedy choice."""
+    models: list[Next] = [lambda _: p, lambda _: q]
+    model, choice = gated(models[0], models[1:], verifier.replaces, ())
+    return (p if model is models[0] else q), choice
+
+
+@pytest.mark.parametrize("name", ["sums", "facts"])
+async def test_a_models_own_answer_is_greedy(pair: Pair, name: str) -> None:
+    """A model as its own assistant: the fusion is that model."""
+    async with Fusion(draft=pair[name], assistant=pair[name], verifier=RuleVerifier(alpha=1)) as fusion:
+        for prompt in PROMPTS[:3]:
+            answer = await fusion.generate(prompt, max_tokens=40)
+            assert answer.tokens[-1].end
+            found = await fusion.log_likelihood(prompt, answer.text, end=True)
+            assert found.is_greedy
+            written = math.fsum(math.log(token.draft_prob or 0) for token in answer.tokens)
+            assert math.isclose(found.total, written, rel_tol=1e-3, abs_tol=1e-3)
+
+
+async def test_two_tokenizers_are_refused(pair: Pair) -> None:
+    async with Fusion(draft=pair.sums, assistant=pair.facts) as fusion:
+        with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
+            await fusion.log_likelihood(PROMPTS[0], " The capital")

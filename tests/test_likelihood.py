@@ -1,0 +1,388 @@
+"""Log-likelihoods under the gated mixture, against its definition and against what the fusion writes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import toys
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    Fusion,
+    FusionClosedError,
+    LogLikelihood,
+    RuleVerifier,
+    SettingError,
+    TreeVerifier,
+    Verifier,
+    log_likelihood,
+    log_likelihood_sync,
+)
+from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from drawn import examples
+from gated import gated
+
+NODES = [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
+
+
+class Whatever:
+    """A verifier of a user's own, which looks at both."""
+
+    def replaces(self, p: float, q: float) -> bool:
+        return q >= p
+
+    def contestable(self, p: float) -> bool:
+        return True
+
+    def explain(self, p: float, q: float) -> str:
+        return f"{q} or {p}"
+
+
+class Always(Whatever):
+    """A verifier that always replaces."""
+
+    def replaces(self, p: float, q: float) -> bool:
+        return True
+
+
+VERIFIERS: list[Verifier] = [
+    RuleVerifier(),
+    RuleVerifier(alpha=1, beta=1),
+    RuleVerifier(alpha=0),
+    TreeVerifier.model_validate({"nodes": NODES}),
+    AgreementVerifier(alpha=0.6),
+    ChowVerifier(tau=0.3),
+    DiffVerifier(tau=0.1),
+    Whatever(),
+    Always(),
+]
+
+LETTERS = (b"", b"a", b"b", b"c")
+"""The end of sequence, and three letters: every text has one encoding."""
+LENGTH = 3
+
+
+def letters(seed: int) -> TableModel:
+    """A model over `LETTERS`: sixteenths, often tied, after any text."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        rng = random.Random(repr((seed, tuple(ids))))
+        shape = rng.choice([shape for shape in toys.SHAPES if len(shape) <= len(LETTERS)])
+        ranked = rng.sample(range(len(LETTERS)), len(shape))
+        probs = [0.0] * len(LETTERS)
+        for at, sixteenths in zip(ranked, shape, strict=True):
+            probs[at] = sixteenths / 16
+        return probs
+
+    return TableModel(LETTERS, following, end_ids=(0,))
+
+
+def continuations() -> Iterator[tuple[str, bool]]:
+    """All texts that end within `LENGTH` tokens, and all that do not."""
+    for length in range(LENGTH):
+        yield from (("".join(text), True) for text in product("abc", repeat=length))
+    yield from (("".join(text), False) for text in product("abc", repeat=LENGTH))
+
+
+SEEDS = st.lists(st.integers(0, 2**16), min_size=2, max_size=4)
+
+
+@examples(30)
+@given(SEEDS, st.sampled_from(VERIFIERS))
+async def test_all_continuations_together_are_certain(seeds: list[int], verifier: Verifier) -> None:
+    draft, *assistants = [ScriptedProvider(letters(seed)) for seed in seeds]
+    total = 0.0
+    async with Fusion(draft=draft, assistant=assistants, verifier=verifier, unit="token") as fusion:
+        answer = await fusion.generate("ab", max_tokens=LENGTH)
+        ended = answer.tokens[-1].end
+        for text, end in continuations():
+            found = await fusion.log_likelihood("ab", text, end=end)
+            total += math.exp(found.total)
+            assert found.total == math.fsum(token.logprob for token in found.tokens)
+            assert found.is_greedy == ((text, end) == (answer.text, ended))
+    assert math.isclose(total, 1)
+
+
+@examples(40)
+@given(SEEDS, st.sampled_from(VERIFIERS), st.text("abc", max_size=6), st.booleans())
+async def test_each_token_has_the_probability_of_the_definition(
+    seeds: list[int], verifier: Verifier, text: str, end: bool
+) -> None:
+    if not text and not end:
+        return
+    models = [letters(seed) for seed in seeds]
+    draft, *assistants = [ScriptedProvider(model) for model in models]
+    options: dict[str, Any] = {"draft": draft, "assistant": assistants, "verifier": verifier, "unit": "token"}
+    found = await log_likelihood("c", text, end=end, **options)
+    ids = models[0].encode(b"c")
+    names = ["draft", *(["assistant"] if len(seeds) == 2 else [f"assistant {n}" for n in range(1, len(seeds))])]
+    nexts = [model.next for model in models]
+    assert "".join(token.text for token in found.tokens) == text
+    for token in found.tokens:
+        model, choice = gated(nexts[0], nexts[1:], verifier.replaces, ids)
+        own = LETTERS.index(token.text.encode())
+        prob = model(ids)[own]
+        assert token.logprob == (math.log(prob) if prob else -math.inf)
+        assert token.is_greedy == (own == choice)
+        assert token.source == names[nexts.index(model)]
+        assert token.end == (own == 0)
+        assert token.draft_prob == max(nexts[0](ids))
+        assert bool(token.decisions) == verifier.contestable(token.draft_prob)
+        ids.append(own)
+    for name, used in found.usage.items():
+        kinds = [request.kind for request in found.requests if request.endpoint == name]
+        assert kinds in (["score"], ["score", "question"])
+        assert used.requests == len(kinds)
+
+
+@examples(60)
+@given(
+    toys.model_sets(same_tokenizer=True, may_hide_end=False, max_assistants=2),
+    st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=6).map(str.encode),
+    st.sampled_from(VERIFIERS),
+    st.integers(0, 2**16),
+)
+async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
+    toy: tuple[toys.ToyModel, tuple[toys.ToyModel, ...]], prompt: bytes, verifier: Verifier, seed: int
+) -> None:
+    """Exact on any vocabulary, or refused in words; and not refused where no part of a character is probable."""
+    models = [toy[0], *toy[1]]
+    draft, *assistants = [model.next for model in models]
+    vocabulary, rng = toy[0].vocabulary, random.Random(seed)
+    ids = list(vocabulary.encode(prompt))
+    first = len(ids)
+    while len(ids) < first + 6:  # mostly what the models would write
+        probs = rng.choice(models).next(ids)
+        following = [n for n, prob in enumerate(probs) if prob and n != vocabulary.end]
+        if not following:
+            break
+        ids.append(rng.choice(following))
+    while len(ids) > first and not is_read_back(vocabulary, ids, first):
+        ids.pop()
+    assume(len(ids) > first)
+    text = vocabulary.decode(ids[first:]).decode()
+    total, refusable = 0.0, False
+    for at in range(first, len(ids)):
+        model, _ = gated(draft, assistants, verifier.replaces, ids[:at])
+        prob = model(ids[:at])[ids[at]]
+        total += math.log(prob) if prob else -math.inf
+        probable = {ids[at], *(n for model in models for n, prob in enumerate(model.next(ids[:at])) if prob)}
+        tokens = [vocabulary.tokens[n] for n in probable if n != vocabulary.end]
+        refusable = refusable or len({*tokens}) < len(tokens) or not all(map(is_text, tokens))
+    providers = [ScriptedProvider(toys.Plain(model)) for model in models]
+    options: dict[str, Any] = {"draft": providers[0], "assistant": providers[1:], "verifier": verifier}
+    try:
+        found = await log_likelihood(prompt.decode(), text, unit="token", **options)
+    except UnsupportedError:
+        if not refusable:
+            raise
+    else:
+        assert found.total == total or math.isclose(found.total, total)
+
+
+def is_read_back(vocabulary: toys.Vocabulary, ids: Sequence[int], first: int) -> bool:
+    """Whether a server that is given the text behind the first ids reads these ids."""
+    data = vocabulary.decode(ids)
+    return is_text(vocabulary.decode(ids[first:])) and list(vocabulary.encode(data)) == list(ids)
+
+
+def is_text(data: bytes) -> bool:
+    """Whether it is whole characters, and at least one."""
+    return bool(data) and data.decode("utf-8", "ignore").encode() == data
+
+
+# ----------------------------------------------------------------------------------------------------------- examples
+
+
+def sure(text: str, prob: float = 0.9, **options: Any) -> ScriptedProvider:
+    """A model over `LETTERS` that writes a text again and again, each letter with this probability."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        probs = [(1 - prob) / 3] * len(LETTERS)
+        probs[LETTERS.index(text[len(ids) % len(text)].encode())] = prob
+        return probs
+
+    return ScriptedProvider(TableModel(LETTERS, following, end_ids=(0,)), **options)
+
+
+async def test_it_says_whose_distribution_counts_and_why() -> None:
+    found = await log_likelihood("a", "bc", draft=sure("abb", 0.4), assistant=sure("abc"), unit="token")
+    assert found.is_greedy
+    assert [token.source for token in found.tokens] == ["draft", "assistant"]
+    assert [token.text for token in found.tokens] == ["b", "c"]
+    first, second = found.tokens
+    assert (first.logprob, first.draft_prob) == (math.log(0.4), 0.4)
+    assert [(said.agreed, said.reason) for said in first.decisions] == [(True, "both agree")]
+    assert (second.logprob, second.draft_text, second.draft_prob) == (math.log(0.9), "b", 0.4)
+    assert [(said.fired, said.reason) for said in second.decisions] == [(True, "0.4 < 0.5 and 0.9 > 0.5 x 0.4")]
+    assert math.isclose(found.total, math.log(0.4 * 0.9))
+    assert math.isclose(found.perplexity, 1 / math.sqrt(0.4 * 0.9))
+    assert {request.kind for request in found.requests} == {"score"}
+    assert {name: used.requests for name, used in found.usage.items()} == {"draft": 1, "assistant": 1}
+    assert [endpoint.name for endpoint in (found.draft, *found.assistants)] == ["draft", "assistant"]
+
+
+async def test_the_most_confident_of_several_assistants_counts() -> None:
+    assistants = [sure("ab", 0.6), sure("ac", 0.8), sure("ac", 0.8)]
+    found = await log_likelihood("a", "c", draft=sure("aa", 0.4), assistant=assistants, unit="token")
+    [token] = found.tokens
+    assert token.source == "assistant 2"
+    assert [said.fired for said in token.decisions] == [True, True, True]
+
+
+async def test_the_end_alone() -> None:
+    found = await log_likelihood("a", "", end=True, draft=sure("ab"), assistant=sure("ab"), unit="token")
+    [token] = found.tokens
+    assert (token.text, token.end) == ("", True)
+    assert math.isclose(found.total, math.log(0.1 / 3))
+
+
+async def test_what_is_impossible_goes_through_json() -> None:
+    found = await log_likelihood("a", "ca", draft=sure("ab", 1.0), assistant=sure("ab"), unit="token")
+    assert found.total == -math.inf
+    assert found.perplexity == math.inf
+    assert LogLikelihood.model_validate_json(found.model_dump_json()) == found
+
+
+async def test_messages_are_rendered_for_each_model() -> None:
+    draft, assistant = (sure("ab", template=lambda _, text=text: text) for text in ("a", "b"))
+    messages = [{"role": "user", "content": "a"}]
+    await log_likelihood(messages, "b", draft=draft, assistant=assistant, unit="token")
+    assert [provider.calls[0].prompt for provider in (draft, assistant)] == ["a", "b"]
+
+
+def test_without_async() -> None:
+    found = log_likelihood_sync("a", "b", draft=sure("ab"), assistant=sure("ab"), unit="token", timeout=20)
+    assert isinstance(found, LogLikelihood)
+
+
+async def test_models_with_one_tokenizer_are_known_by_their_encoding() -> None:
+    texts = {"a": ["b"]}
+    draft, assistant = ScriptedProvider.from_texts(texts), ScriptedProvider.from_texts(texts)
+    found = await log_likelihood("a", "b", draft=draft, assistant=assistant)
+    assert found.is_greedy
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"unit": "word"}, 'not defined for unit="word": words have no next-token distribution'),
+        ({"continuation": ""}, "continuation is empty: there is nothing to score. With end=True the end alone is"),
+        ({"continuation": b"b"}, "continuation must be a string, not bytes"),
+        ({"continuation": "b\ud800"}, "not valid Unicode text at character 1"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0"),
+        ({"max_requests": 0}, "max_requests must be a whole number"),
+        ({"end": 1}, "end must be True or False, not 1"),
+        ({"temperature": 1}, "temperature is not accepted"),
+    ],
+)
+async def test_invalid_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"prompt": "a", "continuation": "b", "draft": sure("ab"), "assistant": sure("ab")}
+    with pytest.raises(SettingError, match=words):
+        await log_likelihood(**given | options)
+
+
+@pytest.mark.parametrize(("name", "words"), [("max_tokens", "it bounds one answer"), ("ends", "did you mean 'end'")])
+async def test_other_keywords_are_refused(name: str, words: str) -> None:
+    given: dict[str, Any] = {"draft": sure("ab"), "assistant": sure("ab"), name: 1}
+    with pytest.raises(TypeError, match=words):
+        await log_likelihood("a", "b", **given)
+
+
+class WithoutScores(ScriptedProvider):
+    """A provider that scores no text."""
+
+    async def describe(self) -> ServerInfo:
+        info = await super().describe()
+        return replace(info, capabilities=replace(info.capabilities, score=False))
+
+
+@pytest.mark.parametrize(
+    ("draft", "assistant", "words"),
+    [
+        (sure("ab", top_k=0), sure("ab"), "the draft does not list the most probable tokens beside"),
+        (sure("ab"), sure("ab", end_prob=False), "the assistant does not report the probability of its end"),
+        (sure("ab"), WithoutScores(letters(1)), "the assistant does not score a given text"),
+    ],
+)
+async def test_endpoints_that_report_too_little_are_refused_before_anything_is_sent(
+    draft: ScriptedProvider, assistant: ScriptedProvider, words: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=words) as error:
+        await log_likelihood("a", "b", draft=draft, assistant=assistant, unit="token")
+    assert "llama.cpp" in error.value.hint
+    assert not draft.calls
+    assert not assistant.calls
+
+
+async def test_two_tokenizers_are_refused() -> None:
+    draft = ScriptedProvider.from_texts({"a": ["bc"]})
+    assistant = ScriptedProvider.from_texts({"a": ["b", "c"]})
+    with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
+        await log_likelihood("a", "bc", draft=draft, assistant=assistant)
+    with pytest.raises(UnsupportedError, match=r"the assistant cuts the continuation into other tokens .* from byte 0"):
+        await log_likelihood("a", "bc", draft=draft, assistant=assistant, unit="token")
+
+
+def spelling(prob: float) -> ScriptedProvider:
+    """A model whose letter é is two tokens, and which knows one token more that begins in `a`."""
+    tokens = (b"", b"a", b"b", b"\xc3", b"\xa9", b"ab")
+
+    def following(ids: Sequence[int]) -> list[float]:
+        if ids and ids[-1] == 3:
+            return [0.0, 0.0, 0.2, 0.0, 0.8, 0.0]
+        return [0.1, 0.1, 0.8 - prob, prob, 0.0, 0.0]
+
+    return ScriptedProvider(TableModel(tokens, following, end_ids=(0,)))
+
+
+async def test_a_character_of_several_tokens_is_refused() -> None:
+    models: dict[str, Any] = {"draft": spelling(0.3), "assistant": spelling(0.3), "unit": "token"}
+    with pytest.raises(UnsupportedError, match="'é' at byte 1 of the continuation has no distribution of the draft"):
+        await log_likelihood("b", "bé", **models)
+    assert (await log_likelihood("b", "ba", **models)).tokens  # where it is possible, but not the choice
+
+
+async def test_a_choice_that_is_a_character_of_several_tokens_is_refused() -> None:
+    models: dict[str, Any] = {"draft": spelling(0.6), "assistant": spelling(0.3), "unit": "token"}
+    with pytest.raises(UnsupportedError, match="the draft would write 'é' at byte 0 of the continuation, one char"):
+        await log_likelihood("b", "a", **models)
+
+
+async def test_a_token_that_begins_in_the_prompt_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"'b' at byte 0 .* begins in the prompt, or is one character") as error:
+        await log_likelihood("a", "b", draft=spelling(0.3), assistant=spelling(0.3), unit="token")
+    assert error.value.hint == "End the prompt before a space, and begin the continuation with it."
+
+
+async def test_limits_hold() -> None:
+    models: dict[str, Any] = {"assistant": sure("ab"), "unit": "token"}
+    draft = sure("ab", request_delay=60)
+    with pytest.raises(BudgetError, match=r"longer than timeout=0.05 seconds. Allow more.") as error:
+        await log_likelihood("a", "b", draft=draft, timeout=0.05, **models)
+    assert (error.value.limit, draft.open_requests) == ("timeout", 0)
+    with pytest.raises(BudgetError, match=r"max_requests=1 is reached \(1 were sent\). Allow more.$") as error:
+        await log_likelihood("a", "b", draft=sure("ab"), max_requests=1, **models)
+    with pytest.raises(BudgetError, match="max_billed_tokens=1 is reached") as error:
+        await log_likelihood("a", "b", draft=sure("ab"), max_billed_tokens=1, **models)
+
+
+async def test_without_an_assistant_there_is_no_likelihood() -> None:
+    down = sure("ab", faults=[Fault(ServerError("down", endpoint="scripted:"))])
+    async with Fusion(draft=sure("ab"), assistant=down, unit="token", on_assistant_error="draft") as fusion:
+        with pytest.raises(ProviderError, match="down"):
+            await fusion.log_likelihood("a", "b")
+        assert (await fusion.log_likelihood("a", "b")).tokens
+    with pytest.raises(FusionClosedError):
+        await fusion.log_likelihood("a", "b")
