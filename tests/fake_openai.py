@@ -152,8 +152,8 @@ class FakeOpenAI:
             if room < 1 or (room < body["max_tokens"] and not self.clamps):
                 return _error(400, f"This model's maximum context length is {self.context} tokens.")
             drawn = body["temperature"] and "seed" in body
-            chances = [random.Random(f"{body['seed']} {index}")] if drawn else []
-            run = self._run(ids, min(body["max_tokens"], room), self._count(body), *chances)
+            chance = random.Random(f"{body['seed']} {index}") if drawn else None
+            run = self._run(ids, min(body["max_tokens"], room), self._count(body), chance)
             ended = bool(run) and run[-1].end
             finish = "stop" if ended else "length"
             if not (self.bills_first and index):

@@ -117,8 +117,8 @@ async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused
     """A model that is certain by itself is believed."""
 
     class Certain(FakeOpenAI):
-        def _run(self, ids: Any, limit: int, count: int) -> Any:
-            run = super()._run(ids, limit, count)
+        def _run(self, ids: Any, limit: int, count: int, chance: Any = None) -> Any:
+            run = super()._run(ids, limit, count, chance)
             if always or not self.bodies[-1]["temperature"]:
                 for shown in run:
                     best = shown.entry["top_logprobs"][0] if shown.entry else {}

@@ -361,8 +361,8 @@ class TrimsPrompts(Server):
 class TrimsAnswers(Server):
     """The first token of an answer loses its space, and its string does, too."""
 
-    def _run(self, ids: Sequence[int], limit: int, count: int) -> list[Shown]:
-        first, *more = super()._run(ids, limit, count)
+    def _run(self, ids: Sequence[int], limit: int, count: int, chance: Any = None) -> list[Shown]:
+        first, *more = super()._run(ids, limit, count, chance)
         entry = first.entry and {**first.entry, "token": first.entry["token"].lstrip()}
         if entry and entry["top_logprobs"]:
             entry["top_logprobs"] = [{**one, "token": one["token"].lstrip()} for one in entry["top_logprobs"]]
