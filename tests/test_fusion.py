@@ -671,7 +671,7 @@ async def test_what_a_stop_cut_away_is_not_counted_as_kept() -> None:
 
 async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
     class Silent(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
             return [None for _ in questions]
 
     result = await fuse("Q:", draft=draft(), assistant=Silent(TextModel(ASSISTANT)))
@@ -793,7 +793,7 @@ async def test_a_number_that_is_no_probability_is_refused(role: str, prob: float
             yield Token(b"", 1.0, end=True)
             yield DraftEnd("end")
 
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
             return [Proposal(question.start, (Token(b" b", 1.0), Token(b"", prob, end=True))) for question in questions]
 
     named = Logarithms(TextModel(DRAFT), name="gpu2")
@@ -956,8 +956,8 @@ class FailsFrom(ScriptedProvider):
 
     place = 0
 
-    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
-        proposals = await super().propose(prompt, text, questions, usage=usage)
+    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        proposals = await super().propose(prompt, text, questions, usage=usage, **options)
         if any(question.start >= self.place for question in questions):
             raise ServerError("the server broke", endpoint="http://gpu2", status=500)
         return proposals
@@ -1242,9 +1242,9 @@ async def test_who_tells_no_probabilities_is_refused_before_the_first_token(
 
 async def test_a_result_says_how_the_assistant_answered() -> None:
     class Lists(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
             usage.answered_by("list", len(questions))
-            return await super().propose(prompt, text, questions, usage=usage)
+            return await super().propose(prompt, text, questions, usage=usage, **options)
 
     result = await fuse("Q:", draft=draft(), assistant=Lists(TextModel(ASSISTANT)), ask="all")
     assert result.usage["draft"].strategies == {}
@@ -1256,8 +1256,8 @@ async def test_a_result_says_how_the_assistant_answered() -> None:
 @pytest.mark.parametrize(("times", "warned"), [(10, False), (11, True)])
 async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int, warned: bool) -> None:
     class Dear(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
-            proposals = await super().propose(prompt, text, questions, usage=usage)
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+            proposals = await super().propose(prompt, text, questions, usage=usage, **options)
             usage.prompt_tokens = times * 30 - 1
             usage.completion_tokens = 1
             usage.cached_tokens = 7

@@ -122,7 +122,7 @@ async def test_a_question_that_failed_is_told_as_failed(tmp_path: Path) -> None:
 )
 async def test_a_question_with_a_useless_answer_is_told_as_failed(propose: Callable[[Any], Any]) -> None:
     class Odd(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
             return propose(questions)
 
     result = await fuse("Q:", draft=draft(), assistant=Odd(assistant().model), on_assistant_error="draft")

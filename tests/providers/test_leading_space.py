@@ -18,6 +18,7 @@ from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import Piece, Ready
+from cosd_providers.sampling import other_seed
 from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
 from reference import Tok, text_of
@@ -230,6 +231,45 @@ async def test_scores_are_those_behind_the_lead(model: Leading, text: str) -> No
     same(scored, bare([Tok(token.data, token.prob) for token in whole], model.lead))
 
 
+@given(asked(), st.integers(1, 3))
+async def test_proposed_alternatives_are_those_behind_the_lead(
+    inquiry: tuple[Leading, bytes, list[Question]], count: int
+) -> None:
+    model, text, questions = inquiry
+    assume(is_text(text))
+    prompt = model.prompt.decode()
+    alone = await led(model).propose(prompt, text, questions, usage=Usage())
+    found = await led(model).propose(prompt, text, questions, alternatives=count, usage=Usage())
+    later = [question for question in questions if question.start]
+    moved = [replace(question, start=question.start + len(model.lead)) for question in later]
+    raws = iter(
+        await ScriptedProvider(model).propose(prompt, model.lead + text, moved, alternatives=count, usage=Usage())
+    )
+    for question, one, other in zip(questions, found, alone, strict=True):
+        assert one is not None
+        assert replace(one, tokens=tuple(replace(token, alternatives=()) for token in one.tokens)) == other
+        if question.start:
+            raw = next(raws)
+            assert raw is not None
+            assert one.tokens == raw.tokens
+        for token in one.tokens:
+            told = [(token.data, token.end), *((another.data, another.end) for another in token.alternatives)]
+            assert len({*told}) == len(told) <= 1 + count
+
+
+@given(leadings(), st.text(st.sampled_from(toys.CHARACTERS), max_size=6), st.integers(0, 3))
+async def test_the_end_of_an_answer_is_that_behind_the_lead(model: Leading, text: str, count: int) -> None:
+    options: dict[str, Any] = {"alternatives": count, "end": True}
+    prompt, plain = model.prompt.decode(), ScriptedProvider(model)
+    *scored, end = await led(model).score(prompt, text.encode(), usage=Usage(), **options)
+    assert b"".join(token.data for token in scored) == text.encode()
+    *whole, last = await plain.score(prompt, model.lead + text.encode(), usage=Usage(), **options)
+    same([*scored, end], bare([Tok(token.data, token.prob, token.end) for token in (*whole, last)], model.lead))
+    if text:
+        assert end == last
+        assert scored[1:] == whole[len(whole) + 1 - len(scored) :]
+
+
 # By hand: a template that writes a line break before an answer, and a model that writes it as a token of its own.
 
 SCRIPT: Mapping[str, Sequence[Any]] = {"Q": [("\n", 0.4), ("The", 0.9), (" end", 0.8)], "Q\nA": [("n", 0.7)]}
@@ -256,10 +296,34 @@ async def test_a_token_that_is_the_lead_alone_belongs_to_the_next_one() -> None:
     assert await one.score("Q", b"The", usage=Usage()) == [Token(b"The", 0.4)]
 
 
+async def test_samples_are_the_models_own_without_the_lead() -> None:
+    """A second request of one draft draws by other random numbers."""
+    provider, one = scripted()
+    options: dict[str, Any] = {"temperature": 1, "seed": 0}
+    assert await draft(one, limit=1, **options) == await draft(one, limit=1)
+    assert [(call.temperature, call.seed) for call in provider.calls[:2]] == [(1, 0), (1, other_seed(0, 1))]
+    await draft(one, limit=1, temperature=1)
+    assert [(call.temperature, call.seed) for call in provider.calls[-2:]] == [(1, None), (1, None)]
+
+
+async def test_a_provider_of_an_earlier_version_is_asked_as_before() -> None:
+    class Earlier(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> Any:  # type: ignore[override]
+            return await super().propose(prompt, text, questions, usage=usage)
+
+        async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # type: ignore[override]
+            return await super().score(prompt, text, usage=usage)
+
+    one = WithoutLeadingSpace(Earlier.from_texts(SCRIPT), b"\n")
+    assert len(await one.propose("Q", b"The", [Question(0, (b"The",))], usage=Usage())) == 1
+    assert len(await one.propose("Q", b"The", None, usage=Usage())) > 1
+    assert await one.score("Q", b"The", usage=Usage()) == [Token(b"The", 0.4)]
+
+
 async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
     class Listing(ScriptedProvider):
-        async def propose(self, *asked: Any, usage: Usage) -> list[Proposal | None]:
-            return counted(await super().propose(*asked, usage=usage), "list", usage)
+        async def propose(self, *asked: Any, usage: Usage, **options: Any) -> list[Proposal | None]:
+            return counted(await super().propose(*asked, usage=usage, **options), "list", usage)
 
     one = WithoutLeadingSpace(Listing.from_texts(SCRIPT), b"\n")
     found = await one.propose("Q", b"The", [Question(0, (b"The",)), Question(3, (b" end",))], usage=Usage())

@@ -510,8 +510,10 @@ class Lying(ScriptedProvider):
 
     fault: str = ""
 
-    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> list[Proposal | None]:
-        found = await super().propose(prompt, text, questions, usage=usage)
+    async def propose(
+        self, prompt: str, text: bytes, questions: Any, *, usage: Usage, **options: Any
+    ) -> list[Proposal | None]:
+        found = await super().propose(prompt, text, questions, usage=usage, **options)
         if self.fault != "propose":
             return found
         return [
@@ -519,8 +521,8 @@ class Lying(ScriptedProvider):
             for one in found
         ]
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:
-        found = await super().score(prompt, text, usage=usage)
+    async def score(self, prompt: str, text: bytes, *, usage: Usage, **options: Any) -> list[Token]:
+        found = await super().score(prompt, text, usage=usage, **options)
         if self.fault != "score":
             return found
         return [Token(one.data, other.prob) for one, other in zip(found, [*found[1:], found[0]], strict=True)]
@@ -577,8 +579,10 @@ async def test_a_provider_that_does_not_draft_is_asked_as_an_assistant(wrong: bo
             raise UnsupportedError("it does not draft", endpoint=self.name)
             yield
 
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> list[Proposal | None]:
-            found = await super().propose(prompt, text, questions, usage=usage)
+        async def propose(
+            self, prompt: str, text: bytes, questions: Any, *, usage: Usage, **options: Any
+        ) -> list[Proposal | None]:
+            found = await super().propose(prompt, text, questions, usage=usage, **options)
             return found[::-1] if wrong else found
 
     report = await probe(Silent(Talker()))
