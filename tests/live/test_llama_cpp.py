@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 
+import recitals
 from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
@@ -171,6 +174,19 @@ async def test_tokens_that_the_server_hides(url: str) -> None:
         while b"".join(data for data, _ in parts) != token.data:
             parts.append(probs.pop(0))
         assert token.prob == pytest.approx(min(prob for _, prob in parts), abs=1e-3)
+
+
+@pytest.mark.extended
+async def test_samples_that_the_server_hides(trio: Mapping[str, str]) -> None:
+    """Characters of several tokens are drawn as often as they should be; a chi-squared test with 2 degrees."""
+    before, count, drawn = recitals.UNSURE_PROMPT + " café", 300, Counter[str]()
+    async with LlamaCpp(trio["reciter"]) as provider:
+        for seed in range(count):
+            first, _ = await draft(provider, before, limit=1, temperature=1, seed=seed)
+            drawn[first.data.decode()] += 1
+    means = {f" {text}": count * prob for text, prob in recitals.UNSURE_PARTS[3].items()}
+    assert drawn.keys() == means.keys()
+    assert sum((drawn[text] - mean) ** 2 / mean for text, mean in means.items()) < 13.8
 
 
 def find_hidden(url: str) -> tuple[list[int], list[int], int]:

@@ -114,6 +114,13 @@ async def test_it_is_the_adapter_and_asks_once() -> None:
         assert await provider.describe() == await scripted.describe()
         assert await provider.tokenize("Q") == await scripted.tokenize("Q")
         assert await provider.score("Q", b" a", usage=usage) == await scripted.score("Q", b" a", usage=usage)
+        more: dict[str, Any] = {"alternatives": 2, "usage": usage}
+        async for _ in provider.generate("Q", b"", max_tokens=1, temperature=1, seed=3, **more):
+            pass
+        await provider.propose("Q", b" a", [Question(2, (b"x",))], **more)
+        await provider.score("Q", b" a", end=True, **more)
+        called = [(call.alternatives, call.temperature, call.seed, call.end) for call in scripted.calls[-3:]]
+        assert called == [(2, 1, 3, False), (2, 0, None, False), (2, 0, None, True)]
     assert made == ["vllm"]
 
 

@@ -94,6 +94,18 @@ def test_of_equals_the_drafts_token_is_taken(word: bool) -> None:
         assert data(chain) == [b" b", b"c"]
 
 
+def test_alternatives_of_a_continuation_have_the_servers_own_pick() -> None:
+    """Where the draft's token was taken of two equals, the other one is its first alternative."""
+    chain = Continuation(Question(0, (b" b",)), 2)
+    others = [Choice(9, Token(b"\xc3", 0.15)), Choice(8, Token(b" c", 0.1)), Choice(7, Token(b" d", 0.05))]
+    position = tied(b" a", b" b")
+    chain.feed([Position(position.pick, [*position.top, *others])])
+    assert chain.tokens == [Token(b" b", 0.4, alternatives=(Token(b" a", 0.4), Token(b" c", 0.1)))]
+    alone = Continuation(Question(0, (b" b",)))
+    alone.feed([Position(position.pick, [*position.top, *others])])
+    assert alone.tokens == [Token(b" b", 0.4)]
+
+
 def test_of_equals_the_end_is_taken_where_the_draft_ends() -> None:
     chain = Continuation(Question(0, (b"",)))
     chain.feed([tied(b" a", Token(b"", 0.4, end=True))])
@@ -148,6 +160,16 @@ def test_a_server_that_cannot_go_on() -> None:
     assert data(chain) == [b" a"]
 
 
+async def test_alternatives_of_all_answers() -> None:
+    async def ask(chains: list[Continuation]) -> list[list[Position]]:
+        assert [chain.alternatives for chain in chains] == [1, 1]
+        return [[Position(Choice(0, Token(b" a", 0.6)), [Choice(1, Token(b" b", 0.4))])] for _ in chains]
+
+    questions = [Question(0, (b" a",)), Question(2, (b" c",))]
+    found = await answer(questions, ask, 1)
+    assert [one and one.tokens for one in found] == [(Token(b" a", 0.6, alternatives=(Token(b" b", 0.4),)),)] * 2
+
+
 async def test_every_question_is_asked_until_it_is_answered() -> None:
     asked: list[list[int]] = []
 
@@ -183,6 +205,12 @@ def test_boundaries() -> None:
     pieces = [b"Q", b" a\xc3", b"\xa9", b"", b"b"]
     assert [question.start for question in boundaries(pieces, 1)] == [0, 4, 5]
     assert [question.start for question in boundaries(pieces, 3)] == [2, 3]
+
+
+def test_a_token_across_the_beginning_has_no_alternatives() -> None:
+    others = (Token(b" x", 0.1),)
+    tokens = [Token(data, 0.5, alternatives=others) for data in (b"ab", b"cd", b"e", b"\xc3", b"\xa9")]
+    assert within(tokens, 3) == [Token(b"d", 0.5), Token(b"e", 0.5, alternatives=others), Token("é".encode(), 0.5)]
 
 
 def test_within() -> None:
