@@ -11,10 +11,9 @@ splits at words, so both models start from text that they would themselves have 
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cosd_providers.contract import Token
@@ -51,7 +50,8 @@ class Decision:
         agreed: both wrote the same.
         fired: they differ and the verifier chose the assistant.
         draft: the draft's text there.
-        ask: number of the question that brought the answer; this and the next are for the record alone.
+        coin: the number that the verifier drew there, if it draws; this and the next are for the record alone.
+        ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
     """
 
@@ -64,6 +64,7 @@ class Decision:
     agreed: bool
     fired: bool
     draft: bytes
+    coin: float | None = None
     ask: int | None = None
     strategy: str | None = None
 
@@ -105,7 +106,7 @@ def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
 def judge(
     tokens: Sequence[Token],
     proposal: Sequence[Token],
-    replaces: Callable[[float, float], bool],
+    replaces: Callable[[Decision], bool],
     *,
     unit: Unit,
     first: int = 0,
@@ -117,11 +118,11 @@ def judge(
     Args:
         tokens: the unit's draft tokens, whole.
         proposal: the assistant's continuation of the text before `tokens[first]`, in tokens of whole characters.
-        replaces: the verifier's decision for `(p, q)`.
+        replaces: the verifier's decision on a span that differs, whose `p` is known.
         unit: `"token"` compares one token with one; `"word"` walks both by bytes.
         first: where the walk starts.
         assistant: its index, for the decisions.
-        needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces; if not, it is passed as NaN.
+        needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces.
     """
     decisions: list[Decision] = []
     i = first  # tokens[begin:i] and proposal[a_begin:a] are what both wrote since the boundary
@@ -136,11 +137,12 @@ def judge(
         if agreed is None:
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
-        judged = not agreed and p is not None and not (q is None and needs_q)
-        fired = judged and p is not None and replaces(p, math.nan if q is None else q)
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
-        decisions.append(Decision(assistant, begin, i, theirs, p, q, agreed, fired, mine))
-        if fired:
+        decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine)
+        if not agreed and p is not None and not (q is None and needs_q) and replaces(decision):
+            decision = replace(decision, fired=True)
+        decisions.append(decision)
+        if decision.fired:
             end = a if unit == "token" else _end_of_word(proposal, a_begin, a)
             return Judgement(tuple(decisions), replacement=tuple(proposal[a_begin:end]))
         if not agreed:

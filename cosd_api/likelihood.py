@@ -37,6 +37,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
+from cosd_api.verification import Place, Verifier, digest_of, verifier_at
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
@@ -254,6 +255,7 @@ class _GatedMixture:
     def __init__(self, calls: Calls, settings: FusionSettings, names: Sequence[str], text: bytes) -> None:
         self._calls = calls
         self._verifier = settings.verifier
+        self._prompt = digest_of(calls.turns[0].prompt)
         self._names = names
         self._text = text
         self._given: list[list[Token]] = []  # by model: the tokens of the continuation, with what is listed there
@@ -266,7 +268,7 @@ class _GatedMixture:
         self._starts = [0, *accumulate(len(token.data) for token in self._given[0])][:-1]
         self._check_tokens()
         drafted = await self._choices(0, dict.fromkeys(range(len(self._starts))))
-        contested = {place: one.token for place, one in drafted.items() if self._verifier.contestable(one.prob)}
+        contested = {place: one.token for place, one in drafted.items() if self._at(place).contestable(one.prob)}
         heard = await concurrently([partial(self._choices, model, contested) for model in everybody[1:]])
         return [self._token(place, drafted[place], [one.get(place) for one in heard]) for place in sorted(drafted)]
 
@@ -324,13 +326,15 @@ class _GatedMixture:
     def _token(self, place: int, drafted: _Choice, heard: Sequence[_Choice | None]) -> LikelihoodToken:
         """One token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
+        verifier = self._at(place)
+        coin: float | None = getattr(verifier, "coin", None)
         for assistant, choice in enumerate(heard):
             if choice is not None:
                 agreed = _key(choice.token) == _key(drafted.token)
-                fired = not agreed and self._verifier.replaces(drafted.prob, choice.prob)
+                fired = not agreed and verifier.replaces(drafted.prob, choice.prob)
                 mine, theirs = drafted.token.data, choice.token.data
                 decisions.append(
-                    Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed=agreed, fired=fired, draft=mine)
+                    Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed, fired, draft=mine, coin=coin)
                 )
         firing = [one for one in decisions if one.fired]
         winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # of equals the first listed
@@ -351,6 +355,9 @@ class _GatedMixture:
             draft_prob=drafted.prob,
             decisions=tuple(TokenDecision.of(one, self._names[1:], self._verifier) for one in decisions),
         )
+
+    def _at(self, place: int) -> Verifier:
+        return verifier_at(self._verifier, Place(self._prompt, self._starts[place]))
 
     def _without_distribution(self, model: int, place: int) -> UnsupportedError:
         token, name = self._given[model][place], self._names[model]

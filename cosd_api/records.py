@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Contest, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
-from cosd_api.verification import Verifier, needs_q
+from cosd_api.verification import Place, Verifier, needs_q, verifier_at
 from cosd_providers.contract import ServerInfo
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
@@ -50,6 +50,7 @@ class TokenDecision(Record):
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
         draft_text: the draft's text there: the tokens that were judged together.
         draft_prob: the draft's probability of the least probable of them.
+        coin: the number that a verifier such as `RandomVerifier` drew there.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
     """
@@ -62,6 +63,7 @@ class TokenDecision(Record):
     reason: str
     draft_text: str = ""
     draft_prob: Probability | None = None
+    coin: Probability | None = None
     strategy: str | None = None
     request: int | None = None
 
@@ -73,7 +75,8 @@ class TokenDecision(Record):
         elif decision.p is None or (decision.q is None and needs_q(verifier)):
             reason = "kept: a probability is not known"
         else:
-            reason = verifier.explain(decision.p, math.nan if decision.q is None else decision.q)
+            here = verifier_at(verifier, Place(coin=decision.coin))
+            reason = here.explain(decision.p, math.nan if decision.q is None else decision.q)
         return cls(
             assistant=names[decision.assistant],
             text=readable(decision.text),
@@ -83,6 +86,7 @@ class TokenDecision(Record):
             reason=reason,
             draft_text=readable(decision.draft),
             draft_prob=decision.p,
+            coin=decision.coin,
             strategy=decision.strategy,
             request=decision.ask,
         )

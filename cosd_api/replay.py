@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from cosd_api.errors import TraceError
+from cosd_api.errors import SettingError, TraceError
 from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
-from cosd_api.verification import Verifier, needs_q
+from cosd_api.verification import Place, Verifier, needs_q, verifier_at
 from cosd_providers.text import readable
 
 _ROUNDING = 1e-9  # of the larger of two means, as methods take it
@@ -124,7 +124,11 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
             fires, words = False, "both agree" if decision.agreed else "a probability is not known"
         else:
             sure = math.nan if q is None else q
-            fires, words = verifier.replaces(p, sure), f"the verifier says {verifier.explain(p, sure)}"
+            try:
+                here = verifier_at(verifier, Place(coin=decision.coin))
+            except SettingError as error:
+                raise TraceError(f"{where}: {error}") from error
+            fires, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"
         if fires != decision.fired:
             raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, but {words}")
     return [decision for decision in token.decisions if decision.fired]

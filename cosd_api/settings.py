@@ -28,6 +28,7 @@ from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
+    RandomVerifier,
     RuleVerifier,
     TreeVerifier,
     Verifier,
@@ -280,7 +281,7 @@ class CustomVerifier(Record):
     description: str
 
 
-KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier
+KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:

@@ -17,7 +17,7 @@ from typing import Literal
 from toys import Model
 
 Fires = Callable[[float, float], bool]
-Decides = Callable[[float, float | None], bool]
+Decides = Callable[[int, float, float | None], bool]
 LONGEST_UNIT = LONGEST_REPLACEMENT = 8
 UNSPACED = (
     *("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -196,7 +196,7 @@ def judge_token(
     if theirs is None or (ours.data, ours.end) == (theirs.data, theirs.end):
         return None
     p, q = ours.prob, theirs.prob
-    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and fires(p, q) else None
+    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and fires(len(before), p, q) else None
 
 
 def judge_word(
@@ -218,7 +218,8 @@ def judge_word(
                 at = differing[0] if differing else len(theirs)
                 replaced = next(n for n, end in enumerate(ends, 1) if at < end)
                 p, q = (least(*(t.prob for t in tokens)) for tokens in (unit[b : b + replaced], span))
-                if differing and p is not None and fires(p, q):
+                place = len(before) + len(text_of(unit[:b]))
+                if differing and p is not None and fires(place, p, q):
                     return Firing(index, b, replaced, p, q, (*span, *rest_of_word(span, chain)))
                 b += replaced
                 break  # a new chain
@@ -302,16 +303,19 @@ def fuse(
     ids_kept: bool = True,
     round_length: int | None = None,
     fails: Callable[[int, int, tuple[bytes, ...]], bool] = lambda *_: False,
-    contestable: Callable[[float], bool] = lambda _: True,
+    contestable: Callable[[float, int], bool] = lambda *_: True,
     needs_q: bool = True,
+    placed: Callable[[int], Fires] | None = None,
 ) -> Fused:
     """Fuse one answer: draft to the end, replace the first thing that a verifier replaces, draft again.
 
     `ids_kept`: the draft goes on from its own ids until a replacement, whatever `round_length` is. Otherwise
     its text is encoded anew after every `round_length` of its tokens since the start or the last replacement.
     `fails`: whether an assistant fails for good when it is asked, at a byte of the response, about some of the draft's
-    tokens; it is asked where one of them is `contestable`. From that unit on it is not asked any more.
+    tokens; it is asked where one of them is `contestable`, by its probability and its byte of the response. From that
+    unit on it is not asked any more.
     `needs_q`: whether an assistant's unknown probability is a reason not to fire.
+    `placed`: in place of `fires`: the one for what begins at a byte of the response.
     """
     assert max_tokens > 0
     judge = judge_token if unit == "token" else judge_word
@@ -320,11 +324,15 @@ def fuse(
     gone: set[int] = set()
 
     def fails_at(index: int, place: int, unit: Sequence[Tok]) -> bool:
-        asked = any(token.prob is not None and contestable(token.prob) for token in unit)
-        return asked and (index in gone or fails(index, place - len(prompt), tuple(token.data for token in unit)))
+        start = place - len(prompt)
+        starts = [start + len(text_of(unit[:n])) for n in range(len(unit))]
+        pairs = zip(unit, starts, strict=True)
+        asked = any(token.prob is not None and contestable(token.prob, at) for token, at in pairs)
+        return asked and (index in gone or fails(index, start, tuple(token.data for token in unit)))
 
-    def decides(p: float, q: float | None) -> bool:
-        return (q is not None or not needs_q) and fires(p, math.nan if q is None else q)
+    def decides(place: int, p: float, q: float | None) -> bool:
+        here = placed(place - len(prompt)) if placed else fires
+        return (q is not None or not needs_q) and here(p, math.nan if q is None else q)
 
     for iterations in count(1):
         text, plan = prompt + text_of(answer), list[Tok]()

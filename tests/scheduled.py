@@ -54,6 +54,8 @@ def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
     """What the naive reference says."""
     wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
     verifier = task["verifier"]
+    if "fails" in more:
+        more.setdefault("contestable", lambda p, _: verifier.contestable(p))
     return reference.fuse(**wanted, fires=verifier.replaces, needs_q=needs_q(verifier), **more)
 
 

@@ -225,7 +225,7 @@ class Run:
             assert question.tokens == tuple(token.data for token in rest)
             end = question.start + sum(map(len, question.tokens))
             assert command.text[question.start : end] == b"".join(question.tokens)
-            assert decoder.contestable(rest)
+            assert decoder.contestable(rest, question.start)
             before = list(decoder.units)[: list(decoder.units).index(unit)]
             assert not any(other.contested and other.waiting for other in before)
 
@@ -308,7 +308,8 @@ def run(
     `settings` are those of `CoSD`, and those of its `Pace`.
     """
     pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
-    decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, assistants=len(assistants), pace=pace, **settings)
+    settings |= {"assistants": len(assistants), "pace": pace, "prompt": prompt.decode()}
+    decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, **settings)
     options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
     one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())

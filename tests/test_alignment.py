@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosd_api.alignment import judge, starts_unit
+from cosd_api.alignment import Decision, judge, starts_unit
 from cosd_providers.contract import Token
 
 
@@ -14,8 +14,9 @@ def tokens(*parts: str | tuple[str, float]) -> list[Token]:
     return [Token(text.encode(), prob, end=not text) for text, prob in pairs]
 
 
-def fires(p: float, q: float) -> bool:
-    return p < 0.5 and q > 0.5 * p
+def fires(one: Decision) -> bool:
+    assert one.p is not None and one.q is not None
+    return one.p < 0.5 and one.q > 0.5 * one.p
 
 
 @pytest.mark.parametrize(
@@ -132,12 +133,14 @@ def test_an_unknown_probability_never_fires() -> None:
 @pytest.mark.parametrize(("p", "needs_q", "fired"), [(0.3, True, False), (0.3, False, True), (0.7, False, False)])
 def test_an_assistant_that_tells_no_probability(p: float, needs_q: bool, fired: bool) -> None:
     unknown = [Token(b" Lima", None)]
-    judgement = judge(tokens((" Rome", p)), unknown, lambda p, _: p < 0.5, unit="word", needs_q=needs_q)
+    judgement = judge(
+        tokens((" Rome", p)), unknown, lambda one: one.p is not None and one.p < 0.5, unit="word", needs_q=needs_q
+    )
     (decision,) = judgement.decisions
     assert (decision.fired, decision.q, decision.agreed) == (fired, None, False)
     assert judgement.replacement == (tuple(unknown) if fired else ())
 
 
 def test_a_draft_that_tells_no_probability_is_kept() -> None:
-    judgement = judge([Token(b" Rome", None)], tokens(" Lima"), lambda p, q: True, unit="word", needs_q=False)
+    judgement = judge([Token(b" Rome", None)], tokens(" Lima"), lambda _: True, unit="word", needs_q=False)
     assert judgement.replacement == ()

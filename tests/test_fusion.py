@@ -1178,7 +1178,7 @@ async def test_the_whole_way_without_assistants_that_fail(
         unit=unit,
         max_tokens=limit,
         fails=lambda assistant, place, _: place >= places[assistant],
-        contestable=verifier.contestable,
+        contestable=lambda p, _: verifier.contestable(p),
     )
     assert result.text == wanted.text.decode("utf-8", "backslashreplace")
     assert [token.verified for token in result.tokens] == [token.verified for token in wanted.tokens]

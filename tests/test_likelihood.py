@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from cosd_api import (
     Fusion,
     FusionClosedError,
     LogLikelihood,
+    Place,
+    RandomVerifier,
     RuleVerifier,
     SettingError,
     TreeVerifier,
@@ -28,6 +31,7 @@ from cosd_api import (
     log_likelihood,
     log_likelihood_sync,
 )
+from cosd_api.verification import verifier_at
 from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples
@@ -64,9 +68,16 @@ VERIFIERS: list[Verifier] = [
     AgreementVerifier(alpha=0.6),
     ChowVerifier(tau=0.3),
     DiffVerifier(tau=0.1),
+    RandomVerifier(rate=0.6, seed=1),
     Whatever(),
     Always(),
 ]
+
+
+def placed(verifier: Verifier, prompt: bytes, start: int) -> Verifier:
+    """The verifier at a byte of the continuation."""
+    return verifier_at(verifier, Place(hashlib.blake2b(prompt, digest_size=16).digest(), start))
+
 
 LETTERS = (b"", b"a", b"b", b"c")
 """The end of sequence, and three letters: every text has one encoding."""
@@ -130,7 +141,8 @@ async def test_each_token_has_the_probability_of_the_definition(
     nexts = [model.next for model in models]
     assert "".join(token.text for token in found.tokens) == text
     for token in found.tokens:
-        model, choice = gated(nexts[0], nexts[1:], verifier.replaces, ids)
+        here = placed(verifier, b"c", len(ids) - 1)
+        model, choice = gated(nexts[0], nexts[1:], here.replaces, ids)
         own = LETTERS.index(token.text.encode())
         prob = model(ids)[own]
         assert token.logprob == (math.log(prob) if prob else -math.inf)
@@ -138,7 +150,7 @@ async def test_each_token_has_the_probability_of_the_definition(
         assert token.source == names[nexts.index(model)]
         assert token.end == (own == 0)
         assert token.draft_prob == max(nexts[0](ids))
-        assert bool(token.decisions) == verifier.contestable(token.draft_prob)
+        assert bool(token.decisions) == here.contestable(token.draft_prob)
         ids.append(own)
     for name, used in found.usage.items():
         kinds = [request.kind for request in found.requests if request.endpoint == name]
@@ -174,7 +186,8 @@ async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
     text = vocabulary.decode(ids[first:]).decode()
     total, refusable = 0.0, False
     for at in range(first, len(ids)):
-        model, _ = gated(draft, assistants, verifier.replaces, ids[:at])
+        here = placed(verifier, prompt, len(vocabulary.decode(ids[first:at])))
+        model, _ = gated(draft, assistants, here.replaces, ids[:at])
         prob = model(ids[:at])[ids[at]]
         total += math.log(prob) if prob else -math.inf
         probable = {ids[at], *(n for model in models for n, prob in enumerate(model.next(ids[:at])) if prob)}

@@ -18,7 +18,14 @@ from pydantic import ValidationError
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier
-from cosd_api.verification import AgreementVerifier, ChowVerifier, DiffVerifier, RuleVerifier, TreeVerifier
+from cosd_api.verification import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    RandomVerifier,
+    RuleVerifier,
+    TreeVerifier,
+)
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -51,17 +58,22 @@ AssistantModels = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
 ]
-VerifierName = Literal["rule", "agreement", "chow", "diff"]
-_VERIFIERS: Mapping[VerifierName, type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier]] = {
+VerifierName = Literal["rule", "agreement", "chow", "diff", "random"]
+_VERIFIERS: Mapping[
+    VerifierName, type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier]
+] = {
     "rule": RuleVerifier,
     "agreement": AgreementVerifier,
     "chow": ChowVerifier,
     "diff": DiffVerifier,
+    "random": RandomVerifier,
 }
 """The verifiers that are made of numbers; their fields are the options of the same names."""
 ChosenVerifier = Annotated[
     VerifierName | None,
-    typer.Option(help="Decide between the two words by the rule (alpha, beta), agreement (alpha), chow or diff (tau)."),
+    typer.Option(
+        help="Decide by the rule (alpha, beta), agreement (alpha), chow or diff (tau), or a coin: random (rate, seed)."
+    ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
 Beta = Annotated[
@@ -70,6 +82,8 @@ Beta = Annotated[
 Tau = Annotated[
     float | None, typer.Option(help="Margin of chow (0.5 by default) and diff (0 by default), between 0 and 1.")
 ]
+Rate = Annotated[float | None, typer.Option(help="Share of the differing words that random replaces, between 0 and 1.")]
+Seed = Annotated[int | None, typer.Option(help="Of random: another one tosses other coins; 0 by default.")]
 Agreement = Annotated[
     bool,
     typer.Option(
@@ -126,6 +140,8 @@ class SharedOptions:
     alpha: Alpha = None
     beta: Beta = None
     tau: Tau = None
+    rate: Rate = None
+    seed: Seed = None
     agreement: Agreement = False
     tree: Tree = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
@@ -160,8 +176,8 @@ class SharedOptions:
             if name not in (None, "agreement"):
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
-        options = {"alpha": self.alpha, "beta": self.beta, "tau": self.tau}
-        given: dict[str, object] = {option: value for option, value in options.items() if value is not None}
+        options = ("alpha", "beta", "tau", "rate", "seed")
+        given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
         if self.tree is not None and name is None:
             if given:
                 words = f"a tree takes no {next(iter(given))}: give one or the other"

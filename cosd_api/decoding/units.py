@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from cosd_api.alignment import Decision, Unit, judge
 from cosd_api.decoding.commands import Placed
-from cosd_api.verification import Verifier, needs_q
+from cosd_api.verification import Place, Verifier, needs_q, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 
-Contestable = Callable[[Sequence[Token]], bool]
-"""True for tokens about which an answer could change the text."""
+Contestable = Callable[[Sequence[Token], int], bool]
+"""True for tokens, the first of them at a byte offset in the response, about which an answer could change the text."""
 
 
 class Hearing(Enum):
@@ -131,32 +132,47 @@ class DraftUnit:
     def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
         """Close it behind its last token: all assistants but the `lost` have to be heard if they could change it."""
         self.state = State.JUDGED
-        if contestable(self.tokens):
+        if contestable(self.tokens, self.start):
             self.state = State.WAITING
             self.verdicts = [Verdict(Hearing.LOST if at in lost else Hearing.OPEN) for at in range(assistants)]
+
+    def offset(self, at: int) -> int:
+        """Byte offset in the response of one of its tokens, by index."""
+        return self.start + sum(len(token.data) for token in self.tokens[:at])
 
     def question(self, assistant: int, unit: Unit) -> Question:
         """The next question to an assistant."""
         at = self.verdicts[assistant].at
-        start = self.start + sum(len(token.data) for token in self.tokens[:at])
-        return Question(start, tuple(token.data for token in self.tokens[at:]), unit == "word")
+        return Question(self.offset(at), tuple(token.data for token in self.tokens[at:]), unit == "word")
 
     def hear(
         self,
         assistant: int,
         proposal: Proposal | None,
         verifier: Verifier,
+        prompt: bytes,
         contestable: Contestable,
         unit: Unit,
         ask: int,
     ) -> None:
-        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer."""
+        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer.
+
+        `prompt` is the digest of a `Place`.
+        """
+
+        def here(decision: Decision) -> Verifier:
+            return verifier_at(verifier, Place(prompt, self.offset(decision.first)))
+
+        def replaces(decision: Decision) -> bool:
+            p, q = decision.p, decision.q
+            return p is not None and here(decision).replaces(p, math.nan if q is None else q)
+
         verdict = self.verdicts[assistant]
         verdict.unanswered += proposal is None
         judgement = judge(
             self.tokens,
             () if proposal is None else proposal.tokens,
-            verifier.replaces,
+            replaces,
             unit=unit,
             first=verdict.at,
             assistant=assistant,
@@ -164,9 +180,11 @@ class DraftUnit:
         )
         self.ahead = None  # more is known now
         strategy = proposal.strategy if proposal is not None else None
-        verdict.decisions.extend(replace(decision, ask=ask, strategy=strategy) for decision in judgement.decisions)
+        for decision in judgement.decisions:
+            coin = getattr(here(decision), "coin", None)
+            verdict.decisions.append(replace(decision, coin=coin, ask=ask, strategy=strategy))
         verdict.replacement = judgement.replacement
-        if judgement.again is not None and contestable(self.tokens[judgement.again :]):
+        if judgement.again is not None and contestable(self.tokens[judgement.again :], self.offset(judgement.again)):
             verdict.at = judgement.again
         else:
             verdict.hearing = Hearing.DONE
@@ -182,7 +200,7 @@ class DraftUnit:
         if winner is not None and winner.decisions[-1].q == 1:  # nobody listed later could have been more confident
             last = self.verdicts.index(winner)
         lost = (verdict.at for verdict in self.verdicts[:last] if verdict.hearing is Hearing.LOST)
-        return min((at for at in lost if could_change(self.tokens[at:])), default=len(self.tokens))
+        return min((at for at in lost if could_change(self.tokens[at:], self.offset(at))), default=len(self.tokens))
 
     def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> list[Placed]:
         """The winner's word as tokens of the response; `draft` wrote what it replaces."""

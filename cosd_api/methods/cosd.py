@@ -38,7 +38,7 @@ from cosd_api.decoding.run import Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
 from cosd_api.methods.base import DraftFirst, Models
-from cosd_api.verification import RuleVerifier, Verifier, needs_q
+from cosd_api.verification import Place, RuleVerifier, Verifier, decides_by_place, digest_of, needs_q, verifier_at
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.errors import UnsupportedError
 
@@ -117,6 +117,7 @@ class CoSD(DraftFirst):
             survives=work.survives,
             without=work.without,
             pace=work.pace,
+            prompt=work.turns[0].prompt,
         )
 
 
@@ -124,7 +125,7 @@ class CoSDDecoder:
     """One fused answer in the making: a `Decoder`.
 
     Args:
-        verifier: the rule or the tree.
+        verifier: the rule or the tree, say.
         unit: what is judged together, `"token"` or `"word"`.
         assistants: how many there are.
         max_tokens: length of the answer at most, its end of sequence included.
@@ -134,8 +135,10 @@ class CoSDDecoder:
             not.
         without: the assistants that were lost before the answer began, and why.
         pace: how it is scheduled.
+        prompt: of the draft model, for verifiers that decide by the place.
 
     Attributes:
+        prompt: a digest of the draft model's prompt.
         response: the answer so far.
         units: those whose tokens are not final.
         schedule: the drafts and questions.
@@ -156,13 +159,16 @@ class CoSDDecoder:
         survives: Callable[[Exception], bool] = lambda _: False,
         without: Mapping[int, Exception] | None = None,
         pace: Pace | None = None,
+        prompt: str = "",
     ) -> None:
         self.verifier = verifier
+        self.prompt = digest_of(prompt)
+        self._by_place = decides_by_place(verifier)
         self.unit: Unit = unit
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        self.schedule = Schedule(pace or Pace(), unit, assistants, lambda token: self.could_change((token,)))
+        self.schedule = Schedule(pace or Pace(), unit, assistants, lambda token, at: self.could_change((token,), at))
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now = 0.0
@@ -228,7 +234,7 @@ class CoSDDecoder:
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             if not unit.waiting or verdict.done:
                 continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.verifier, self.contestable, self.unit, ask)
+            unit.hear(assistant, proposal, self.verifier, self.prompt, self.contestable, self.unit, ask)
             if unit.heard:
                 self._decide(unit, commands)
             elif verdict.replacement:
@@ -309,12 +315,19 @@ class CoSDDecoder:
 
     # ------------------------------------------------------------------------------------------------ verification
 
-    def contestable(self, tokens: Sequence[Token]) -> bool:
-        """True if an assistant is to be asked about these tokens."""
-        return self.could_change(tokens) if self._skip else bool(tokens)
+    def contestable(self, tokens: Sequence[Token], start: int) -> bool:
+        """True if an assistant is to be asked about these tokens, the first of them at a byte offset."""
+        return self.could_change(tokens, start) if self._skip else bool(tokens)
 
-    def could_change(self, tokens: Sequence[Token]) -> bool:
-        """True if an answer about these tokens could change the text."""
+    def could_change(self, tokens: Sequence[Token], start: int) -> bool:
+        """True if an answer about these tokens, the first of them at a byte offset, could change the text."""
+        if self._by_place:
+            for token in tokens:
+                here = verifier_at(self.verifier, Place(self.prompt, start))
+                if token.prob is not None and here.contestable(token.prob):
+                    return True
+                start += len(token.data)
+            return False
         contestable = self.verifier.contestable
         for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
             if token.prob is not None and contestable(token.prob):

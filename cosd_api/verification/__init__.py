@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
+from cosd_api.verification.control import RandomVerifier
+from cosd_api.verification.place import Place, digest_of
 from cosd_api.verification.rule import RuleVerifier
 from cosd_api.verification.tree import TreeVerifier
 
-__all__ = ["AgreementVerifier", "ChowVerifier", "DiffVerifier", "RuleVerifier", "TreeVerifier", "Verifier", "needs_q"]
+__all__ = [
+    "AgreementVerifier",
+    "ChowVerifier",
+    "DiffVerifier",
+    "Place",
+    "RandomVerifier",
+    "RuleVerifier",
+    "TreeVerifier",
+    "Verifier",
+    "decides_by_place",
+    "digest_of",
+    "needs_q",
+    "verifier_at",
+]
 
 
 @runtime_checkable
@@ -20,6 +36,9 @@ class Verifier(Protocol):
 
     A verifier that ignores `q` may say so by a fourth member, `needs_q = False`: then it is also asked where an
     assistant does not report its probability, and `q` is NaN.
+
+    A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
+    Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -38,3 +57,14 @@ class Verifier(Protocol):
 def needs_q(verifier: Verifier) -> bool:
     """True if the verifier looks at the assistant's probability."""
     return bool(getattr(verifier, "needs_q", True))
+
+
+def decides_by_place(verifier: Verifier) -> bool:
+    """True if the verifier looks at the place of a decision."""
+    return hasattr(verifier, "at")
+
+
+def verifier_at(verifier: Verifier, place: Place) -> Verifier:
+    """The verifier for one place: itself, unless it looks at the place."""
+    at: Callable[[Place], Verifier] | None = getattr(verifier, "at", None)
+    return verifier if at is None else at(place)

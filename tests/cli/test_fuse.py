@@ -17,6 +17,7 @@ from cosd_api import (
     ChowVerifier,
     DiffVerifier,
     FusionResult,
+    RandomVerifier,
     RuleVerifier,
     Trace,
     TreeVerifier,
@@ -215,6 +216,7 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
         (["chow"], ChowVerifier()),
         (["chow", "--tau", "0.9"], ChowVerifier(tau=0.9)),
         (["diff", "--tau", "0.25"], DiffVerifier(tau=0.25)),
+        (["random", "--rate", "0.5", "--seed", "-3"], RandomVerifier(rate=0.5, seed=-3)),
     ],
 )
 def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: Verifier) -> None:
@@ -261,6 +263,8 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--verifier", "chow", "--alpha", "0.5"], "chow takes only tau, no alpha"),
         (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),
+        (["Q", "--verifier", "random"], "rate: Field required"),
+        (["Q", "--verifier", "random", "--rate", "0.5", "--tau", "0.5"], "random takes only rate and seed, no tau"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--json", "--explain"], "is for people, and --json for programs"),
         (["Q", "--temperature", "1"], "No such option"),

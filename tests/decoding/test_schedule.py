@@ -107,7 +107,7 @@ def test_hedges_without_an_assistant_that_fails_for_good(
     outcome = schedules.run(
         **task, choose=choose, limits=limits, survives=lambda _: True, also=also, hedge=hedge, patient=True
     )
-    check(outcome, expected(task, fails=fails, contestable=task["verifier"].contestable))
+    check(outcome, expected(task, fails=fails))
 
 
 def drafts(commands: list[Command]) -> list[StartDraft]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 
 import httpx
 import pytest
 
 import naive
 import reference
-from cosd_api import ChowVerifier, DiffVerifier, Fusion, Verifier
+from cosd_api import ChowVerifier, DiffVerifier, Fusion, Place, RandomVerifier, Verifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.verification import needs_q
+from cosd_api.verification import needs_q, verifier_at
 from drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 MAX_TOKENS = 40
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=31)]
+
+
+def placed(verifier: Verifier, prompt: str) -> Callable[[int], Callable[[float, float], bool]]:
+    """The verifier at a byte of the answer."""
+    digest = blake2b(prompt.encode(), digest_size=16).digest()
+    return lambda start: verifier_at(verifier, Place(digest, start)).replaces
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,11 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
 
 
 @pytest.mark.parametrize("count", partly([4, 50]))
-@pytest.mark.parametrize("verifier", [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1)], ids=lambda one: one.kind)
+@pytest.mark.parametrize(
+    "verifier",
+    [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1), RandomVerifier(rate=0.25, seed=1)],
+    ids=lambda one: one.kind,
+)
 @pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
 async def test_the_naive_reference_writes_the_same(
     pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], verifier: Verifier, count: int
@@ -43,10 +54,11 @@ async def test_the_naive_reference_writes_the_same(
             prompt.encode(),
             models[draft],
             [models[assistant]],
-            verifier.replaces,
+            reference.rule(),
             unit="word",
             max_tokens=MAX_TOKENS,
             needs_q=needs_q(verifier),
+            placed=placed(verifier, prompt),
         )
         assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
         assert result.trace.replay() == result.text

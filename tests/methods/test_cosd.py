@@ -183,7 +183,7 @@ def test_without_an_assistant_that_fails_for_good(
     """It is lost at the same place, and the same tokens are unverified, under every schedule."""
     limits = schedules.Limits(fails=fails)
     outcome = schedules.run(**task, choose=choose, late=late, limits=limits, survives=lambda _: True, **settings)
-    wanted = expected(task, fails=fails, contestable=task["verifier"].contestable)
+    wanted = expected(task, fails=fails)
     check(outcome, wanted)
     lost = outcome.decoder.lost
     assert bool(lost) >= any(not token.verified for token in wanted.tokens)

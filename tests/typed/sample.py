@@ -22,6 +22,7 @@ from cosd_api import (
     FusionStream,
     LikelihoodToken,
     LogLikelihood,
+    RandomVerifier,
     Range,
     RuleVerifier,
     SettingError,
@@ -89,7 +90,14 @@ def fields(result: FusionResult) -> None:
     assert_type(result.assistants, tuple[Endpoint, ...])
     assert_type(
         result.settings.verifier,
-        RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | CustomVerifier | None,
+        RuleVerifier
+        | TreeVerifier
+        | AgreementVerifier
+        | ChowVerifier
+        | DiffVerifier
+        | RandomVerifier
+        | CustomVerifier
+        | None,
     )
     assert_type(result.settings.unit, Literal["token", "word"] | None)
     assert_type(result.usage["draft"].completion_tokens, int)

@@ -11,7 +11,14 @@ from cosd_api.records import DRAFT, FusedToken
 from cosd_api.report.decisions import Judged, Outcome
 from cosd_api.report.html.elements import element, in_line
 from cosd_api.settings import CustomVerifier, KnownVerifier
-from cosd_api.verification import AgreementVerifier, ChowVerifier, DiffVerifier, RuleVerifier, TreeVerifier
+from cosd_api.verification import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    RandomVerifier,
+    RuleVerifier,
+    TreeVerifier,
+)
 from cosd_api.wording import counted
 
 __all__ = ["Corner", "Window", "acceptance", "plane", "points", "region", "rule_in_words", "shares"]
@@ -34,7 +41,7 @@ _MARKS: Mapping[Outcome, str] = {
 
 
 def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
-    """The region where the verifier replaces, as polygons in the plane of p and q, in [0, 1]; None if unknown."""
+    """The region where the verifier replaces, as polygons in the plane of p and q; None if there is no such."""
     match verifier:
         case RuleVerifier(alpha=alpha, beta=beta):
             return _of_rule(min(alpha, 1.0), beta)
@@ -46,7 +53,7 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return [[(0, tau), (1 - tau, 1), (0, 1)]] if tau < 1 else []
         case TreeVerifier():
             return list(_of_tree(verifier))
-        case CustomVerifier():
+        case RandomVerifier() | CustomVerifier():
             return None
         case _:
             assert_never(verifier)
@@ -97,6 +104,8 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"replaces where q > p + {tau:g}"
         case TreeVerifier(nodes=nodes):
             return f"a decision tree of {counted(len(nodes), 'node')}"
+        case RandomVerifier(rate=rate, seed=seed):
+            return f"a control: replaces {100 * rate:g} % of the differences at random (seed {seed})"
         case CustomVerifier(description=description):
             return f"a custom verifier: {in_line(description)}"
         case _:
@@ -141,7 +150,7 @@ def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[Judged]) -> 
         if drawn:
             svg.append(element("path", f"point {kind}", d=drawn))
     svg.append(element("circle", "ring", id="ring", r=9, visibility="hidden"))
-    return element("div", "plane", svg, _key(found), *_notes(shapes, found, places))
+    return element("div", "plane", svg, _key(found), *_notes(verifier, shapes, found, places))
 
 
 def _axes(*, lane: bool) -> Iterator[Element]:
@@ -204,9 +213,14 @@ def _key(found: Sequence[Judged]) -> Element:
 
 
 def _notes(
-    shapes: list[list[Corner]] | None, found: Sequence[Judged], places: Sequence[tuple[float, float, int, Outcome]]
+    verifier: KnownVerifier | CustomVerifier,
+    shapes: list[list[Corner]] | None,
+    found: Sequence[Judged],
+    places: Sequence[tuple[float, float, int, Outcome]],
 ) -> Iterator[Element]:
-    if shapes is None:
+    if isinstance(verifier, RandomVerifier):
+        yield element("p", "note", "A coin decides for each place, so there is no region where it replaces.")
+    elif shapes is None:
         yield element("p", "note", "This is a custom verifier: the region where it replaces is unknown.")
     elif not shapes:
         yield element("p", "note", "This verifier never replaces, so there is no region.")

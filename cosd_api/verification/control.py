@@ -1,0 +1,97 @@
+"""Replacement at random: the control that any verifier has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import ClassVar, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cosd_api.errors import SettingError
+from cosd_api.verification.place import Place
+from cosd_api.verification.rule import exactly, shortened
+
+
+class RandomVerifier(BaseModel):
+    """Replaces a share of the differing tokens at random: any switching between the models, with no information.
+
+    A coin for each place decides. It is a hash of the seed, the draft model's prompt and the byte offset in the answer
+    of the first draft token that is judged, and of nothing else: the answer depends neither on timing nor on any
+    setting that trades cost for time, and is the same each time. Only where the coin says so is an assistant asked.
+
+    Attributes:
+        rate: the share of places where a differing token is replaced, in [0, 1].
+        seed: another one tosses other coins.
+
+    Raises:
+        pydantic.ValidationError: `rate` is not a number in [0, 1].
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    needs_q: ClassVar[bool] = False
+
+    kind: Literal["random"] = "random"
+    rate: float = Field(ge=0, le=1)
+    seed: int = 0
+
+    def at(self, place: Place) -> Coin:
+        """The decision at a place: by the recorded coin, or by tossing it.
+
+        Raises:
+            SettingError: the place has no record of a coin, and its prompt and offset are unknown.
+        """
+        if place.coin is not None:
+            return Coin(self.rate, place.coin)
+        if place.prompt is None or place.start is None:
+            raise SettingError("no coin is recorded there, so RandomVerifier cannot decide")
+        digest = blake2b(b"%d %d " % (self.seed, place.start) + place.prompt, digest_size=8).digest()
+        return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
+
+    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError("RandomVerifier decides by the place, not by p and q: use at(place).replaces(p, q)")
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
+        """True if there is a place where it replaces."""
+        return self.rate > 0
+
+    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError("RandomVerifier decides by the place, not by p and q: use at(place).explain(p, q)")
+
+
+@dataclass(frozen=True, slots=True)
+class Coin:
+    """A coin that was tossed, as a verifier.
+
+    Attributes:
+        rate: it replaces below this number.
+        coin: a number in [0, 1).
+    """
+
+    rate: float
+    coin: float
+
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
+        """True if `coin < rate`."""
+        return self.coin < self.rate
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002
+        """The same: where the coin says no, no answer changes the text."""
+        return self.coin < self.rate
+
+    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
+        """The comparison as it came out, e.g. `"coin 0.03 < 0.1"`."""
+        below = self.coin < self.rate
+        (coin,) = shortened([self.coin], lambda short: (short[0] < self.rate) == below)
+        return f"coin {coin} {'<' if below else '>='} {exactly(self.rate)}"

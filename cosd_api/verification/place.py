@@ -1,0 +1,28 @@
+"""The place of a decision, for verifiers that look at more than the two probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in an answer where a verifier decides.
+
+    A decision that is judged again from its record knows neither `prompt` nor `start`, but `coin`.
+
+    Attributes:
+        prompt: a digest of the draft model's prompt: BLAKE2b of 16 bytes.
+        start: byte offset in the answer of the first draft token that is judged.
+        coin: the number that the verifier drew there.
+    """
+
+    prompt: bytes | None = None
+    start: int | None = None
+    coin: float | None = None
+
+
+def digest_of(prompt: str) -> bytes:
+    """The digest of a place's prompt."""
+    return blake2b(prompt.encode(), digest_size=16).digest()
