@@ -257,7 +257,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         method = method_named(method)
     elif isinstance(method, CoSD):
         for name in ("verifier", "unit"):
-            if given.get(name) is not None:
+            if given.get(name) not in (None, getattr(method, name)):
                 raise SettingError(f"{name} is given twice: in CoSD(...), and beside it. Leave one of them out")
     elif not isinstance(method, Method):
         raise SettingError(f'method must be a name such as "cosd", or an object such as CoSD(), not {method!r}')

@@ -57,7 +57,8 @@ class FakeLlamaCpp:
         self.changes_from = 1
         self.queries: dict[str, str] = {}
         self.slots: list[dict[str, Any]] = []
-        self.ends = dict(zip(NAMES, sorted(model.end_ids), strict=False))
+        names = zip(NAMES, sorted(model.end_ids), strict=False)
+        self.ends = {model.tokens[end].decode() or name: end for name, end in names}  # some models name their own
         self.models = ["toy"]
         self.vocabulary: int | None = None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from cosd_api import Fusion, Settings, Tuning, fuse, fuse_sync
+from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, Settings, Tuning, fuse, fuse_sync
 from cosd_api.settings import AnswerLimits, AnswerOptions, FuseOptions, FusionOptions, FusionSettings
 
 
@@ -47,3 +48,43 @@ def test_help_spells_them_out(function: Callable[..., Any], options: Any) -> Non
     assert not any(one.kind is one.VAR_KEYWORD for one in shown.values())
     if "max_tokens" in shown:
         assert str(shown["max_tokens"]) == "max_tokens: 'int' = 256"
+
+
+# ------------------------------------------------------------------------------------------------------------- methods
+
+
+def test_verifier_and_unit_are_those_of_the_method() -> None:
+    short = FusionSettings.checked(verifier=AgreementVerifier(alpha=0.3), unit="token")
+    long = FusionSettings.checked(method=CoSD(verifier=AgreementVerifier(alpha=0.3), unit="token"))
+    assert short == long
+    assert short.method == CoSD(verifier=short.verifier, unit=short.unit)
+    assert FusionSettings.checked(method="cosd") == FusionSettings.checked() == FusionSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "csd"}, "there is no method 'csd'; did you mean 'cosd'?"),
+        ({"method": "other"}, "there is no method 'other': the methods are cosd"),
+        ({"method": 7}, 'method must be a name such as "cosd", or an object such as CoSD(), not 7'),
+        ({"method": CoSD(), "unit": "word"}, "unit is given twice: in CoSD(...), and beside it"),
+        ({"method": CoSD(), "verifier": AgreementVerifier()}, "verifier is given twice"),
+    ],
+)
+def test_a_method_is_refused_in_words(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(words)):
+        FusionSettings.checked(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"draft": "http://a", "assistant": "http://b", "models": ["http://a", "http://b"]}, "give either models, or"),
+        ({"models": ["http://a", "http://b"]}, "in 'cosd' one drafts: give draft and assistant"),
+        ({"draft": "http://a"}, "assistant is missing: give the URL of a server"),
+        ({}, "draft and assistant are missing: give the URL of a server"),
+    ],
+)
+def test_models_are_refused_in_words(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(words)):
+        Fusion(**given)

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from cosd_api import AgreementVerifier, Fusion, RuleVerifier, SettingError, Tuning
+from cosd_api import AgreementVerifier, CoSD, Fusion, RuleVerifier, SettingError, Tuning
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
 
@@ -241,11 +241,21 @@ def test_settings_of_a_fusion_are_fields() -> None:
         chat(tuning=Tuning(hedge=1), draft_length=4)
 
 
+def test_the_method_is_a_setting_of_the_fusion() -> None:
+    method = CoSD(verifier=AgreementVerifier(alpha=0.2), unit="word")
+    settings = chat(method=method).invoke("Where?").response_metadata["cosd"]["settings"]
+    assert (settings["method"], settings["verifier"]["alpha"], settings["unit"]) == ("cosd", 0.2, "word")
+    assert chat(method={"name": "cosd"}).method == CoSD()
+    assert "CoSD(" in chat(method=method)._identifying_params["method"]
+    with pytest.raises(ValidationError, match="there is no method 'csd'; did you mean 'cosd'"):
+        chat(method="csd")
+
+
 def test_every_setting_of_a_fusion_is_a_field() -> None:
     import inspect
 
     taken = {**inspect.signature(Fusion.stream).parameters, **inspect.signature(Fusion).parameters}
-    assert taken.keys() - {"self", "prompt"} <= ChatCoSD.model_fields.keys()
+    assert taken.keys() - {"self", "prompt", "models"} <= ChatCoSD.model_fields.keys()
 
 
 # ------------------------------------------------------------------------------------------------------ messages

@@ -31,6 +31,8 @@ from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.langchain.connections import LoopFusions
+from cosd_api.methods.base import Method, method_named
+from cosd_api.methods.cosd import CoSD
 from cosd_api.records import FusedToken
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
@@ -110,6 +112,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
     on_special_tokens: OnSpecialTokens | None = Field(default=None, frozen=True)
     tuning: Tuning | None = Field(default=None, frozen=True)
+    method: SkipValidation[str | Method | None] = Field(default=None, frozen=True)
 
     _fusions: LoopFusions = PrivateAttr(default_factory=LoopFusions)
     _mark: str = PrivateAttr(default_factory=lambda: uuid4().hex)
@@ -139,6 +142,12 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _read_verifier(cls, verifier: Any) -> Any:
         """A verifier, or its JSON form from a saved model."""
         return TypeAdapter[Any](KnownVerifier).validate_python(verifier) if isinstance(verifier, dict) else verifier
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _read_method(cls, method: Any) -> Any:
+        """A method, its name, or both its name and its settings, from a saved model."""
+        return method_named(**method) if isinstance(method, dict) else method
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
@@ -231,11 +240,13 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """Verifier and tuning as JSON; custom verifiers cannot be saved."""
+        """Verifier, tuning and method as JSON; custom verifiers, and the one in a `CoSD(...)`, cannot be saved."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
             saved["verifier"] = known.model_dump(mode="json")
+        if isinstance(self.method, Method) and not isinstance(self.method, CoSD):
+            saved["method"] = {"name": self.method.name, **self.method.options()}
         return saved
 
     @property
@@ -255,6 +266,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
             **given,
             **({} if self.tuning is None else {"tuning": asdict(self.tuning)}),
             "verifier": verifier.model_dump(mode="json"),
+            **({} if self.method is None else {"method": repr(self.method)}),
             **own,
         }
 
@@ -268,7 +280,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     def _can_be_saved(self) -> bool:
         urls = all(isinstance(one, str) for one in [self.draft, *_several(self.assistant)])
-        return urls and (self.verifier is None or "verifier" in self.lc_attributes)
+        known = self.verifier is None or "verifier" in self.lc_attributes
+        return urls and known and not isinstance(self.method, CoSD)
 
     def _model_name(self) -> str:
         """The model's name as far as known before an answer."""

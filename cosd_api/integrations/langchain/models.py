@@ -56,7 +56,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
         temperature: None or 0; other values are refused, since the draft is greedy.
         streaming: whether `invoke` streams internally; callbacks see each token either way.
-        verifier, unit, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of `Fusion`.
+        method, verifier, unit, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of `Fusion`.
 
     All limits, `stop`, `max_retries` and `model` can also be given to a call or with `bind`.
 
