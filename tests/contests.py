@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import naive_cool
 import toys
 from cosd_api import FusionResult, Method, fuse
+from cosd_providers.contract import WordEnds
 from cosd_providers.testing import Fault, ScriptedProvider
 
 NORMALISATIONS = st.sampled_from(("token", "byte", "sum"))
@@ -46,6 +48,7 @@ async def fused(
     *,
     delays: Sequence[float] = (0.0,) * 8,
     faults: Mapping[int, Fault] | None = None,
+    splits: Sequence[naive_cool.Split] | None = None,
     **settings: Any,
 ) -> FusionResult:
     """The library's answer."""
@@ -53,6 +56,7 @@ async def fused(
         ScriptedProvider(
             toys.Plain(model),
             end_prob=not model.hides_end,
+            words=ends(splits[at]) if splits else None,
             request_delay=delays[2 * at],
             token_delay=delays[2 * at + 1],
             faults=[faults[at]] if faults and at in faults else [],
@@ -63,6 +67,11 @@ async def fused(
     result = await fuse(task.prompt.decode(), models=providers, method=method, **limits, **settings)
     assert all(provider.open_requests == 0 for provider in providers)
     return result
+
+
+def ends(split: naive_cool.Split) -> WordEnds:
+    """A splitter as providers take it."""
+    return lambda text: list(accumulate(map(len, split(text))))
 
 
 def check(result: FusionResult, wanted: naive_cool.Answered) -> None:

@@ -6,9 +6,12 @@ Shares no code with the library. Models are those of `reference`: toys, or serve
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
+
+import regex
 
 from reference import Out, finished, generate, text_of, whole
 from toys import Model
@@ -92,7 +95,8 @@ def contest(
     options: list[Option] = []
     for model, one in proposals:
         same = [other for other in options if (other.text, other.end) == (one.text, one.end)]
-        (same[0].models if same else one.models).append(model)
+        authors = (same[0] if same else one).models
+        authors += [] if model in authors else [model]
         options += [] if same else [one]
     something = [one for one in options if one.text or one.end]
     options = something or options[:1]
@@ -147,3 +151,106 @@ def rerank(
     winner = options[best]
     reason, why = ends[winner.models[0]]
     return Answered(tuple(winner.tokens), reason, why, [(options, best)])
+
+
+LONGEST_SEGMENT = 32
+Split = Callable[[str], Sequence[str]]
+
+
+def words(text: str) -> list[str]:
+    """Unicode's words; white space is put before the next one, unless a line ends."""
+    joined: list[str] = []
+    for part in regex.split(r"(?V1w)\b", text):
+        if joined and joined[-1].isspace() and (not joined[-1].endswith("\n") or part.isspace()):
+            joined[-1] += part
+        elif part:
+            joined.append(part)
+    return joined
+
+
+def common(text: bytes, splits: Sequence[Split]) -> bytes:
+    """The longest proper prefix that consists of whole words for everybody, the last word left out; or nothing."""
+    shown = text.decode("utf-8", "surrogateescape")
+    prefixes = [
+        {"".join(parts[:n]) for n in range(1, len(parts))}
+        for parts in (split(shown) for split in (splits if readable_by_servers(text) == text else [words]))
+    ]
+    return max(set.intersection(*prefixes), key=len, default="").encode("utf-8", "surrogateescape")
+
+
+def segment(model: Model, at: int, text: bytes, left: int, splits: Sequence[Split]) -> Option:
+    """What one model proposes as what comes next."""
+    tokens: list[Out] = []
+    for token in islice(generate(model, text), min(left, LONGEST_SEGMENT)):
+        tokens.append(Out(token.data, at, token.end))
+        prefix = b"" if token.end else common(text_of(tokens), splits)
+        if prefix:
+            rest, kept = len(prefix), list[Out]()
+            for one in tokens:
+                kept += [Out(one.data[:rest], at)] if rest > 0 else []
+                rest -= len(one.data)
+            return Option(prefix, False, kept, [])
+    return Option(text_of(tokens), tokens[-1].end, tokens, [])
+
+
+def cool(
+    prompt: bytes,
+    models: Sequence[Model],
+    *,
+    max_tokens: int,
+    stop: Sequence[bytes] = (),
+    normalisation: str = "token",
+    align: bool = False,
+    splits: Sequence[Split] | None = None,
+    fails: Mapping[int, int] = MappingProxyType({}),
+) -> Answered:
+    """Segment by segment. `splits`: each model's own words. `fails`: the request at which a model is gone for good."""
+    answer: list[Out] = []
+    contests: list[tuple[list[Option], int]] = []
+    own = splits or [words] * len(models)
+    sent, here = [0] * len(models), list(range(len(models)))
+    while True:
+        text, left, heard = text_of(answer), max_tokens - len(answer), list(here)
+        proposals: list[tuple[int, Option]] = []
+        for at in heard:
+            sent[at] += 1
+            if sent[at] == fails.get(at):
+                here.remove(at)
+            else:
+                used = [own[at]] if align else [own[other] for other in heard]
+                proposals.append((at, segment(models[at], at, prompt + text, left, used)))
+        distinct = len({(one.text, one.end) for _, one in proposals if one.text or one.end})
+        for at in list(here) if distinct > 1 else []:
+            if sent[at] < fails.get(at, 0) <= sent[at] + distinct:
+                here.remove(at)
+            sent[at] += distinct
+        deaf = [at for at in range(len(models)) if at not in here]
+        options, best = contest(models, prompt, text, proposals, normalisation, deaf)
+        contests.append((options, best))
+        for token in options[best].tokens:
+            answer.append(token)
+            if done := finished(answer, stop, max_tokens):
+                return Answered(done.tokens, done.finish_reason, done.stop_reason, contests)
+
+
+def cool_and_rerank(
+    prompt: bytes, models: Sequence[Model], *, max_tokens: int, stop: Sequence[bytes] = (), normalisation: str = "token"
+) -> Answered:
+    """The answer of `cool` among the whole answers of the models."""
+    fused = cool(prompt, models, max_tokens=max_tokens, stop=stop, normalisation=normalisation)
+    ended = bool(fused.tokens) and fused.tokens[-1].end
+    mine = Option(fused.text, ended, list(fused.tokens), [])
+    whole_answers = rerank(prompt, models, max_tokens=max_tokens, stop=stop, normalisation=normalisation)
+    ((others, _),) = whole_answers.contests
+    authors = sorted({token.source for token in fused.tokens})
+    everything = [(at, one) for one in others for at in list(one.models)] + [(at, mine) for at in authors]
+    for one in others:
+        one.models.clear()
+    options, best = contest(models, prompt, b"", everything, normalisation)
+    by_itself = {
+        at: rerank(prompt, [model], max_tokens=max_tokens, stop=stop, normalisation=normalisation)
+        for at, model in enumerate(models)
+    }
+    winner = options[best]
+    ends = fused if winner is mine else by_itself[winner.models[0]]
+    return Answered(tuple(winner.tokens), ends.finish_reason, ends.stop_reason, [(options, best)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -14,7 +15,7 @@ from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, St
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.contract import DraftEnd, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
 
 _log = logging.getLogger("cosd_api")
@@ -40,6 +41,16 @@ class Passage:
     def data(self) -> bytes:
         """Its bytes."""
         return b"".join(token.data for token in self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Tokens that were written: by which model, in which of its requests, and why."""
+
+    tokens: Sequence[Token]
+    model: int
+    number: int
+    reason: str | None
 
 
 class AnswerWriter:
@@ -71,6 +82,8 @@ class AnswerWriter:
         self._finished: Finish | None = None
         self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
         self._numbers = count(1)
+        self._pieces: list[_Written] = []
+        self._aside = False
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -153,19 +166,52 @@ class AnswerWriter:
             number: the request that brought them.
             contest: how it was decided.
         """
-        reason = None if contest is None else contest.reason
-        for token in tokens:
+        self._place(_Written(tokens, model, number, None if contest is None else contest.reason))
+        self._settle(contest)
+
+    def _place(self, piece: _Written) -> None:
+        self._pieces.append(piece)
+        for token in piece.tokens:
             if self._response.over is None:
-                one = Placed(token, model - 1, draft=number, at=self._work.timeline.now(), reason=reason)
+                now = self._work.timeline.now()
+                one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
                 one.verified = not self._lost
                 self._response.place(one)
+
+    def _settle(self, contest: Contest | None) -> None:
         if contest is not None:
             self.segments.append(contest)
         if self._response.over is not None:
             self.end(self._response.over)
         else:
             self._emit(self._response.settle(len(self._response.tokens)))
+
+    def aside(self) -> AnswerWriter:
+        """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
+        other = copy(self)
+        other._response = Response(self._work.max_tokens, self._work.stop)
+        other._finished, other._aside = None, True
+        other.segments, other._pieces = [], []
+        return other
+
+    def copy(self, other: AnswerWriter, contest: Contest) -> None:
+        """Write what was written aside, as one segment, and end where that ended."""
+        for piece in other._pieces:
+            self._place(piece)
+        self._settle(contest)
+        if other.finished is not None:
+            self.end(other.finished)
+
+    @property
+    def ended(self) -> bool:
+        """True if the answer ended by a model's end of sequence."""
+        return self.over and bool(self._response.tokens) and self._response.tokens[-1].token.end
+
+    @property
+    def sources(self) -> list[int]:
+        """The models that wrote it, in the order given."""
+        return sorted({one.source + 1 for one in self._response.tokens})
 
     def end(self, finish: Finish) -> None:
         """Complete the answer as it stands."""
@@ -179,7 +225,7 @@ class AnswerWriter:
             self.end(cut_short(passage.end))
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
-        if tokens:
+        if tokens and not self._aside:
             self._work.emit(tokens)
 
     # ----------------------------------------------------------------------------------------------------- questions
@@ -257,8 +303,13 @@ class AnswerWriter:
         for model, error in failed.items():
             _log.debug("a model failed: %s", type(error).__name__)
             self.models.remove(model)
-            self._lost[model - 1] = Loss(len(self._response.tokens), error)
+            self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
         return {model: found[model] for model in self.models}
+
+    async def splitter(self, model: int) -> WordEnds | None:
+        """The words of a model's own tokenizer; None where they are not known."""
+        provider = self._work.turns[model].provider
+        return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
         try:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
@@ -21,8 +21,14 @@ from cosd_providers.contract import ServerInfo
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
     "rerank": "rerank:Rerank",
+    "cool": "cool:CoolFusion",
+    "cool-align": "cool:CoolFusion",
+    "cool+rerank": "cool:CoolFusion",
 }
 """The methods: their names, and where they are."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
+"""The settings that a name stands for, where it is not the method's own."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion that are known, by their names in results; the draft first."""
@@ -123,11 +129,18 @@ def method_named(name: str, **options: Any) -> Method:
     """A method by its name, with its defaults or with the `options` given.
 
     Raises:
-        SettingError: there is no such method.
+        SettingError: there is no such method, or it has no such setting.
     """
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
         more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"
         raise SettingError(f"there is no method {name!r}{more}")
     module, _, kind = METHODS[name].partition(":")
-    return cast("Method", getattr(import_module(f"cosd_api.methods.{module}"), kind)(**options))
+    made: type[Method] = getattr(import_module(f"cosd_api.methods.{module}"), kind)
+    known = [one.name for one in fields(made)]
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+            raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
+    return made(**{**PRESETS.get(name, {}), **options})

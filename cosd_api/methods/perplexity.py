@@ -102,9 +102,10 @@ class ProposedTexts:
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
-    def add(self, model: int, one: ProposedText) -> None:
-        """Add a model's proposal; the same text, ended alike, is one."""
-        self._found.setdefault((one.text, one.end), one).models.append(model)
+    def add(self, one: ProposedText, models: Sequence[int]) -> None:
+        """Add a proposal of these models; the same text, ended alike, is one."""
+        same = self._found.setdefault((one.text, one.end), one)
+        same.models += [model for model in models if model not in same.models]
 
     def distinct(self) -> list[ProposedText]:
         """All but those that are nothing at all, neither text nor end; one of these if there is nothing else."""

@@ -15,7 +15,7 @@ perplexity. An answer that a stop string leaves nothing of cannot be scored, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,7 +59,7 @@ class Rerank(Written):
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
         candidates = proposed(writer, await answers(writer))
-        winner, contest = await choose(writer, candidates, self.normalisation)
+        winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
         writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
         writer.end_with(winner.passage)
 
@@ -88,11 +88,11 @@ async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
     return await writer.everybody(answer)
 
 
-def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> Sequence[ProposedText]:
+def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> ProposedTexts:
     """The distinct answers, each cut before its stop string."""
     candidates = ProposedTexts()
     for model, passage in found.items():
         alone = writer.alone(passage.tokens)
         ends = bool(alone.tokens) and alone.tokens[-1].token.end
-        candidates.add(model, ProposedText(bytes(alone.text), ends, passage.tokens, passage))
-    return candidates.distinct()
+        candidates.add(ProposedText(bytes(alone.text), ends, passage.tokens, passage), [model])
+    return candidates

@@ -11,9 +11,9 @@ token, with the lowest of their probabilities, in every adapter alike (`text.Mer
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from cosd_providers.usage import Usage
 
@@ -27,6 +27,8 @@ __all__ = [
     "Ready",
     "ServerInfo",
     "Token",
+    "WordEnds",
+    "WordSplitter",
 ]
 
 
@@ -253,4 +255,17 @@ class Ready(Protocol):
 
     async def keep_ready(self) -> None:
         """Open a connection for the next request, if that saves noticeable time. Never raises."""
+        ...
+
+
+WordEnds: TypeAlias = Callable[[str], Sequence[int]]
+"""Where the words of a text end: offsets in characters, growing. White space belongs to the word behind it, mostly."""
+
+
+@runtime_checkable
+class WordSplitter(Protocol):
+    """A provider that knows into which words its model splits a text before it encodes them. Optional."""
+
+    async def word_splitter(self) -> WordEnds | None:
+        """The splitter, which sends nothing; None if it is not known."""
         ...

@@ -14,7 +14,18 @@ from urllib.parse import urlsplit
 from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
+from cosd_providers.contract import (
+    DraftEnd,
+    Piece,
+    Proposal,
+    Provider,
+    Question,
+    Ready,
+    ServerInfo,
+    Token,
+    WordEnds,
+    WordSplitter,
+)
 from cosd_providers.errors import (
     InvalidRequestError,
     ProviderTimeoutError,
@@ -161,6 +172,11 @@ class DetectedProvider:
         found = self._adapter.found
         if isinstance(found, Ready):
             await found.keep_ready()
+
+    async def word_splitter(self) -> WordEnds | None:
+        """See `contract.WordSplitter`."""
+        adapter = await self.adapter()
+        return await adapter.word_splitter() if isinstance(adapter, WordSplitter) else None
 
     async def describe(self) -> ServerInfo:
         """See `contract.Provider`."""

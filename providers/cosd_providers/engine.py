@@ -27,7 +27,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token
+from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -35,6 +35,7 @@ from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
+from cosd_providers.tokenizers import Tokenizer, word_ends
 from cosd_providers.usage import Usage
 
 __all__ = [
@@ -112,6 +113,7 @@ class Adapter:
     _chats: Adapter | None = None
     _talk: ChatRenderer | None = None
     _template: Template | None = None
+    _words: Tokenizer | None = None
 
     def __init__(
         self,
@@ -154,6 +156,10 @@ class Adapter:
     def encodes_locally(self) -> bool:
         """Test whether a tokenizer of the user's own encodes text."""
         return getattr(self, "_tokenizer", None) is not None
+
+    async def word_splitter(self) -> WordEnds | None:
+        """The splitter of the user's own tokenizer, if one was given; see `contract.WordSplitter`."""
+        return word_ends(self._words) if self._words is not None else None
 
     def connect_options(self) -> dict[str, str]:
         """Options with which `connect` makes such an adapter again, beside its engine."""

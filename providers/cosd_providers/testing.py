@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 import anyio
 
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, WordEnds
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
 from cosd_providers.greedy import (
     TIES,
@@ -203,6 +203,7 @@ class ScriptedProvider:
         answer_cue: the chat template's text before an answer; None for a model without one.
         template: its chat template, from messages to the text to continue. By default each message is a line such as
             `"user: Hello"`, and the answer follows `"assistant: "`.
+        words: the ends of the words of its tokenizer; None if they are not known.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: failures to raise.
@@ -221,6 +222,7 @@ class ScriptedProvider:
     context: int | None = None
     answer_cue: str | None = None
     template: Callable[[Sequence[Message]], str] | None = None
+    words: WordEnds | None = None
     request_delay: float = 0.0
     token_delay: float = 0.0
     faults: Sequence[Fault] = ()
@@ -261,6 +263,10 @@ class ScriptedProvider:
             sampling=self.sampling,
         )
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
+
+    async def word_splitter(self) -> WordEnds | None:
+        """The words from the attribute; see `contract.WordSplitter`."""
+        return self.words
 
     async def render_prompt(
         self,

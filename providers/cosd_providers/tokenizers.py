@@ -11,10 +11,11 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from cosd_providers.contract import Piece, Provider, ServerInfo
+from cosd_providers.contract import Piece, Provider, ServerInfo, WordEnds
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = ["TEST_TEXT", "Tokenizer", "count", "fingerprint", "load_tokenizer"]
+__all__ = ["TEST_TEXT", "Tokenizer", "WordTokenizer", "count", "fingerprint", "load_tokenizer", "word_ends"]
 
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
@@ -30,6 +31,7 @@ TEST_TEXT = (
 )
 """Words, numbers, code, scripts, spaces: two models that encode it to the same ids share a tokenizer."""
 
+_WORDS = "two words"
 _INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
 _FORMS = f'give a folder that holds tokenizer.json, that file itself, or "{_NAMED}ENCODING", e.g. "{_NAMED}cl100k_base"'
@@ -84,6 +86,26 @@ class Tokenizer(Protocol):
     def token(self, id: int) -> bytes | None:
         """The raw bytes of a token, possibly part of a character; None for special tokens and unknown ids."""
         ...
+
+
+@runtime_checkable
+class WordTokenizer(Tokenizer, Protocol):
+    """A tokenizer that splits a text into words before it encodes each of them. Optional."""
+
+    def words(self, text: str) -> Sequence[int] | None:
+        """Where the words of `text` end, as offsets in characters; None if it encodes texts whole."""
+        ...
+
+
+def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
+    """The words of a tokenizer: those into which it splits a text before it encodes them.
+
+    Returns:
+        A function from a text to the ends of its words; None if the tokenizer has no words, or encodes texts whole.
+    """
+    if not isinstance(tokenizer, WordTokenizer) or len(tokenizer.words(_WORDS) or ()) <= 1:
+        return None
+    return lambda text: tokenizer.words(text) or ()
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:
@@ -158,6 +180,10 @@ class _HuggingFace:
         string = self._tokenizer.id_to_token(id) if 0 <= id < 2**32 else None
         return None if string is None or self._kind is None else decode_token(self._kind, string)
 
+    def words(self, text: str) -> list[int] | None:
+        splitter = self._tokenizer.pre_tokenizer
+        return None if splitter is None else [end for _, (_, end) in splitter.pre_tokenize_str(text)]
+
     def _encoded(self, text: str, *, special: bool = False) -> tokenizers.Encoding:
         try:
             return self._tokenizer.encode(text, add_special_tokens=special)
@@ -188,6 +214,12 @@ class _Tiktoken:
         if b"".join(piece.data for piece in pieces) != data:
             raise _unspelled(self.name)
         return pieces
+
+    def words(self, text: str) -> list[int] | None:
+        import regex  # noqa: PLC0415 - tiktoken needs it, too
+
+        pattern = getattr(self._encoding, "_pat_str", None)  # the library shows it nowhere else
+        return None if pattern is None else [word.end() for word in regex.finditer(pattern, text)]
 
     def token(self, id: int) -> bytes | None:
         if not 0 <= id <= self._encoding.max_token_value or self._encoding.is_special_token(id):

@@ -11,7 +11,18 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, Ready, ServerInfo, Token
+from cosd_providers.contract import (
+    DraftEnd,
+    Piece,
+    Proposal,
+    Provider,
+    Question,
+    Ready,
+    ServerInfo,
+    Token,
+    WordEnds,
+    WordSplitter,
+)
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
@@ -56,6 +67,10 @@ class WithoutLeadingSpace:
         """See `contract.Ready`."""
         if isinstance(self._provider, Ready):
             await self._provider.keep_ready()
+
+    async def word_splitter(self) -> WordEnds | None:
+        """See `contract.WordSplitter`: the words of a text by itself."""
+        return await self._provider.word_splitter() if isinstance(self._provider, WordSplitter) else None
 
     async def generate(
         self,

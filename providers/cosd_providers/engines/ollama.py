@@ -286,7 +286,7 @@ class Ollama(Engine[ServerFacts]):
         if not isinstance(more, Mapping):
             raise ValueError("the options of extra_body are a mapping, e.g. {'num_gpu': 0}")
         checked_extra(cast("Mapping[str, object]", more), _OWNED_OPTIONS)
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._tokenizer = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         self._context = context
         self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
 

@@ -929,7 +929,7 @@ class Tgi(Engine[TgiFacts]):
         **options: Unpack[EngineOptions],
     ) -> None:
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         self._client = TgiClient(self._transport, self._extra, local)
 
     async def propose(

@@ -256,7 +256,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         **options: Unpack[EngineOptions],
     ) -> None:
         super().__init__(url, owned=self._owned, strategy=strategy, **options)
-        own = None if tokenizer is None else load_tokenizer(tokenizer)
+        own = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, own)
 
     async def facts(self) -> _F:

@@ -119,7 +119,7 @@ class OpenAICompatible(Adapter):
         )
         self._strategy = checked_strategy(strategy, self.strategies)
         self._context = context
-        local = None if tokenizer is None else load_tokenizer(tokenizer)
+        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         self._client = OpenAIClient(self._transport, known, api, local, self._extra)
         self._echo = Echo(self._client)
         self._listing = known.models

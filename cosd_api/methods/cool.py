@@ -1,0 +1,179 @@
+"""Cool-Fusion (arXiv 2407.19807): segment by segment, the models write, and together choose.
+
+::
+
+    1   every model writes, by its own encoding of prompt and answer so far, until some prefix of
+        what it has written ends with a word for every model; the longest such prefix is its
+        segment                                                             (2.2)     `_segment`
+    2   equal segments are one; where only one is left, it is taken
+    3   every model scores every segment: the perplexity of its own tokens of it      (2.3, equation 2)
+    4   the segment with the least arithmetic mean over the models is taken; of
+        equals the first listed                                             (equation 3)
+    5   where the winner ended behind its segment, the answer ends          (2.3)
+
+Steps 2 to 4 are `perplexity.choose`.
+
+**Words.** A model's words are those into which its own tokenizer splits a text before it encodes them, where that is
+known (`connect(url, tokenizer=...)`); otherwise those of Unicode (`words.unicode_words`). The last word of a text may
+still grow, so it does not count. White space is a part of the word behind it. With `align` each model's segment ends
+with a word of its own (`cool-align`); that differs only between models whose own words are known.
+
+**A segment** is never empty. A model that ends before any word is complete proposes all that it wrote, and its end of
+sequence as one more token; with nothing written that token alone. A model that has written `LONGEST` tokens without a
+common word (a long number, a script without spaces of which its tokenizer makes one word), that reached `max_tokens`,
+or whose context is full, proposes what it wrote, without an end. A segment may end inside a token of the model that
+wrote it: that token is cut, and the probability of the part is not known.
+
+**Scores** are of a model's own tokens of the answer so far and the segment that end behind the former, those that lie
+across whole. A segment that a stop string cuts is scored whole: stop strings are found in the answer alone.
+`max_tokens` counts the tokens of the winners.
+
+With `rerank` (`cool+rerank`) this answer is one candidate, and the whole answer of each model another: see `rerank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_choice
+from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.perplexity import Normalisation, ProposedText, ProposedTexts, choose, scores_needed
+from cosd_api.methods.rerank import Rerank, answers, proposed
+from cosd_api.methods.words import complete_words, unicode_words
+from cosd_providers.contract import Token, WordEnds
+
+LONGEST = 32
+"""Tokens that a model writes for one segment, at most."""
+
+_TOKENS = 2  # of a segment, on average
+_DIFFERENT = 0.25  # segments about which the models differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoolFusion(Written):
+    """Cool-Fusion: each model writes the next words, all of them score each proposal, and the least perplexing stands.
+
+    The method of arXiv 2407.19807, for two or more models with any tokenizers, each of which scores text
+    (`Capabilities.score`). The answer streams segment by segment: a word or a few.
+
+    Attributes:
+        normalisation: the divisor of a segment's negative log-likelihood: `"token"` takes the perplexity as usual, by
+            each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing (equation 2 as printed), which
+            prefers short segments.
+        align: every model's segment ends with a word of its own, not with a common one (`method="cool-align"`).
+        rerank: the answer is compared with the whole answers of the models, see `Rerank` (`method="cool+rerank"`). It
+            comes at once then.
+
+    Raises:
+        SettingError: there is no such normalisation.
+    """
+
+    name: ClassVar[str] = "cool"
+    decides: ClassVar[str] = "the perplexity of segments"
+    symmetric: ClassVar[bool] = True
+
+    normalisation: Normalisation = "token"
+    align: bool = False
+    rerank: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("normalisation", self.normalisation, Normalisation)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that does not score text; see `Method.examine`."""
+        scores_needed(models, self.name)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        if not self.rerank:
+            await self._fuse(writer)
+            return
+        candidates = proposed(writer, await answers(writer))
+        fused = writer.aside()
+        await self._fuse(fused)
+        mine = ProposedText(fused.text, fused.ended, (), Passage((), 0, None))
+        candidates.add(mine, fused.sources)
+        winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
+        if winner is mine:
+            writer.copy(fused, replace(contest, reason=f"the fused answer: {contest.reason}"))
+        else:
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            writer.end_with(winner.passage)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """A continuation for each segment, and a score of each segment that is not everybody's; see `Method.cost`."""
+        n, models = plan.max_tokens, plan.models
+        segments = n / _TOKENS
+        read = prompt.expected + n / 2
+        scores = segments * _DIFFERENT * models
+        requests = Bounds(1, segments + scores, n * (1 + FINER * (LONGEST + 1) * models))
+        written = segments * (_TOKENS + 1)
+        tokens = Bounds(
+            prompt.least + 1,
+            (segments + scores) * read + written,
+            requests.high * (prompt.most + FINER * (n + LONGEST)),
+        )
+        if not self.rerank:
+            return Cost(requests, tokens)
+        more = Rerank(normalisation=self.normalisation).cost(replace(plan, models=models + 1), model, prompt)
+        return Cost(_sum(requests, more.requests), _sum(tokens, more.tokens))
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"max_tokens tokens in segments of {_TOKENS}; each model writes each in a request of its own, and scores the "
+            f"proposals for {_DIFFERENT:.0%} of them, where they differ",
+            "a segment for every token, about which all models differ, each of its tokens scored by a request of its own",
+        )
+
+    async def _fuse(self, writer: AnswerWriter) -> None:
+        """Steps 1 to 5, until the answer is over."""
+        splitters = [await writer.splitter(model) or unicode_words for model in range(writer.count)]
+
+        async def propose(model: int) -> ProposedText:
+            words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]
+            return await _segment(writer, model, words)
+
+        while not writer.over:
+            candidates = ProposedTexts()
+            for model, one in (await writer.everybody(propose)).items():
+                candidates.add(one, [model])
+            winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            writer.end_with(winner.passage)
+
+
+async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> ProposedText:
+    """Step 1: what one model proposes."""
+
+    def complete(tokens: Sequence[Token]) -> int:
+        return complete_words(b"".join(token.data for token in tokens), words)
+
+    room = min(writer.left, LONGEST)
+    passage = await writer.continuation(model, writer.text, max_tokens=room, enough=lambda tokens: complete(tokens) > 0)
+    if passage.end is not None:  # no word is complete, or it is the last one
+        ends = bool(passage.tokens) and passage.tokens[-1].end
+        return ProposedText(passage.data, ends, passage.tokens, passage)
+    tokens = _cut(passage.tokens, complete(passage.tokens))
+    return ProposedText(b"".join(token.data for token in tokens), False, tokens, passage)
+
+
+def _cut(tokens: Sequence[Token], length: int) -> list[Token]:
+    """The first `length` bytes of tokens; the probability of a part of one is not known."""
+    kept: list[Token] = []
+    for token in tokens:
+        if length <= 0:
+            break
+        kept.append(token if len(token.data) <= length else Token(token.data[:length], None))
+        length -= len(token.data)
+    return kept
+
+
+def _sum(one: Bounds, other: Bounds) -> Bounds:
+    return Bounds(one.low + other.low, one.expected + other.expected, one.high + other.high)

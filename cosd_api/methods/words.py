@@ -1,0 +1,57 @@
+"""Words of a text: where a model's tokenizer, or Unicode, says that one ends. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from cosd_providers.contract import WordEnds
+
+_LINE_ENDS = "\n\r\x85\u2028\u2029"
+
+
+def unicode_words(text: str) -> list[int]:
+    r"""Where the words of `text` end, in characters, by Unicode's default word boundaries (UAX 29).
+
+    White space goes with the word behind it, as in nearly every tokenizer; up to a line end, which ends a word. So
+    `" not the"` is `" not"` and `" the"`, and `"on.\n\nThe"` is `"on"`, `"."`, two line ends, and `"The"`. Marks are
+    words of their own, and so is every Han and Hiragana character.
+    """
+    ends: list[int] = []
+    for match in _boundary().finditer(text):
+        at: int = match.start()
+        if 0 < at < len(text) and not _within_space(text[at - 1], text[at]):
+            ends.append(at)
+    return [*ends, len(text)] if text else []
+
+
+def _within_space(before: str, behind: str) -> bool:
+    """Test whether white space and what belongs to it meet here."""
+    return before.isspace() and (before not in _LINE_ENDS or behind.isspace())
+
+
+@cache
+def _boundary() -> Any:
+    """The pattern of a boundary. The package is loaded when it is first needed."""
+    import regex  # noqa: PLC0415
+
+    return regex.compile(r"\b", regex.WORD)
+
+
+def complete_words(data: bytes, splitters: Sequence[WordEnds]) -> int:
+    """The length in bytes of the longest prefix that ends with a word by every splitter; the last word does not count.
+
+    Bytes that are no characters are words by Unicode's boundaries; no tokenizer is asked about a text that has some.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    readable = data == text.encode("utf-8", "ignore")
+    own = splitters if readable else [unicode_words]
+    ends = set.intersection(*(set(_prefixes(split(text), len(text))) for split in own))
+    longest = max(ends, default=0)
+    return len(text[:longest].encode("utf-8", "surrogateescape"))
+
+
+def _prefixes(ends: Sequence[int], length: int) -> Sequence[int]:
+    """The ends of all words but the last one."""
+    return [end for end in ends[:-1] if 0 < end < length]
