@@ -74,7 +74,7 @@ def ends(split: naive_cool.Split) -> WordEnds:
     return lambda text: list(accumulate(map(len, split(text))))
 
 
-def check(result: FusionResult, wanted: naive_cool.Answered) -> None:
+def check(result: FusionResult, wanted: naive_cool.Answered, *, rounding: float = 1e-9) -> None:
     """The answer is the naive one: its tokens, who wrote them, and what each was compared with."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     got = [(one.data, names.index(one.source), one.end) for one in result.tokens]
@@ -91,15 +91,16 @@ def check(result: FusionResult, wanted: naive_cool.Answered) -> None:
         assert [one.end for one in segment.candidates] == [option.end for option in options]
         for one, option in zip(segment.candidates, options, strict=True):
             assert one.text == option.text.decode("utf-8", "backslashreplace")
-            assert close(one.mean, option.mean)
+            assert close(one.mean, option.mean, rounding), (one, option.perplexities, option.mean)
             scores = [one.scores.get(name) for name in names]
-            assert all(map(close, scores, option.perplexities or [None] * len(names)))
+            perplexities = option.perplexities or [None] * len(names)
+            assert all(close(*both, rounding) for both in zip(scores, perplexities, strict=True))
     assert result.trace.replay() == result.text
     assert type(result).model_validate_json(result.model_dump_json()) == result
 
 
-def close(one: float | None, other: float | None) -> bool:
+def close(one: float | None, other: float | None, rounding: float) -> bool:
     """Equal but for rounding."""
     if one is None or other is None:
         return one is other
-    return math.isclose(one, other, rel_tol=1e-9)
+    return math.isclose(one, other, rel_tol=rounding)

@@ -127,9 +127,9 @@ class CoolFusion(Written):
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
-            f"max_tokens tokens in segments of {_TOKENS}; each model writes each in a request of its own, and scores the "
-            f"proposals for {_DIFFERENT:.0%} of them, where they differ",
-            "a segment for every token, about which all models differ, each of its tokens scored by a request of its own",
+            f"max_tokens tokens in segments of {_TOKENS}; each model writes each in a request of its own, and "
+            f"scores the proposals for {_DIFFERENT:.0%} of them, where they differ",
+            "a segment for every token, about which all models differ; each token is scored by a request of its own",
         )
 
     async def _fuse(self, writer: AnswerWriter) -> None:

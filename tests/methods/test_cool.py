@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import contests
 import naive_cool
-from cosd_api import CoolFusion, Fusion, SettingError, fuse
-from cosd_api.methods.base import method_named
-from cosd_providers.errors import ConnectError, UnsupportedError
-from cosd_providers.testing import Fault, ScriptedProvider, TextModel
+from cosd_api import CoolFusion
+from cosd_providers.errors import ConnectError
+from cosd_providers.testing import Fault
 from drawn import costly
 
 
