@@ -95,8 +95,7 @@ def contest(
     options: list[Option] = []
     for model, one in proposals:
         same = [other for other in options if (other.text, other.end) == (one.text, one.end)]
-        authors = (same[0] if same else one).models
-        authors += [] if model in authors else [model]
+        (same[0].models if same else one.models).append(model)
         options += [] if same else [one]
     something = [one for one in options if one.text or one.end]
     options = something or options[:1]
@@ -161,7 +160,7 @@ def words(text: str) -> list[str]:
     """Unicode's words; white space is put before the next one, unless a line ends."""
     joined: list[str] = []
     for part in regex.split(r"(?V1w)\b", text):
-        if joined and joined[-1].isspace() and (not joined[-1].endswith("\n") or part.isspace()):
+        if joined and joined[-1].isspace() and (joined[-1][-1] not in "\n\r\x85\u2028\u2029" or part.isspace()):
             joined[-1] += part
         elif part:
             joined.append(part)
@@ -243,7 +242,9 @@ def cool_and_rerank(
     whole_answers = rerank(prompt, models, max_tokens=max_tokens, stop=stop, normalisation=normalisation)
     ((others, _),) = whole_answers.contests
     authors = sorted({token.source for token in fused.tokens})
-    everything = [(at, one) for one in others for at in list(one.models)] + [(at, mine) for at in authors]
+    everything = [(at, one) for one in others for at in list(one.models)]
+    if (mine.text, mine.end) not in [(one.text, one.end) for one in others]:
+        everything += [(at, mine) for at in authors]
     for one in others:
         one.models.clear()
     options, best = contest(models, prompt, b"", everything, normalisation)

@@ -97,8 +97,8 @@ class CoolFusion(Written):
         candidates = proposed(writer, await answers(writer))
         fused = writer.aside()
         await self._fuse(fused)
-        mine = ProposedText(fused.text, fused.ended, (), Passage((), 0, None))
-        candidates.add(mine, fused.sources)
+        mine = ProposedText(fused.text, fused.ended, (), Passage((), 0, None), fused.sources)
+        candidates.join(mine)
         winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
         if winner is mine:
             writer.copy(fused, replace(contest, reason=f"the fused answer: {contest.reason}"))
@@ -143,7 +143,7 @@ class CoolFusion(Written):
         while not writer.over:
             candidates = ProposedTexts()
             for model, one in (await writer.everybody(propose)).items():
-                candidates.add(one, [model])
+                candidates.add(model, one)
             winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
             writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
             writer.end_with(winner.passage)

@@ -102,10 +102,13 @@ class ProposedTexts:
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
-    def add(self, one: ProposedText, models: Sequence[int]) -> None:
-        """Add a proposal of these models; the same text, ended alike, is one."""
-        same = self._found.setdefault((one.text, one.end), one)
-        same.models += [model for model in models if model not in same.models]
+    def add(self, model: int, one: ProposedText) -> None:
+        """Add a model's proposal; the same text, ended alike, is one."""
+        self._found.setdefault((one.text, one.end), one).models.append(model)
+
+    def join(self, one: ProposedText) -> None:
+        """Add a proposal of several models together, unless one of them has made it by itself."""
+        self._found.setdefault((one.text, one.end), one)
 
     def distinct(self) -> list[ProposedText]:
         """All but those that are nothing at all, neither text nor end; one of these if there is nothing else."""

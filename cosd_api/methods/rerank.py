@@ -94,5 +94,5 @@ def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> ProposedText
     for model, passage in found.items():
         alone = writer.alone(passage.tokens)
         ends = bool(alone.tokens) and alone.tokens[-1].token.end
-        candidates.add(ProposedText(bytes(alone.text), ends, passage.tokens, passage), [model])
+        candidates.add(model, ProposedText(bytes(alone.text), ends, passage.tokens, passage))
     return candidates

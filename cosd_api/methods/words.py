@@ -47,11 +47,11 @@ def complete_words(data: bytes, splitters: Sequence[WordEnds]) -> int:
     text = data.decode("utf-8", "surrogateescape")
     readable = data == text.encode("utf-8", "ignore")
     own = splitters if readable else [unicode_words]
-    ends = set.intersection(*(set(_prefixes(split(text), len(text))) for split in own))
-    longest = max(ends, default=0)
+    first, *others = (_prefixes(split(text), len(text)) for split in own)
+    longest = max(first.intersection(*others), default=0)
     return len(text[:longest].encode("utf-8", "surrogateescape"))
 
 
-def _prefixes(ends: Sequence[int], length: int) -> Sequence[int]:
+def _prefixes(ends: Sequence[int], length: int) -> set[int]:
     """The ends of all words but the last one."""
-    return [end for end in ends[:-1] if 0 < end < length]
+    return {end for end in ends[:-1] if 0 < end < length}
