@@ -243,6 +243,10 @@ class Engine:
         """Models that the stand-in can show."""
         return toys.models(may_hide_end=False).map(toys.Plain)
 
+    def written(self) -> st.SearchStrategy[Any]:
+        """Models that write nothing that the stand-in cannot show, whatever is drawn."""
+        return self.models().map(lambda model: Tidy(model.toy, by_text=True))
+
     def prompts(self) -> st.SearchStrategy[bytes]:
         return toys.prompts() if self.empty else toys.prompts().filter(bool)
 
@@ -269,6 +273,9 @@ class LlamaCppEngine(Engine):
 
     def models(self) -> st.SearchStrategy[Any]:
         return toys.models(may_hide_end=False, longest_merge=6).map(toys.Plain)
+
+    def written(self) -> st.SearchStrategy[Any]:
+        return self.models()
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeLlamaCpp(model, beginning=True)

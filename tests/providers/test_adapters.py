@@ -55,16 +55,21 @@ def nothing_breaks_the_document() -> Iterator[None]:
     assert stand_in_tgi.VIOLATIONS == []
 
 
-def over(**drawn: Drawn) -> Callable[[Test], Callable[..., None]]:
+def over(*, written: bool = False, **drawn: Drawn) -> Callable[[Test], Callable[..., None]]:
     """Run an async test on drawn cases of an engine, each with a prompt, and on what else is named.
 
     All is drawn before the event loop starts: hypothesis ends a draw with an exception, which must not end a task.
+
+    Args:
+        written: whether the models are those of which the stand-in can show whatever they write.
+        drawn: what else a test takes.
     """
 
     def decorate(test: Test) -> Callable[..., None]:
         @given(data=st.data())
         def run(self: object, engine: Engine, data: st.DataObject) -> None:
-            case = engine.case(data.draw(engine.models()), data.draw(engine.ways()))
+            models = engine.written() if written else engine.models()
+            case = engine.case(data.draw(models), data.draw(engine.ways()))
             prompt = data.draw(engine.prompts()).decode()
             more = {
                 name: data.draw(one if isinstance(one, st.SearchStrategy) else one(engine))
@@ -166,7 +171,7 @@ class TestAdapter:
         close([end], [expected], case.closeness)
         check_scored(case.model, prompt.encode(), [*ours, end], min(count, able.score_top_k), complete=case.complete)
 
-    @over(limit=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), count=st.integers(0, 3))
+    @over(written=True, limit=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), count=st.integers(0, 3))
     async def test_sampled_tokens_are_seeded_and_raw(
         self, case: Case, prompt: str, limit: int, seed: int, count: int
     ) -> None:
@@ -174,6 +179,7 @@ class TestAdapter:
             with pytest.raises(UnsupportedError, match="draw tokens from the model's own distribution"):
                 await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed)
             return
+        assume(case.shows(()))
         *ours, end = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed, alternatives=count)
         *again, last = await draft(case.make(), prompt, limit=limit, temperature=1, seed=seed)
         assume(case.drew())
