@@ -18,6 +18,7 @@ from cosd_api.methods.base import Method
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.rerank import Rerank
+from cosd_api.methods.speculative import Speculative
 from cosd_api.records import (
     DraftToken,
     Endpoint,
@@ -36,6 +37,7 @@ from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
+    MatchVerifier,
     Place,
     RandomVerifier,
     RuleVerifier,
@@ -78,6 +80,7 @@ __all__ = [
     "FusionStream",
     "LikelihoodToken",
     "LogLikelihood",
+    "MatchVerifier",
     "Message",
     "Method",
     "Place",
@@ -94,6 +97,7 @@ __all__ = [
     "SegmentCandidate",
     "SettingError",
     "Settings",
+    "Speculative",
     "Timings",
     "TokenDecision",
     "Trace",

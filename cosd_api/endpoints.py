@@ -25,6 +25,7 @@ from cosd_providers.errors import ContextLengthError, ModelChoiceError, Provider
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.tokenizers import fingerprint
 
+_ONE_TOKENIZER = 'unit="token" says that they have; method="cosd" fuses models with any tokenizers.'
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
 
@@ -166,6 +167,10 @@ class Endpoints:
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             everybody = len(known) == len(self.names)
             unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
+            if self.method.one_tokenizer and everybody and unit == "word":
+                words = f"the method {self.method.name!r} compares tokens"
+                words += ", and the models are not known to have one tokenizer"
+                raise UnsupportedError(words, endpoint=draft.endpoint, hint=_ONE_TOKENIZER)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", warnings, cues)
 

@@ -217,21 +217,21 @@ def _key(token: Token) -> _Key:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Preferred:
     """A model's most probable token at a place."""
 
     token: Token
     prob: float
 
 
-def _most_probable(token: Token) -> list[_Choice]:
+def _most_probable(token: Token) -> list[_Preferred]:
     """The most probable tokens at the place of a scored one: all that are equally probable.
 
     Empty if the list does not show them: something that is not listed may be more probable.
     """
     if _has_no_distribution(token):
         return []
-    listed = [_Choice(one, one.prob) for one in (token, *token.alternatives) if one.prob is not None]
+    listed = [_Preferred(one, one.prob) for one in (token, *token.alternatives) if one.prob is not None]
     best = max(choice.prob for choice in listed)
     rest = 1 - math.fsum(choice.prob for choice in listed)
     return [choice for choice in listed if choice.prob == best] if best > rest else []
@@ -289,14 +289,14 @@ class _GatedMixture:
                 hint = "The gated mixture is defined for models with one tokenizer."
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
-    async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Choice]:
+    async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
         """A model's most probable token at each of some places; of equally probable ones the one that it takes.
 
         Args:
             model: its index.
             places: the places, each with the token to prefer among equally probable ones.
         """
-        found: dict[int, _Choice] = {}
+        found: dict[int, _Preferred] = {}
         for place, wish in places.items():
             best = _most_probable(self._given[model][place])
             wished = [one for one in best if wish is not None and _key(one.token) == _key(wish)]
@@ -312,7 +312,7 @@ class _GatedMixture:
             found |= {place: self._choice(model, place, one) for place, one in zip(left, proposals, strict=True)}
         return found
 
-    def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Choice:
+    def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
         """The token that a model would write at a place."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
@@ -321,9 +321,9 @@ class _GatedMixture:
         if token.prob is None or _has_no_distribution(token):
             words = f"the {self._names[model]} would write {readable(token.data)!r} {self._where(place)}"
             raise self._refusal(model, f"{words}, one character of several tokens, which has no distribution", _OTHER)
-        return _Choice(token, token.prob)
+        return _Preferred(token, token.prob)
 
-    def _token(self, place: int, drafted: _Choice, heard: Sequence[_Choice | None]) -> LikelihoodToken:
+    def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None]) -> LikelihoodToken:
         """One token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
         verifier = self._at(place)

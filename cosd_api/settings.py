@@ -21,13 +21,14 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice, check_count, check_seconds, check_stop
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method, method_named
+from cosd_api.methods.base import DraftFirst, Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Record
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     TreeVerifier,
@@ -97,7 +98,7 @@ class LikelihoodOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikelihoodLimits:
-    """What one log-likelihood includes and may cost, checked; see `Fusion.log_likelihood`."""
+    """Bounds of one log-likelihood, checked; see `Fusion.log_likelihood`."""
 
     end: bool = False
     timeout: float | None = None
@@ -266,8 +267,12 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in method.takes and given.get(name) not in (None, getattr(defaults, name)):
             words = reason.format(decides=method.decides)
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
+    if method.one_tokenizer and unit == "word":
+        raise SettingError(f'unit="word" means nothing to the method {method.name!r}: it compares single tokens')
     if isinstance(method, CoSD):
         return {"method": method, "verifier": method.verifier, "unit": method.unit}
+    if isinstance(method, DraftFirst):
+        return {"method": method, "verifier": method.judge}
     return {"method": method}
 
 
@@ -281,7 +286,9 @@ class CustomVerifier(Record):
     description: str
 
 
-KnownVerifier = RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier
+KnownVerifier = (
+    RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | MatchVerifier | RandomVerifier
+)
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
@@ -330,7 +337,7 @@ class Settings(Record):
         values |= {
             "method": method.name,
             "method_options": method.options(),
-            "verifier": describe_verifier(settings.verifier) if "verifier" in method.takes else None,
+            "verifier": describe_verifier(settings.verifier) if isinstance(method, DraftFirst) else None,
             "unit": unit if "unit" in method.takes else None,
         }
         return cls(**values)

@@ -16,6 +16,7 @@ from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
+from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
 
 METHODS: Mapping[str, str] = {
@@ -24,6 +25,7 @@ METHODS: Mapping[str, str] = {
     "cool": "cool:CoolFusion",
     "cool-align": "cool:CoolFusion",
     "cool+rerank": "cool:CoolFusion",
+    "speculative": "speculative:Speculative",
 }
 """The methods: their names, and where they are."""
 
@@ -45,6 +47,7 @@ class Method(ABC):
         symmetric: whether all models are equal, so that they may be given as `models`.
         most_models: how many models it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
+        one_tokenizer: whether it is refused where they are not known to have one.
     """
 
     name: ClassVar[str]
@@ -53,6 +56,7 @@ class Method(ABC):
     symmetric: ClassVar[bool] = False
     most_models: ClassVar[int | None] = None
     compares_tokenizers: ClassVar[bool] = False
+    one_tokenizer: ClassVar[bool] = False
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models can serve.
@@ -91,6 +95,11 @@ class DraftFirst(Method):
     """A method in which one model drafts and the others are asked about what it drafted."""
 
     takes: ClassVar[frozenset[str]] = Method.takes | {"draft_length", "ask", "tuning"}
+
+    @property
+    @abstractmethod
+    def judge(self) -> Verifier:
+        """The verifier that decides whose token stands, as results record it."""
 
     @abstractmethod
     def decoder(self, work: Work) -> Decoder:

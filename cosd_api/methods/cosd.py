@@ -105,6 +105,11 @@ class CoSD(DraftFirst):
             if info.capabilities.probs and not info.capabilities.end_prob
         )
 
+    @property
+    def judge(self) -> Verifier:
+        """The verifier."""
+        return self.verifier
+
     def decoder(self, work: Work) -> Decoder:
         """The decoder of one answer."""
         return CoSDDecoder(

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
 from cosd_api.verification.control import RandomVerifier
+from cosd_api.verification.match import MatchVerifier
 from cosd_api.verification.place import Place, digest_of
 from cosd_api.verification.rule import RuleVerifier
 from cosd_api.verification.tree import TreeVerifier
@@ -16,6 +17,7 @@ __all__ = [
     "AgreementVerifier",
     "ChowVerifier",
     "DiffVerifier",
+    "MatchVerifier",
     "Place",
     "RandomVerifier",
     "RuleVerifier",

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lima
-from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, FusionResult, RuleVerifier, fuse
+from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, FusionResult, MatchVerifier, RuleVerifier, fuse
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
@@ -301,6 +301,7 @@ verifiers = (
     | st.builds(AgreementVerifier, alpha=bounds)
     | st.builds(ChowVerifier, tau=margins)
     | st.builds(DiffVerifier, tau=margins)
+    | st.just(MatchVerifier())
     | trees()
 )
 #: Beside every bound, where a region with its edge and one without it are the same: also beside q = beta p.

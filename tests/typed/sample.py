@@ -22,6 +22,7 @@ from cosd_api import (
     FusionStream,
     LikelihoodToken,
     LogLikelihood,
+    MatchVerifier,
     RandomVerifier,
     Range,
     RuleVerifier,
@@ -95,6 +96,7 @@ def fields(result: FusionResult) -> None:
         | AgreementVerifier
         | ChowVerifier
         | DiffVerifier
+        | MatchVerifier
         | RandomVerifier
         | CustomVerifier
         | None,

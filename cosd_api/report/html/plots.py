@@ -15,6 +15,7 @@ from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     TreeVerifier,
@@ -51,6 +52,8 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return [_rectangle(0, 1 - tau, 0, 1)] if tau < 1 else []
         case DiffVerifier(tau=tau):
             return [[(0, tau), (1 - tau, 1), (0, 1)]] if tau < 1 else []
+        case MatchVerifier():
+            return [_rectangle(0, 1, 0, 1)]
         case TreeVerifier():
             return list(_of_tree(verifier))
         case RandomVerifier() | CustomVerifier():
@@ -102,6 +105,8 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"replaces where p < 1 - {tau:g}, whatever q is"
         case DiffVerifier(tau=tau):
             return f"replaces where q > p + {tau:g}"
+        case MatchVerifier():
+            return "replaces wherever the two differ"
         case TreeVerifier(nodes=nodes):
             return f"a decision tree of {counted(len(nodes), 'node')}"
         case RandomVerifier(rate=rate, seed=seed):

@@ -1,0 +1,32 @@
+"""Verification by equality alone: whatever differs is replaced."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class MatchVerifier(BaseModel):
+    """Replaces every draft token that differs from the assistant's: what stands is the assistant's own greedy text.
+
+    It is the test of greedy speculative decoding. No probability plays a part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    needs_q: ClassVar[bool] = False
+
+    kind: Literal["match"] = "match"
+
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
+        """True."""
+        return True
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002
+        """True: every token has to be compared."""
+        return True
+
+    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
+        """The reason, which is always the same."""
+        return "they differ"
