@@ -17,6 +17,8 @@ from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
+from cosd_api.methods.base import METHODS, Method, method_from_text
+from cosd_api.methods.cosd import CoSD
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier
 from cosd_api.verification import (
     AgreementVerifier,
@@ -57,6 +59,16 @@ DraftModel = Annotated[
 AssistantModels = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option("--method", metavar="NAME", help=f"The way to fuse: {', '.join(METHODS)}; cosd by default."),
+]
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
+    ),
 ]
 VerifierName = Literal["rule", "agreement", "chow", "diff", "random"]
 _VERIFIERS: Mapping[
@@ -136,6 +148,8 @@ class SharedOptions:
     assistant: AssistantUrls
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
+    method: MethodName = None
+    method_settings: MethodSettings = None
     verifier: ChosenVerifier = None
     alpha: Alpha = None
     beta: Beta = None
@@ -157,6 +171,7 @@ class SharedOptions:
         return Fusion(
             draft=connect_server(self.draft, self.draft_model, "--draft", read_timeout),
             assistant=connect_assistants(self.assistant, self.assistant_model, read_timeout),
+            method=self._method(),
             verifier=self._verifier(),
             **settings,
         )
@@ -169,6 +184,21 @@ class SharedOptions:
             SettingError: another limit is invalid.
         """
         return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=seconds(self.timeout, "--timeout"), **more)
+
+    def _method(self) -> Method | None:
+        """The method; None for CoSD, whose settings are options of their own."""
+        given = [one.partition("=") for one in self.method_settings or []]
+        if wrong := [name for name, equals, _ in given if not (name and equals)]:
+            raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
+        if self.method in (None, CoSD.name):
+            if given:
+                words = "is for other methods: cosd has options of its own, such as --alpha and --unit"
+                raise typer.BadParameter(words, param_hint="--set")
+            return None
+        try:
+            return method_from_text(self.method, {name: value for name, _, value in given})
+        except ValidationError as error:
+            raise typer.BadParameter(_first(error), param_hint="--set") from error
 
     def _verifier(self) -> KnownVerifier:
         name = self.verifier

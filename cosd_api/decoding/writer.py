@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -45,12 +45,13 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Tokens that were written: by which model, in which of its requests, and why."""
+    """Tokens that were written: by which model, in which of its requests, why, and whether others were compared."""
 
     tokens: Sequence[Token]
     model: int
     number: int
     reason: str | None
+    compared: bool
 
 
 class AnswerWriter:
@@ -166,7 +167,8 @@ class AnswerWriter:
             number: the request that brought them.
             contest: how it was decided.
         """
-        self._place(_Written(tokens, model, number, None if contest is None else contest.reason))
+        reason = None if contest is None else contest.reason
+        self._place(_Written(tokens, model, number, reason, contest is not None and len(contest.candidates) > 1))
         self._settle(contest)
 
     def _place(self, piece: _Written) -> None:
@@ -176,7 +178,7 @@ class AnswerWriter:
                 now = self._work.timeline.now()
                 one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
-                one.verified = not self._lost
+                one.verified, one.asked = not self._lost, piece.compared
                 self._response.place(one)
 
     def _settle(self, contest: Contest | None) -> None:
@@ -198,7 +200,7 @@ class AnswerWriter:
     def copy(self, other: AnswerWriter, contest: Contest) -> None:
         """Write what was written aside, as one segment, and end where that ended."""
         for piece in other._pieces:
-            self._place(piece)
+            self._place(replace(piece, compared=len(contest.candidates) > 1))
         self._settle(contest)
         if other.finished is not None:
             self.end(other.finished)

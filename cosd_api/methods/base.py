@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import TypeAdapter
 
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
@@ -140,12 +142,7 @@ def method_named(name: str, **options: Any) -> Method:
     Raises:
         SettingError: there is no such method, or it has no such setting.
     """
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"
-        raise SettingError(f"there is no method {name!r}{more}")
-    module, _, kind = METHODS[name].partition(":")
-    made: type[Method] = getattr(import_module(f"cosd_api.methods.{module}"), kind)
+    made = _kind(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
@@ -153,3 +150,29 @@ def method_named(name: str, **options: Any) -> Method:
             more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
     return made(**{**PRESETS.get(name, {}), **options})
+
+
+def method_from_text(name: str, options: Mapping[str, str]) -> Method:
+    """A method by its name, with options as somebody wrote them down, such as `{"align": "true"}`.
+
+    Raises:
+        SettingError: see `method_named`.
+        pydantic.ValidationError: an option is not of its type.
+    """
+    hints = get_type_hints(_kind(name))
+    read = {
+        option: TypeAdapter[Any](hints[option]).validate_strings(value) if option in hints else value
+        for option, value in options.items()
+    }
+    return method_named(name, **read)
+
+
+def _kind(name: str) -> type[Method]:
+    """The class of a method."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"
+        raise SettingError(f"there is no method {name!r}{more}")
+    module, _, kind = METHODS[name].partition(":")
+    found: type[Method] = getattr(import_module(f"cosd_api.methods.{module}"), kind)
+    return found

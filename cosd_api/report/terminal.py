@@ -30,6 +30,7 @@ __all__ = [
     "fused_text",
     "has_colour",
     "legend",
+    "measure",
     "replacements",
     "show",
     "spans",
@@ -182,6 +183,9 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: also list the places where both agreed.
     """
+    if result.acceptance_rate is None:
+        yield from _chosen(result, colour=colour, everything=everything)
+        return
     yield fused_text(result.tokens, colour=colour)
     yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
     table = _decisions(result, colour=colour, everything=everything)
@@ -213,6 +217,52 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
     return table
 
 
+def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
+    """The answer of a method that chooses between the models' texts: whose text stands where, and the choices."""
+    text, marks = Text(), Text()
+    for span in spans(result.tokens):
+        if span.source == DRAFT:
+            text.append(visible(span.text))
+        else:
+            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+    yield text
+    _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
+    yield Text.assemble(("marks: ", "dim"), marks)
+    table = _choices(result, colour=colour, everything=everything)
+    if table.row_count:
+        yield Padding(table, (1, 0, 0, 0), expand=False)
+    else:
+        yield Text("All models wrote the same.", "dim")
+
+
+def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
+    """A row for each text that was proposed: who wrote it, and what each model makes of it."""
+    names = [result.draft.name, *(one.name for one in result.assistants)]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for title in ("segment", "by", "text", *names, "mean", "taken"):
+        table.add_column(title, justify="right" if title in (*names, "mean", "segment") else "left")
+    for number, segment in enumerate(result.segments, 1):
+        if len(segment.candidates) < 2 and not everything:
+            continue
+        for at, one in enumerate(segment.candidates):
+            wins = at == segment.winner
+            shown = _cell(one.text) + (" (end)" if one.end and one.text else "")
+            table.add_row(
+                str(number) if not at else "",
+                visible(", ".join(one.sources)),
+                Text(shown, ASSISTANT if colour and wins else ""),
+                *(measure(one.scores.get(name)) for name in names),
+                measure(one.mean),
+                visible(segment.reason) if wins else "",
+            )
+    return table
+
+
+def measure(value: float | None) -> str:
+    """A perplexity, or another measure, with four digits; empty where there is none."""
+    return "" if value is None else f"{value:.4g}"
+
+
 def _cell(text: str) -> str:
     r"""A token with visible white space: `␣` for a space, `\n` for a line end."""
     return _in_line(text).replace(" ", "\u2423") if text else "(end)"
@@ -228,12 +278,15 @@ def _percent(prob: float | None) -> str:
 def summary(result: FusionResult) -> str:
     """One line about an answer: why it ended, what was replaced, what was asked."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
+    asked = counted(result.assistant_requests, "request") + to + _strategies(result)
+    if result.acceptance_rate is None:
+        asked = counted(result.assistant_requests, "question")
     parts = [
         f"{result.finish_reason} ({result.stop_reason!r})",
         counted(len(result.tokens), "token"),
         outcome(result),
         counted(result.draft_requests, "draft"),
-        counted(result.assistant_requests, "request") + to + _strategies(result),
+        asked,
         f"{result.timings.total:.2f} s",
     ]
     return ", ".join(parts)

@@ -224,6 +224,53 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
     assert FusionResult.model_validate_json(result.stdout).settings.verifier == verifier
 
 
+# Other methods.
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "options"),
+    [
+        (["cool"], "cool", {"normalisation": "token", "align": False, "rerank": False}),
+        (
+            ["cool-align", "--set", "normalisation=byte"],
+            "cool",
+            {"normalisation": "byte", "align": True, "rerank": False},
+        ),
+        (
+            ["cool", "--set", "align=yes", "--set", "rerank=true"],
+            "cool",
+            {"normalisation": "token", "align": True, "rerank": True},
+        ),
+        (["rerank"], "rerank", {"normalisation": "token"}),
+    ],
+)
+def test_a_method_and_its_settings(
+    scripted: Scripted, tmp_path: Path, more: list[str], name: str, options: dict[str, object]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    result = scripted("Q", "--method", *more, "--trace", str(path))
+    assert result.stdout == " a b\n"
+    assert result.stderr.startswith("cosd: stop ('</s>'), 3 tokens, ")
+    trace = Trace.load(path)
+    assert trace.replay() == " a b"
+    assert (trace.result.settings.method, trace.result.settings.method_options) == (name, options)
+
+
+def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "cool", "--explain", "--quiet")
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[:2] == [" a b", "marks: {+not by the first model+}"]
+    table = [line.split() for line in lines[2:] if line]
+    assert table[0] == ["segment", "by", "text", "draft", "assistant", "mean", "taken"]
+    assert table[2][:3] == ["2", "draft", "␣b"]
+
+
+def test_a_method_whose_models_agree_has_nothing_to_explain(scripted: Scripted) -> None:
+    scripted.providers["http://one"] = scripted.providers["http://draft"]
+    result = scripted("Q", "--method", "rerank", "--explain", "--quiet")
+    assert [line.rstrip() for line in result.stdout.splitlines()][-1] == "All models wrote the same."
+
+
 @pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
 def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
     TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
@@ -265,6 +312,12 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),
         (["Q", "--verifier", "random"], "rate: Field required"),
         (["Q", "--verifier", "random", "--rate", "0.5", "--tau", "0.5"], "random takes only rate and seed, no tau"),
+        (["Q", "--method", "col"], "did you mean 'cool'?"),
+        (["Q", "--method", "cool", "--set", "normalisation"], "'normalisation' is not NAME=VALUE"),
+        (["Q", "--method", "cool", "--set", "normalisation=word"], "Input should be 'token', 'byte' or 'sum'"),
+        (["Q", "--method", "cool", "--set", "aline=1"], "has no setting 'aline'; did you mean 'align'?"),
+        (["Q", "--method", "cool", "--alpha", "0.3"], "verifier means nothing to the method 'cool'"),
+        (["Q", "--set", "unit=word"], "cosd has options of its own"),
         (["Q", "--stop", ""], "at least one character"),
         (["Q", "--json", "--explain"], "is for people, and --json for programs"),
         (["Q", "--temperature", "1"], "No such option"),

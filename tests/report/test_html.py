@@ -27,7 +27,8 @@ from cosd_api.report.html.plots import Corner, points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.wording import counted
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers.errors import ConnectError
+from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
 from trees import float32, trees
 
@@ -415,3 +416,44 @@ async def test_costs_are_summed() -> None:
 async def test_names_of_endpoints_are_those_of_the_result() -> None:
     view = Cards(await answered())
     assert (view.who("draft"), view.who("nobody")) == ("draft (scripted)", "nobody")
+
+
+async def chosen(method: str = "cool", **more: Any) -> FusionResult:
+    scripts: Any = [{"Q:": [" a", (" b", 0.2), "."]}, {"Q:": [" a", (HOSTILE, 0.4), "!"], "Q: a b": [(".", 0.5)]}]
+    return await fuse("Q:", models=[ScriptedProvider.from_texts(script) for script in scripts], method=method, **more)
+
+
+@pytest.mark.parametrize("method", ["cool", "rerank", "cool+rerank"])
+async def test_a_method_that_chooses_shows_what_it_chose_from(method: str) -> None:
+    result = await chosen(method)
+    document = page(result)
+    shown = read(document)
+    assert "Segments" in shown.text("h2")
+    assert "Disagreements" not in shown.text("h2")
+    assert "write and choose" in shown.text("header")
+    segment = next(one for one in result.segments if len(one.candidates) > 1)
+    assert segment.reason in shown.text("td")
+    assert "<img" not in document
+    for at, token in enumerate(result.tokens):
+        card = Cards(result).token(at)
+        assert card.mark == f"by {token.source}"
+        assert card.words == (result.segments[token.unit].reason,)
+        assert len(card.rows) == len(result.segments[token.unit].candidates)
+    keys = [request["title"].split()[0] for request in cards(document)["requests"].values()]
+    assert {"Draft", "Score"} == set(keys)
+    assert "scored; the first model and others" in shown.text("p")
+
+
+async def test_a_method_whose_models_agree_has_no_table_of_choices() -> None:
+    model = ScriptedProvider.from_texts({"Q:": [" a", " b"]})
+    shown = read(page(await fuse("Q:", models=[model, model], method="cool")))
+    assert "2 of 2 segments: all models wrote the same." in shown.text("p")
+
+
+async def test_an_answer_without_a_failed_model_is_marked() -> None:
+    failing = ScriptedProvider.from_texts({"Q:": [" a", " c"]}, faults=[Fault(ConnectError("gone"), request=2)])
+    first = ScriptedProvider.from_texts({"Q:": [" a", " b"]})
+    result = await fuse("Q:", models=[first, failing], method="cool", on_assistant_error="draft")
+    assert [token.verified for token in result.tokens] == [True, False, False]
+    shown = read(page(result))
+    assert "without a model that had failed" in shown.text("li")

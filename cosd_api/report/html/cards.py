@@ -8,8 +8,9 @@ from itertools import islice, takewhile
 from typing import Literal
 
 from cosd_api.decoding.timeline import Kind
-from cosd_api.records import DRAFT, FusedToken, Request
+from cosd_api.records import DRAFT, FusedToken, Request, Segment
 from cosd_api.report.html.elements import in_line, name_of, prob, seconds
+from cosd_api.report.terminal import measure
 from cosd_api.result import FusionResult
 from cosd_api.wording import counted
 
@@ -34,6 +35,7 @@ _TITLES: Mapping[Kind, str] = {
     "question": "Question",
     "score": "Score",
 }
+_MOST_TEXTS = 8  # on a card
 _UNASKED = "nobody was asked: no assistant's answer could have changed it"
 
 
@@ -103,6 +105,8 @@ class Cards:
     def token(self, at: int) -> HoverCard:
         """The card of a token."""
         token = self.result.tokens[at]
+        if token.unit < len(self.result.segments):
+            return self._chosen(at, token, self.result.segments[token.unit])
         stands = standing(token)
         mark = f"by {in_line(token.source)}" if stands == "replaced" else _STANDING[stands]
         brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
@@ -115,6 +119,22 @@ class Cards:
             words=self._words(token),
             foot=tuple(self._foot(at, token)),
             requests=(*drafted, *brought),
+        )
+
+    def _chosen(self, at: int, token: FusedToken, segment: Segment) -> HoverCard:
+        """The card of a token of a segment: the texts that were proposed for it, and their means."""
+        of = "" if len(self.result.segments) < 2 else f", segment {token.unit + 1}"
+        return HoverCard(
+            title=name_of(token.text, end=token.end),
+            mark=f"by {in_line(token.source)}",
+            standing=standing(token),
+            rows=tuple(
+                (in_line(", ".join(one.sources)), name_of(one.text, end=one.end), measure(one.mean))
+                for one in segment.candidates[:_MOST_TEXTS]
+            ),
+            words=(in_line(segment.reason),),
+            foot=(f"token {at + 1}{of}", *self._times(token, "written")),
+            requests=() if token.draft is None else (f"d{token.draft}",),
         )
 
     def word(self, at: int) -> tuple[FusedToken, str]:
@@ -165,13 +185,15 @@ class Cards:
             if by or within:
                 yield in_line(" ".join(filter(None, (f"{decision.assistant} asked", by, within))))
         drafted = "" if token.draft is None else f" by draft {token.draft}" if token.source == DRAFT else ""
-        stood = "drafted" if token.source == DRAFT else "replaced"
-        times = [f"{stood}{drafted} at {seconds(token.placed_at)}" if token.placed_at is not None else ""]
+        yield from self._times(token, f"{'drafted' if token.source == DRAFT else 'replaced'}{drafted}")
+        if token.raw is not None:
+            yield f"bytes {token.raw}"
+
+    def _times(self, token: FusedToken, stood: str) -> Iterator[str]:
+        times = [f"{stood} at {seconds(token.placed_at)}" if token.placed_at is not None else ""]
         times += [f"final at {seconds(token.final_at)}" if token.final_at is not None else ""]
         if any(times):
             yield ", ".join(filter(None, times))
-        if token.raw is not None:
-            yield f"bytes {token.raw}"
 
     def request(self, request: Request) -> HoverCard:
         """The card of a request."""

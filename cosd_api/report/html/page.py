@@ -17,7 +17,7 @@ from xml.etree.ElementTree import Element
 
 from cosd_api.records import FusedToken
 from cosd_api.report.decisions import Judged, judged
-from cosd_api.report.html.cards import Cards, request_key, standing
+from cosd_api.report.html.cards import Cards, Standing, request_key, standing
 from cosd_api.report.html.elements import (
     Child,
     element,
@@ -31,6 +31,7 @@ from cosd_api.report.html.elements import (
 )
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
+from cosd_api.report.terminal import measure
 from cosd_api.result import FusionResult
 from cosd_api.verification import TreeVerifier
 from cosd_api.wording import counted
@@ -110,7 +111,7 @@ def _header(cards: Cards, title: str) -> Element:
     result = cards.result
     judges = ", ".join(cards.models[one.name] for one in result.assistants)
     verb = "is asked" if len(result.assistants) == 1 else "are asked"
-    rule = _decides(result)
+    rule, chosen = _decides(result), result.acceptance_rate is None
     error = None
     if result.finish_reason == "error":
         error = element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
@@ -123,9 +124,9 @@ def _header(cards: Cards, title: str) -> Element:
             "p",
             "under",
             element("b", None, cards.models["draft"]),
-            " drafts, ",
+            " and " if chosen else " drafts, ",
             element("b", None, judges),
-            f" {verb} · {rule}",
+            f" {'write and choose' if chosen else verb} · {rule}",
         ),
         _figures(result),
         error,
@@ -156,18 +157,33 @@ def _decides(result: FusionResult) -> str:
 
 
 def _segments(result: FusionResult) -> Element:
-    """A row for each text that was proposed, with each model's measure of it."""
+    """A row for each text that was proposed where the models differed, with each model's measure of it."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
+    differing = [one for one in enumerate(result.segments) if len(one[1].candidates) > 1]
+    first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
     rows: list[tuple[Child, ...]] = []
-    for number, segment in enumerate(result.segments, 1):
+    for number, segment in differing:
         for at, one in enumerate(segment.candidates):
-            scores = ["" if (score := one.scores.get(name)) is None else f"{score:.4g}" for name in names]
-            mean = "" if one.mean is None else f"{one.mean:.4g}"
-            taken = segment.reason if at == segment.winner else ""
-            shown = in_line(one.text) + (" (end)" if one.end else "")
-            rows.append((str(number), ", ".join(one.sources), shown, *scores, mean, taken))
-    heads = ("segment", "by", "text", *names, "mean", "taken because")
-    return _table(heads, rows, range(3, 4 + len(names)), "Segments")
+            wins = at == segment.winner
+            place: Child = str(number + 1)
+            if number in first:
+                place = element("a", None, place, href=f"#t{first[number]}", data_go=first[number])
+            text = _name(one.text) if one.text else element("bdi", "said", "")
+            if one.end:
+                text.append(element("i", "end", "end"))
+            scores = (measure(one.scores.get(name)) for name in names)
+            verdict = element("span", "verdict replaced", "taken") if wins else None
+            because = in_line(segment.reason) if wins else ""
+            rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
+    equal = len(result.segments) - len(differing)
+    note = element("p", "note", f"{equal:,} of {counted(len(result.segments), 'segment')}: all models wrote the same.")
+    if not rows:
+        return note
+    heads = ("segment", "by", "text", *(in_line(name) for name in names), "mean", "", "because")
+    table = _table(heads, rows[:_MOST_ROWS], range(3, 4 + len(names)), "Texts that were proposed, and their measures")
+    more = len(rows) - _MOST_ROWS
+    rest = element("p", "note", f"{more:,} more: print them all with `cosd explain`.") if more > 0 else None
+    return element("div", None, table, rest, note)
 
 
 def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterator[Element]:
@@ -204,7 +220,8 @@ def _sections(cards: Cards, found: list[Judged]) -> Iterator[Element]:
         surety = _section("How sure each was", plane(verifier, found), outline)
         yield element("div", "pair", surety, element("div", "stack", kept_share, made))
     yield _section("Requests over time", timeline(cards))
-    yield _section("Disagreements", _disagreements(cards, found))
+    if result.acceptance_rate is not None:
+        yield _section("Disagreements", _disagreements(cards, found))
     yield _section("Cost", _costs(cards))
     yield _section("Endpoints", _endpoints(result))
     if result.warnings:
@@ -255,6 +272,8 @@ def _legend(result: FusionResult) -> Element:
     """The meaning of the marks in this answer."""
     found = {standing(token) for token in result.tokens}
     several = len(result.assistants) > 1
+    if result.acceptance_rate is None:
+        return _authors(found)
     assistants = ", ".join(f"{at} is {visible(one.model)}" for at, one in enumerate(result.assistants, 1))
     entries = [element("li", None, element("span", None, "plain"), " the draft's own")]
     if "replaced" in found:
@@ -267,6 +286,17 @@ def _legend(result: FusionResult) -> Element:
     if "unheard" in found:
         wavy = element("span", "unheard", "wavy")
         entries.append(element("li", None, wavy, " not verified: an assistant had failed"))
+    return element("ul", "legend", *entries)
+
+
+def _authors(found: set[Standing]) -> Element:
+    """The meaning of the marks in an answer of segments."""
+    entries = [element("li", None, element("span", None, "plain"), " the first model's")]
+    if "replaced" in found:
+        entries.append(element("li", None, element("ins", None, "underlined"), " another model's"))
+    if "unheard" in found:
+        wavy = element("span", "unheard", "wavy")
+        entries.append(element("li", None, wavy, " without a model that had failed"))
     return element("ul", "legend", *entries)
 
 

@@ -136,6 +136,11 @@ def _begin(requests: Sequence[Request], end: float) -> float:
 
 
 def _sentence(requests: Sequence[Request], both: Sequence[Stretch]) -> str:
+    if any(request.kind == "score" for request in requests):
+        written, scored = (sum(request.kind == kind for request in requests) for kind in ("draft", "score"))
+        shared = sum(end - start for start, end in both)
+        words = f"{counted(written, 'text')} written and {scored:,} scored"
+        return f"{words}; the first model and others were at work at the same time during {seconds(shared)}."
     asking = sum(end - start for start, end in union((r.start, r.end) for r in requests if r.endpoint != DRAFT))
     if not asking:
         return "No assistant was asked."
@@ -175,10 +180,9 @@ def _bar(cards: Cards, request: Request, y: float, scale: _Scale) -> Element:
     x, end = scale(request.start), scale(request.end)
     wide = max(_THIN, end - x)
     card = cards.request(request)
+    kind = "question" if request.kind == "score" else request.kind
     label = f"{card.title}, {card.mark}: {card.words[0]}, {card.foot[0]}"
-    group = element(
-        "g", f"bar {request.kind} {request.outcome}", data_r=request_key(request), role="img", aria_label=label
-    )
+    group = element("g", f"bar {kind} {request.outcome}", data_r=request_key(request), role="img", aria_label=label)
     group.append(element("rect", "whole", x=x, y=y, width=wide, height=_BAR, rx=min(3.0, wide / 2)))
     if request.first is not None:
         writes = scale(request.first)
