@@ -147,7 +147,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @classmethod
     def _read_method(cls, method: Any) -> Any:
         """A method, its name, or both its name and its settings, from a saved model."""
-        return method_named(**method) if isinstance(method, dict) else method
+        return method_named(**cast("dict[str, Any]", method)) if isinstance(method, dict) else method
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
 from itertools import islice
@@ -270,7 +270,7 @@ def _text(text: str, *, ends: bool) -> tuple[Element | str, ...]:
 
 def _legend(result: FusionResult) -> Element:
     """The meaning of the marks in this answer."""
-    found = {standing(token) for token in result.tokens}
+    found: set[Standing] = {standing(token) for token in result.tokens}
     several = len(result.assistants) > 1
     if result.acceptance_rate is None:
         return _authors(found)
@@ -289,7 +289,7 @@ def _legend(result: FusionResult) -> Element:
     return element("ul", "legend", *entries)
 
 
-def _authors(found: set[Standing]) -> Element:
+def _authors(found: Container[Standing]) -> Element:
     """The meaning of the marks in an answer of segments."""
     entries = [element("li", None, element("span", None, "plain"), " the first model's")]
     if "replaced" in found:
