@@ -241,7 +241,8 @@ class TestAdapter:
             found = await draft(case.make(breaking.answer), prompt, limit=limit, usage=usage)
         close(found[:-1], expected[:-1])
         assert found[-1] == expected[-1]
-        assert usage.requests <= whole.requests + (0 if case.same_requests else breaking.happened)
+        resumed = breaking.happened < 2  # from where it began; the third attempt may take more requests, too
+        assert usage.requests <= whole.requests + (0 if case.same_requests and resumed else breaking.happened)
         assert usage.requests == whole.requests or case.by_ids or not case.same_requests or breaking.happened > 1
         assert usage.retries <= breaking.happened
         assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
