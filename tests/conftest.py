@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import same_answers
 from cosd_api.demo.servers import Pair, bundled_pair, serve
@@ -19,7 +19,11 @@ from cosd_api.demo.servers import Pair, bundled_pair, serve
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.
 _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.filter_too_much]
-settings.register_profile("default", max_examples=15, deadline=None, suppress_health_check=_QUIET, print_blob=True)
+# Explaining a failure traces every line, at ten times the price: a failure would be told as a timeout.
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile(
+    "default", max_examples=15, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
+)
 settings.register_profile("ci", settings.get_profile("default"), max_examples=100, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
 settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
