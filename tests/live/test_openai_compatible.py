@@ -77,6 +77,63 @@ async def test_messages(url: str) -> None:
             assert proposal.tokens[0].data == tokens[0].data
 
 
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_alternatives_as_many_as_are_asked_for(url: str, api: Any) -> None:
+    """They end where the server's own list has a token without a text of its own."""
+    async with OpenAICompatible(url, dialect="llama.cpp", api=api) as provider:
+        assert (await provider.describe()).capabilities.top_k == 99
+        seen = 0
+        for started in ("", " The", " The capital of Peru is", " The capital of Peru is Lima"):
+            text = started.encode()
+            first, *_ = await draft(provider, MIXED, text, limit=1, alternatives=60)
+            [found] = await provider.propose(
+                MIXED, text, [Question(len(text), (b"x",))], alternatives=60, usage=Usage()
+            )
+            whole = templated(url, MIXED, started) if api == "chat" else MIXED + started
+            [step] = ask(url, whole, n_probs=61)["completion_probabilities"]
+            shown = [bytes(one["bytes"]) for one in step["top_logprobs"]]
+            known = [data for data in shown if data and data.decode(errors="ignore").encode() == data]
+            assert found is not None
+            for token in (first, *found.tokens):
+                texts = [token.data, *(one.data for one in token.alternatives)]
+                assert texts == known[: len(texts)] == shown[: len(texts)]
+                expected = [math.exp(one["logprob"]) for one in step["top_logprobs"]]
+                probs = [token.prob, *(one.prob for one in token.alternatives)]
+                assert probs == pytest.approx(expected[: len(probs)], abs=1e-3)
+                seen += len(token.alternatives)
+        assert seen > 40
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_drawn_tokens(url: str, api: Any) -> None:
+    """A seed draws the same ones again, each with its own raw probability; they follow the distribution."""
+    places = {}
+    for started in (" B", " The s", " x", " 1", " In", " a b", " qu"):
+        whole = templated(url, MIXED, started) if api == "chat" else MIXED + started
+        [step] = ask(url, whole, n_probs=10**6)["completion_probabilities"]
+        listed = reversed(step["top_logprobs"])  # of special tokens, which have no bytes, the most probable one stays
+        places[started] = {bytes(one["bytes"]): math.exp(one["logprob"]) for one in listed}
+    started, raw = min(places.items(), key=lambda place: max(place[1].values()))
+    drawn: dict[bytes, int] = {}
+    count = 120
+    async with OpenAICompatible(url, dialect="llama.cpp", api=api) as provider:
+        for seed in range(count):
+            token, *_ = await draft(provider, MIXED, started.encode(), limit=1, temperature=1, seed=seed)
+            drawn[token.data] = drawn.get(token.data, 0) + 1
+            if token.prob is not None:  # else an end that a stream hides, or a character in parts
+                assert token.prob == pytest.approx(raw[token.data], abs=1e-3)
+        for seed in (1, 2):
+            again = [await draft(provider, MIXED, limit=9, temperature=1, seed=seed) for _ in range(2)]
+            assert [one.data for one in again[0][:-1]] == [one.data for one in again[1][:-1]]
+    likely = {data: count * prob for data, prob in raw.items() if count * prob >= 5}
+    found = [(drawn.get(data, 0), mean) for data, mean in likely.items()]
+    rest = count - sum(likely.values())
+    assert len(likely) > 2
+    found.append((count - sum(number for number, _ in found), max(rest, 1.0)))
+    free = len(found) - 1
+    assert sum((number - mean) ** 2 / mean for number, mean in found) < free + 5 * math.sqrt(2 * free) + 3
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("word", [False, True])
 @pytest.mark.parametrize("strategy", ["list", "singles"])
