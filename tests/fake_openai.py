@@ -58,6 +58,7 @@ class FakeOpenAI:
         chat_repeats: the answer that continues a message repeats it.
         listed: the models of `/v1/models`; None for no such route.
         most: the most probable tokens that it lists; None for any number.
+        late: a stream that asks for more is refused by its first event, after a status of 200.
         changes: fields to overwrite in every choice that has text or entries, for faults.
         template: text before and after every prompt of `/v1/completions`.
         trims: white space at the end of a message is lost.
@@ -86,6 +87,7 @@ class FakeOpenAI:
     bills_first: bool = False
     listed: list[dict[str, Any]] | None = field(default_factory=lambda: [{"id": "toy"}])
     most: int | None = None
+    late: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
     template: tuple[str, str] = ("", "")
     trims: bool = False
@@ -112,7 +114,11 @@ class FakeOpenAI:
             return _error(400, "property 'logprobs' is unsupported")
         if body is not None and self.most is not None and self._count(body) > self.most:
             asked = f"Requested sample logprobs of {self._count(body)}"
-            return _error(400, f"{asked}, which is greater than max allowed: {self.most}")
+            refused = _error(400, f"{asked}, which is greater than max allowed: {self.most}")
+            if not (self.late and body.get("stream")):
+                return refused
+            text = f"data: {refused.text}\n\ndata: [DONE]\n\n"
+            return httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
         match request.url.path.rsplit("/", 2):
             case [*_, "models"] if self.listed is not None:
                 return httpx.Response(200, json={"data": self.listed})

@@ -44,7 +44,8 @@ async def test_description(url: str, vllm_name: str) -> None:
     async with OpenAICompatible(url, dialect="vllm") as provider:
         info = await provider.describe()
     assert (info.model, info.context, info.engine) == (vllm_name, 512, "vllm")
-    assert (info.capabilities.score, info.capabilities.end_prob) == (True, True)
+    able = info.capabilities
+    assert (able.score, able.end_prob, able.sampling, able.top_k, able.score_top_k) == (True, True, True, 19, 19)
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "openai"])
@@ -58,6 +59,58 @@ async def test_draft(url: str, vllm_name: str, dialect: str) -> None:
         expected = [math.exp(value) for value in plain["logprobs"]["token_logprobs"]]
         assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
         assert (usage.requests, usage.completion_tokens) == (1, len(expected))
+
+
+async def listed(url: str, name: str, api: str, prompt: str) -> dict[str, float]:
+    """The 20 most probable first tokens, by a plain request."""
+    if api == "completions":
+        [top] = ask(url, name, prompt, logprobs=20)["logprobs"]["top_logprobs"]
+        return {token: math.exp(value) for token, value in top.items()}
+    body = {"model": name, "messages": [{"role": "user", "content": prompt}], "max_tokens": 1, "temperature": 0}
+    more = {"logprobs": True, "top_logprobs": 20}
+    response = httpx.post(f"{url}/v1/chat/completions", json={**body, **more}, timeout=60)  # noqa: ASYNC210
+    [entry] = response.json()["choices"][0]["logprobs"]["content"]
+    return {one["token"]: math.exp(one["logprob"]) for one in entry["top_logprobs"]}
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_alternatives_and_drawn_tokens(
+    url: str, vllm_name: str, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(asking: object) -> None:
+        """As below: nothing is continued here."""
+
+    monkeypatch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+    places = {prompt: await listed(url, vllm_name, api, prompt) for prompt in ("Q", "The", "a b", "1", "B", MIXED)}
+    prompt, raw = min(places.items(), key=lambda place: max(place[1].values()))
+    # More than the server lists are refused, and then as many are asked for as it lists.
+    dialect = replace(DIALECTS["vllm"], most=50, chat_most=50)
+    async with OpenAICompatible(url, dialect=dialect, api=api) as provider:
+        usage = Usage()
+        for count in (40, 40, 5):
+            first, *_ = await draft(provider, prompt, limit=1, alternatives=count, usage=usage)
+            told = {(token.name if token.end else token.data.decode()): token.prob for token in first.alternatives}
+            ranked = sorted(raw, key=lambda token: -raw[token])
+            assert list(told) == ranked[1 : 1 + len(told)]
+            assert list(told.values()) == pytest.approx([raw[token] for token in told], abs=1e-3)
+            assert len(told) > 2
+        assert usage.requests == 4
+        drawn = dict.fromkeys(raw, 0)
+        count = 120
+        for seed in range(count):
+            token, *_ = await draft(provider, prompt, limit=1, temperature=1, seed=seed)
+            text = token.name if token.end else token.data.decode()
+            drawn[text] = drawn.get(text, 0) + 1
+            if text in raw:
+                assert token.prob == pytest.approx(raw[text], abs=2e-3)
+        again = [await draft(provider, prompt, limit=9, temperature=1, seed=1) for _ in range(2)]
+        assert again[0] == again[1]
+    likely = {text: count * prob for text, prob in raw.items() if count * prob >= 5}
+    found = [(drawn[text], mean) for text, mean in likely.items()]
+    assert len(likely) > 1 or (vllm_name, api) == ("facts", "chat")  # all of its answers begin with one word
+    found.append((count - sum(number for number, _ in found), max(count - sum(likely.values()), 1.0)))
+    free = len(found) - 1
+    assert sum((number - mean) ** 2 / mean for number, mean in found) < free + 5 * math.sqrt(2 * free) + 3
 
 
 async def test_messages(url: str, vllm_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,12 +203,12 @@ async def test_proposals_have_alternatives_only_where_lists_are_ranked() -> None
         assert [body["logprobs"] for body in server.bodies] == [most if ranked else 5]
 
 
-@pytest.mark.parametrize("api", ["completions", "chat"])
-async def test_a_server_that_lists_fewer_is_asked_for_fewer(api: Any) -> None:
+@pytest.mark.parametrize(("api", "late"), [("completions", True), ("completions", False), ("chat", True)])
+async def test_a_server_that_lists_fewer_is_asked_for_fewer(api: Any, late: bool) -> None:
     way = {"dialect": replace(TOY, api=api, ranked=True, most=20, lists=True, continues={})}
     name = "logprobs" if api == "completions" else "top_logprobs"
     for ask in ("draft", "one", "several"):
-        server, provider = fake(SCRIPT, way, most=7)
+        server, provider = fake(SCRIPT, way, most=7, late=late)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
             await provider.describe()

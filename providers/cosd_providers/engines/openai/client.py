@@ -245,21 +245,41 @@ class OpenAIClient:
         async with AsyncExitStack() as stack:
             keep = self.dialect.keep_alive
             stream = partial(self._transport.stream, self.path, usage=usage, keep_alive=keep, attempt=attempt)
+
+            async def again() -> AsyncIterator[dict[str, Any]]:
+                await stack.aclose()  # a server may do one thing at a time
+                return await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
+
             try:
                 found = await stack.enter_async_context(stream(body))
             except InvalidRequestError as error:
                 if not self._lists_fewer(body, error):
                     raise
-                found = await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
-            events = self._answers(found)
+                found = await again()
+            events = self._answers(found, body, again)
             if not self.dialect.shows_parts:
                 whole = partial(self.one, prefix, limit, usage, fields, alternatives=alternatives, check=False)
                 events = _whole_characters(events, stack, whole, self.endpoint)
             async with aclosing(events) as answers:
                 yield answers
 
-    async def _answers(self, events: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[Answer]:
-        async for event in events:
+    async def _answers(
+        self,
+        events: AsyncIterator[dict[str, Any]],
+        body: Mapping[str, object],
+        again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
+    ) -> AsyncGenerator[Answer]:
+        """The events as answers; those of another request if the first one refuses the number of alternatives."""
+        begun = False
+        try:
+            async for event in events:
+                begun = True
+                yield self.read(event)
+            return
+        except InvalidRequestError as error:
+            if begun or not self._lists_fewer(body, error):
+                raise
+        async for event in await again():
             yield self.read(event)
 
     def read(self, data: object) -> Answer:

@@ -306,11 +306,11 @@ class TokenAligner:
         """The listed tokens, of which the server has `told`; sure are those that may be given as alternatives."""
         if not listing.ranked:
             return [replace(choice, sure=self.spaced and self._reads(choice)) for choice in top]
-        own, least = pick.token, 0.0
+        own, least, sure = pick.token, 0.0, pick.sure or pick.token.end
         # Where tokens are keyed by their strings, one hides another with the same, and there are fewer.
         if not listing.ends or told < listing.asked:
             least = 1 - sum(choice.token.prob or 0.0 for choice in (pick, *top)) + _NOISE
-        read = (replace(one, sure=pick.sure and self._reads(one) and (one.token.prob or 0.0) > least) for one in top)
+        read = (replace(one, sure=sure and self._reads(one) and (one.token.prob or 0.0) > least) for one in top)
         return ranked(read, own)
 
     def _reads(self, choice: Choice) -> bool:
