@@ -18,6 +18,7 @@ from cosd_api.methods.base import Method
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.rerank import Rerank
+from cosd_api.methods.route import Route
 from cosd_api.methods.speculative import Speculative
 from cosd_api.records import (
     DraftToken,
@@ -89,6 +90,7 @@ __all__ = [
     "Range",
     "Request",
     "Rerank",
+    "Route",
     "RuleTuning",
     "RuleVerifier",
     "Sample",

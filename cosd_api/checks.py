@@ -106,6 +106,17 @@ def check_seconds(name: str, value: float, *, least: float | None = None) -> flo
     return float(value)
 
 
+def check_positive(name: str, value: float) -> None:
+    """Check that a setting is a finite number above 0.
+
+    Raises:
+        SettingError: it is not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 < value < math.inf):
+        raise SettingError(f"{name} must be a number above 0, not {value!r}")
+
+
 def check_count(name: str, value: int, *, least: int = 1) -> int:
     """The number as given: a whole one, at least `least`.
 

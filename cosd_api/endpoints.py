@@ -203,6 +203,11 @@ class Endpoints:
         await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in facts.without])
         return turns, replace(facts, without=without)
 
+    def plain(self, prompt: str | Sequence[Message]) -> list[RenderedPrompt]:
+        """The prompt's text for the draft and each assistant, as no chat template renders it."""
+        text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
+        return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
+
     async def check_length(self, turns: Sequence[RenderedPrompt], without: Mapping[int, ProviderError]) -> None:
         """Check, as far as it is known, that every model has room for its prompt and one token.
 

@@ -207,10 +207,11 @@ class SegmentCandidate(Record):
 
     Attributes:
         sources: the names of the models that proposed it, in the order given.
-        text: the text.
+        text: the text; empty where a model was not chosen, by a method that chooses before it lets one write.
         end: whether the answer ends behind it.
         scores: by model: its measure of the text, such as the perplexity; None where it was not asked or cannot say.
-        mean: what the scores come to together; None where nothing was measured.
+        mean: what the scores come to together, or what else the candidates are compared by: the least is taken. None
+            where nothing was measured.
     """
 
     sources: tuple[str, ...]

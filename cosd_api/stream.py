@@ -142,6 +142,7 @@ class FusionStream:
         self._timeline = Timeline(self._began)
         work = Work(
             turns=turns,
+            plain=endpoints.plain(self._prompt),
             names=[DRAFT, *endpoints.names],
             budget=budget,
             emit=self._emit,

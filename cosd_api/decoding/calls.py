@@ -126,25 +126,34 @@ class Calls:
         return proposals
 
     async def score(
-        self, model: int, text: bytes, start: int, *, end: bool = False, alternatives: int = 0
+        self,
+        model: int,
+        text: bytes,
+        start: int,
+        *,
+        end: bool = False,
+        alternatives: int = 0,
+        turn: RenderedPrompt | None = None,
     ) -> list[Token]:
         """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
 
         With `end` the end of sequence follows as one token more, whose probability is None where it is not reported.
-        `alternatives` is as in `contract.Provider.score`.
+        `alternatives` is as in `contract.Provider.score`. The text follows the prompt of `turn`, by default the one
+        that the model answers.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        provider = self.turns[model].provider
+        turn = turn or self.turns[model]
+        provider = turn.provider
         self._budget.check()
         self.assistant_requests += 1
-        size = self._sizes[model] + len(text)
+        size = len(turn.prompt.encode()) + len(text)
         with self._timeline.request(model, "score", next(self._questions), at=start):
             with self._budget.spending(model, [size]) as usage:
                 also: dict[str, Any] = {"end": True} if end else {}  # so that a provider need not know the keyword
                 also |= {"alternatives": alternatives} if alternatives else {}
-                tokens = await provider.score(self.turns[model].prompt, text, usage=usage, **also)
+                tokens = await provider.score(turn.prompt, text, usage=usage, **also)
             check_probs(tokens, provider.name)
         start = len(sendable(text[:start]).encode())  # bytes that are no characters were not sent
         at, behind = 0, list[Token]()

@@ -161,7 +161,7 @@ class Entry:
         text: its bytes.
         end: whether the answer ends behind it.
         scores: each model's measure of it, in the order of the models; None where a model was not asked or cannot say.
-        mean: what they come to together; None where nothing was measured.
+        mean: what they come to together, or what else is compared: the least is taken; None where nothing was measured.
     """
 
     sources: tuple[int, ...]

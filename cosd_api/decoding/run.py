@@ -20,6 +20,8 @@ class Work:
 
     Attributes:
         turns: the models, each with its rendered prompt; the draft first.
+        plain: the same models as they were given, each with the prompt's plain text: of a conversation that of its
+            messages, a blank line between them, without anybody's chat template.
         names: of the models, in results.
         budget: the limits of what they may spend together.
         emit: takes the tokens as they become final.
@@ -35,6 +37,7 @@ class Work:
     """
 
     turns: Sequence[RenderedPrompt]
+    plain: Sequence[RenderedPrompt]
     names: Sequence[str]
     budget: Budget
     emit: Callable[[Sequence[Placed]], None]

@@ -17,6 +17,7 @@ from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
+from cosd_providers.messages import RenderedPrompt
 
 _log = logging.getLogger("cosd_api")
 
@@ -189,6 +190,42 @@ class AnswerWriter:
         else:
             self._emit(self._response.settle(len(self._response.tokens)))
 
+    async def relay(self, model: int, contest: Contest) -> None:
+        """Let a model write the answer on from here by itself, to its end: each token is final as it comes.
+
+        They are one segment. A model that fails is lost where the answer may continue without it, as in `everybody`:
+        what it wrote stands then, and the answer is not over.
+
+        Args:
+            model: its index.
+            contest: how it was chosen; the text of the winner is filled in.
+
+        Raises:
+            ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
+        """
+        start, before = len(self._response.text), len(self._pieces)
+        command = StartDraft(next(self._numbers), self.text, self.left, None, ())
+
+        def take(item: Token | DraftEnd) -> bool:
+            if isinstance(item, DraftEnd):
+                self.end_with(Passage((), command.draft, item))
+            else:
+                self._place(_Written([item], model, command.draft, contest.reason))
+                self._settle(None)
+            return self.over
+
+        try:
+            await self._with_place(model, self.calls.generate(model, command, take))
+        except Exception as error:
+            if not model or not self._work.survives(error):
+                raise
+            self._lose(model, error)
+        finally:
+            won = replace(contest.candidates[contest.winner], text=self.text[start:], end=self.ended)
+            others = [won if at == contest.winner else one for at, one in enumerate(contest.candidates)]
+            if len(self._pieces) > before or self.over:
+                self.segments.append(replace(contest, candidates=tuple(others)))
+
     def aside(self) -> AnswerWriter:
         """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
         other = copy(self)
@@ -281,6 +318,18 @@ class AnswerWriter:
         tokens = await self._with_place(model, self.calls.score(model, text, start)) if text[start:] else []
         return [*tokens, Token(b"", None, end=True)]
 
+    async def score_prompt(self, model: int) -> list[Token]:
+        """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.
+
+        The first one has no probability (None) where the model has no beginning of sequence to read before it.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        provider, text = self._work.plain[model].provider, self._work.plain[model].prompt.encode()
+        turn = RenderedPrompt(provider, "")
+        return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
+
     async def everybody(self, ask: Callable[[int], Awaitable[_T]]) -> dict[int, _T]:
         """Ask every model that is still heard, at the same time; by model, in the order given.
 
@@ -303,10 +352,13 @@ class AnswerWriter:
 
         await concurrently([partial(one, model) for model in self.models])
         for model, error in failed.items():
-            _log.debug("a model failed: %s", type(error).__name__)
-            self.models.remove(model)
-            self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
+            self._lose(model, error)
         return {model: found[model] for model in self.models}
+
+    def _lose(self, model: int, error: Exception) -> None:
+        _log.debug("a model failed: %s", type(error).__name__)
+        self.models.remove(model)
+        self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
 
     async def splitter(self, model: int) -> WordEnds | None:
         """The words of a model's own tokenizer; None where they are not known."""

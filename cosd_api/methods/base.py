@@ -28,6 +28,7 @@ METHODS: Mapping[str, str] = {
     "cool-align": "cool:CoolFusion",
     "cool+rerank": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
+    "route": "route:Route",
 }
 """The methods: their names, and where they are."""
 

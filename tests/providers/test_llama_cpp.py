@@ -220,6 +220,15 @@ async def test_a_literal_prompt_is_scored_by_its_ids() -> None:
     assert asked == [[*pieces[0], *pieces[1]], [*pieces[0], *pieces[1], *pieces[2]]]
 
 
+async def test_the_first_token_of_all_has_no_probability_without_a_beginning_of_sequence() -> None:
+    _, provider = fake({"Q": [(" a", 0.4), (" b", 0.7)]})
+    first, *others = await provider.score("", b"Q a b", usage=Usage())
+    assert first == Token(b"Q", None)
+    assert [(token.data, token.prob) for token in others] == [(b" a", near(0.4)), (b" b", near(0.7))]
+    [one, end] = await provider.score("", b"Q", end=True, usage=Usage())
+    assert (one.prob, end.end) == (None, True)
+
+
 async def test_what_a_sample_asks() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.4)]})
     for seed, sent in ((7, 7), (0, 0), (None, -1)):

@@ -754,17 +754,20 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     ) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
 
-        The end is the most probable of the tokens that end a generation. Their names are looked up once.
+        The end is the most probable of the tokens that end a generation. Their names are looked up once. The first
+        token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
         client = self._client(await self.facts())
         if end:
             await self._ends.get(partial(self._find_ends, client))
         before, pieces, start = await self._behind(prompt, text)
         first = sum(at <= start for at in accumulate(len(piece.data) for piece in pieces))
+        known = [Token(piece.data, 1.0) for piece in pieces[:first]]
+        if pieces and not prompt and not await self._beginning.get(self._find_beginning):
+            known, first = [Token(pieces[0].data, None)], 1
         prefixes: list[_Prefix] = [[*before, *(piece.id for piece in pieces[:at])] for at in range(len(pieces) + 1)]
         asked = [*pieces[first:], None] if end else pieces[first:]
         found = await client.scored(prefixes[first : first + len(asked)], asked, usage, alternatives)
-        known = (Token(piece.data, 1.0) for piece in pieces[:first])
         scored = within([*known, *found[: len(pieces) - first]], start)
         return [*scored, found[-1]] if end else scored
 

@@ -1,0 +1,169 @@
+"""Route: the model that finds the prompt least perplexing answers, alone.
+
+::
+
+    1   every model scores the prompt, in one scoring request: the mean negative log-likelihood
+        of its own tokens of that text                                                             `scored`
+    2   the weight of a model is the softmax, over the models, of -mean / tau                      `weights`
+    3   the model with the least mean, which is the largest weight, answers; of equals
+        the first listed                                                                           `chosen`
+
+It is the first half of PackLLM (arXiv 2404.11531): the perplexity of the prompt tells whose kind of text it
+is. There the weights mix the models' distributions; here the largest one takes all, and the others are recorded.
+
+The prompt is the same text for all. Of a conversation it is the text of its messages, a blank line between them,
+without the chat templates, which differ between the models and are nobody's question. A model without a beginning of
+sequence has no probability for the first token of a text, which is left out of its mean. A model that can measure
+nothing, as of a prompt that is a single such token, answers only where no other can either.
+
+With `on_assistant_error="draft"` a model that fails is left out; if it was writing, the next best one writes on from
+what stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_positive
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
+from cosd_providers.contract import Token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Written):
+    """The answer of one of the models: the one that finds the prompt least perplexing.
+
+    PackLLM's measure of a model's competence (arXiv 2404.11531). It takes two or more models with any tokenizers, each
+    of which scores text (`Capabilities.score`); each scores the prompt once, and one of them answers. The answer
+    streams token by token. Each model's weight is among the scores of `FusionResult.segments`.
+
+    Attributes:
+        tau: the temperature of the weights, which are the softmax of -NLL / tau, of the mean negative log-likelihoods
+            of the prompt. It does not change which model answers.
+
+    Raises:
+        SettingError: tau is not a number above 0.
+    """
+
+    name: ClassVar[str] = "route"
+    decides: ClassVar[str] = "the perplexity of the prompt"
+    symmetric: ClassVar[bool] = True
+
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("tau", self.tau)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that does not score text; see `Method.examine`."""
+        scores_needed(models, self.name)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        means = await scored(writer)
+        while not writer.over:
+            heard = {model: means.get(model) for model in writer.models}
+            model = chosen(heard)
+            await writer.relay(model, self._contest(writer, heard, model))
+
+    def _contest(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> Contest:
+        """The record of the choice: a candidate for each model, with its weight, and its mean."""
+        shares = weights(means, self.tau)
+        entries = [
+            Entry((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
+            for model, mean in means.items()
+        ]
+        return Contest(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
+        """A score of the prompt; and the answer, of one of the models. See `Method.cost`."""
+        n, share = plan.max_tokens, 1 / plan.models
+        high = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
+        tokens = Bounds(1, prompt.expected + share * (prompt.expected + n), high * (prompt.most + FINER * n))
+        return Cost(Bounds(1, 1 + share, high), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:
+        """The basis of `cost`."""
+        return Assumptions(
+            f"every model scores the prompt in one request, and answers with max_tokens tokens once in {plan.models} "
+            "times",
+            "this model answers, and each token of the prompt is scored by a request of its own",
+        )
+
+
+async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
+    """Step 1: the mean negative log-likelihood of the prompt, by model; None where nothing is known of it.
+
+    A model that is alone is not asked.
+    """
+    if len(writer.models) == 1:
+        return {}
+
+    async def ask(model: int) -> float | None:
+        return prompt_nll(await writer.score_prompt(model))
+
+    return await writer.everybody(ask)
+
+
+def prompt_nll(tokens: Sequence[Token]) -> float | None:
+    """The mean negative log-likelihood of these tokens; a first one without a probability does not count."""
+    return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
+
+
+def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float | None]:
+    """Step 2: softmax(-mean / tau) over the models whose mean is known, by model; None for the others.
+
+    Where every mean is infinite, all weights are equal.
+    """
+    known = {model: mean for model, mean in means.items() if mean is not None}
+    least = min(known.values(), default=0.0)
+    shares = {
+        model: 1.0 if mean == least else 0.0 if math.isinf(mean) else math.exp((least - mean) / tau)
+        for model, mean in known.items()
+    }
+    total = math.fsum(shares.values())
+    return {model: shares[model] / total if model in shares else None for model in means}
+
+
+def chosen(means: Mapping[int, float | None]) -> int:
+    """Step 3: the model with the least mean, of equals the first; the first of all where no mean is known."""
+    best = min((mean for mean in means.values() if mean is not None), default=None)
+    if best is None:
+        return next(iter(means))
+    return next(
+        model for model, mean in means.items() if mean is not None and (mean == best or mean - best <= ROUNDING)
+    )
+
+
+def _only(model: int, weight: float | None, count: int) -> tuple[float | None, ...]:
+    """Scores of which only one model has its own."""
+    return tuple(weight if at == model else None for at in range(count))
+
+
+def _reason(
+    writer: AnswerWriter,
+    means: Mapping[int, float | None],
+    shares: Mapping[int, float | None],
+    winner: int,
+) -> str:
+    own, others = means[winner], [(model, mean) for model, mean in means.items() if model != winner]
+    if not others:
+        return "no other model is heard"
+    if own is None:
+        return "no model could measure the prompt: the first listed answers"
+    known = [(model, mean) for model, mean in others if mean is not None]
+    words = f"mean NLL of the prompt {own:.4g} (weight {shares[winner]:.4g})"
+    if not known:
+        return f"{words}; no other could measure it"
+    against = ", ".join(f"{mean:.4g} of {writer.name(model)} (weight {shares[model]:.4g})" for model, mean in known)
+    least = "least" if all(mean > own for _, mean in known) else "least, and listed first:"
+    return f"{least} {words} against {against}"

@@ -1,0 +1,72 @@
+"""Routing on real llama.cpp servers: the answers are those of a naive script over plain HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+import contests
+import naive
+import naive_route
+from cosd_api import Fusion, Method, Route
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
+
+MAX_TOKENS = 40
+PROMPTS = [
+    question.prompt
+    for kinds in zip(*(sample(kind, 17, seed=31) for kind in ("sum", "capital", "mixed")), strict=True)
+    for question in kinds
+][:50]
+METHODS: list[tuple[Method, Any]] = [(Route(), partial(naive_route.route, beginning=False))]
+SETS = [("sums", "facts"), ("facts", "sums")]  # the same model twice would tie, but for noise
+
+
+@pytest.fixture(scope="module")
+def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers, asked directly for all probabilities of one place at a time."""
+    with httpx.Client(timeout=60) as client:
+        found = {name: naive.HttpModel(url, client) for name, url in pair.items()}
+        for model in found.values():
+            model.depth = model.size
+            model.next(model.vocabulary.encode(b"Q"))  # after which the bytes of all tokens are known
+        yield found
+
+
+async def compared(
+    pair: Pair,
+    models: dict[str, naive.HttpModel],
+    names: Sequence[str],
+    method: tuple[Method, Any],
+    prompts: Sequence[str],
+) -> None:
+    made, plain = method
+    async with Fusion(draft=pair[names[0]], assistant=[pair[name] for name in names[1:]], method=made) as fusion:
+        results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=2)]
+    for prompt, result in zip(prompts, results, strict=True):
+        asked: Any = [models[name] for name in names]
+        wanted = plain(prompt.encode(), asked, max_tokens=MAX_TOKENS)
+        contests.check(result, wanted, rounding=2e-2)  # of texts whose probability is one in a million
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method[0].name)
+@pytest.mark.parametrize("names", SETS, ids="-".join)
+async def test_three_prompts(
+    pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: tuple[Method, Any]
+) -> None:
+    await compared(pair, models, names, method, PROMPTS[:3])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method[0].name)
+@pytest.mark.parametrize("names", SETS, ids="-".join)
+async def test_fifty_prompts(
+    pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: tuple[Method, Any]
+) -> None:
+    await compared(pair, models, names, method, PROMPTS)
