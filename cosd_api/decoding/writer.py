@@ -210,7 +210,7 @@ class AnswerWriter:
             if isinstance(item, DraftEnd):
                 self.end_with(Passage((), command.draft, item))
             else:
-                self._place(_Written([item], model, command.draft, contest.reason))
+                self._place(_Written([item], model, command.draft, contest.reason, len(contest.candidates) > 1))
                 self._settle(None)
             return self.over
 
