@@ -42,6 +42,7 @@ from cosd_api.verification import (
     Place,
     RandomVerifier,
     RuleVerifier,
+    SurpriseVerifier,
     TreeVerifier,
     Verifier,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Speculative",
+    "SurpriseVerifier",
     "Timings",
     "TokenDecision",
     "Trace",

@@ -11,6 +11,7 @@ splits at words, so both models start from text that they would themselves have 
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class Decision:
         fired: they differ and the verifier chose the assistant.
         draft: the draft's text there.
         coin: the number that the verifier drew there, if it draws; this and the next are for the record alone.
+        draft_q: the assistant's probability of the draft's text, or the most that it can be, if the verifier wants it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
     """
@@ -65,6 +67,7 @@ class Decision:
     fired: bool
     draft: bytes
     coin: float | None = None
+    draft_q: float | None = None
     ask: int | None = None
     strategy: str | None = None
 
@@ -205,3 +208,29 @@ def _bytes(tokens: Sequence[Token]) -> bytes:
 def least(tokens: Sequence[Token]) -> float | None:
     """The probability of a span: that of its least probable token."""
     return join(list(tokens)).prob
+
+
+def most_probable(mine: Token, theirs: Token, wanted: int) -> float | None:
+    """The probability that a model gives a token in place of its own, or the most that it can be.
+
+    Where the token is not listed, it has at most what the listed ones leave over. It is also at most as probable as
+    the last of a full list, unless it may be what no list holds: parts of a character, or an end that is not reported.
+
+    Args:
+        mine: the token.
+        theirs: the model's own most probable token there, with its alternatives.
+        wanted: how many of these were wanted.
+
+    Returns:
+        None if the model's probability of its own token is unknown.
+    """
+    listed = [one for one in (theirs, *theirs.alternatives) if one.prob is not None]
+    if theirs.prob is None:
+        return None
+    for one in listed:
+        if (one.data, one.end) == (mine.data, mine.end):
+            return one.prob
+    rest = max(0.0, 1 - math.fsum(one.prob or 0.0 for one in listed))
+    if len(listed) <= wanted or mine.end or not mine.data.isascii():
+        return rest
+    return min(rest, listed[-1].prob or 0.0)

@@ -51,6 +51,8 @@ class TokenDecision(Record):
         draft_text: the draft's text there: the tokens that were judged together.
         draft_prob: the draft's probability of the least probable of them.
         coin: the number that a verifier such as `RandomVerifier` drew there.
+        draft_text_prob: the assistant's probability of the draft's text, or the most that it can be, where a verifier
+            such as `SurpriseVerifier` looks at it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
     """
@@ -64,6 +66,7 @@ class TokenDecision(Record):
     draft_text: str = ""
     draft_prob: Probability | None = None
     coin: Probability | None = None
+    draft_text_prob: Probability | None = None
     strategy: str | None = None
     request: int | None = None
 
@@ -75,7 +78,7 @@ class TokenDecision(Record):
         elif decision.p is None or (decision.q is None and needs_q(verifier)):
             reason = "kept: a probability is not known"
         else:
-            here = verifier_at(verifier, Place(coin=decision.coin))
+            here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_q))
             reason = here.explain(decision.p, math.nan if decision.q is None else decision.q)
         return cls(
             assistant=names[decision.assistant],
@@ -87,6 +90,7 @@ class TokenDecision(Record):
             draft_text=readable(decision.draft),
             draft_prob=decision.p,
             coin=decision.coin,
+            draft_text_prob=decision.draft_q,
             strategy=decision.strategy,
             request=decision.ask,
         )

@@ -125,7 +125,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
         else:
             sure = math.nan if q is None else q
             try:
-                here = verifier_at(verifier, Place(coin=decision.coin))
+                here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_text_prob))
             except SettingError as error:
                 raise TraceError(f"{where}: {error}") from error
             fires, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"

@@ -31,6 +31,7 @@ from cosd_api.verification import (
     MatchVerifier,
     RandomVerifier,
     RuleVerifier,
+    SurpriseVerifier,
     TreeVerifier,
     Verifier,
 )
@@ -287,7 +288,14 @@ class CustomVerifier(Record):
 
 
 KnownVerifier = (
-    RuleVerifier | TreeVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | MatchVerifier | RandomVerifier
+    RuleVerifier
+    | TreeVerifier
+    | AgreementVerifier
+    | ChowVerifier
+    | DiffVerifier
+    | MatchVerifier
+    | RandomVerifier
+    | SurpriseVerifier
 )
 
 

@@ -17,7 +17,6 @@ from typing import Literal
 from toys import Model
 
 Fires = Callable[[float, float], bool]
-Decides = Callable[[int, float, float | None], bool]
 LONGEST_UNIT = LONGEST_REPLACEMENT = 8
 UNSPACED = (
     *("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -33,6 +32,9 @@ class Tok:
     prob: float | None
     end: bool = False
     ids: tuple[int, ...] = ()
+
+
+Decides = Callable[[Model, bytes, Tok, float, float | None], bool]
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def judge_token(
     if theirs is None or (ours.data, ours.end) == (theirs.data, theirs.end):
         return None
     p, q = ours.prob, theirs.prob
-    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and fires(len(before), p, q) else None
+    return Firing(index, 0, 1, p, q, (theirs,)) if p is not None and fires(model, before, ours, p, q) else None
 
 
 def judge_word(
@@ -218,8 +220,8 @@ def judge_word(
                 at = differing[0] if differing else len(theirs)
                 replaced = next(n for n, end in enumerate(ends, 1) if at < end)
                 p, q = (least(*(t.prob for t in tokens)) for tokens in (unit[b : b + replaced], span))
-                place = len(before) + len(text_of(unit[:b]))
-                if differing and p is not None and fires(place, p, q):
+                start = before + text_of(unit[:b])
+                if differing and p is not None and fires(model, start, unit[b], p, q):
                     return Firing(index, b, replaced, p, q, (*span, *rest_of_word(span, chain)))
                 b += replaced
                 break  # a new chain
@@ -305,7 +307,7 @@ def fuse(
     fails: Callable[[int, int, tuple[bytes, ...]], bool] = lambda *_: False,
     contestable: Callable[[float, int], bool] = lambda *_: True,
     needs_q: bool = True,
-    placed: Callable[[int], Fires] | None = None,
+    placed: Callable[[Model, bytes, Tok], Fires] | None = None,
 ) -> Fused:
     """Fuse one answer: draft to the end, replace the first thing that a verifier replaces, draft again.
 
@@ -315,7 +317,7 @@ def fuse(
     tokens; it is asked where one of them is `contestable`, by its probability and its byte of the response. From that
     unit on it is not asked any more.
     `needs_q`: whether an assistant's unknown probability is a reason not to fire.
-    `placed`: in place of `fires`: the one for what begins at a byte of the response.
+    `placed`: in place of `fires`: the one for an assistant, the text before, and the draft's token there.
     """
     assert max_tokens > 0
     judge = judge_token if unit == "token" else judge_word
@@ -330,8 +332,8 @@ def fuse(
         asked = any(token.prob is not None and contestable(token.prob, at) for token, at in pairs)
         return asked and (index in gone or fails(index, start, tuple(token.data for token in unit)))
 
-    def decides(place: int, p: float, q: float | None) -> bool:
-        here = placed(place - len(prompt)) if placed else fires
+    def decides(model: Model, before: bytes, ours: Tok, p: float, q: float | None) -> bool:
+        here = placed(model, before, ours) if placed else fires
         return (q is not None or not needs_q) and here(p, math.nan if q is None else q)
 
     for iterations in count(1):

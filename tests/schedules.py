@@ -38,8 +38,11 @@ Choose = Callable[[int], int]
 """Takes how many things could happen next; says which one does."""
 
 
-def position(model: Model, ids: Sequence[int]) -> Position:
-    """What a server with this model writes after `ids`: the lowest id of the most probable, and all that tie."""
+def position(model: Model, ids: Sequence[int], *, listed: bool = False) -> Position:
+    """What a server with this model writes after `ids`: the lowest id of the most probable, and all that tie.
+
+    `listed`: and all the others.
+    """
     probs, vocabulary = model.next(ids), model.vocabulary
     top = max(probs)
 
@@ -49,7 +52,7 @@ def position(model: Model, ids: Sequence[int]) -> Position:
         return Choice(one, Token(vocabulary.tokens[one], prob, end=end))
 
     best = [choice(one) for one, prob in enumerate(probs) if prob == top]
-    return Position(best[0], best)
+    return Position(best[0], [choice(one) for one in range(len(probs))] if listed else best)
 
 
 def encode(model: Model, prompt: bytes, text: bytes) -> list[int]:
@@ -57,17 +60,19 @@ def encode(model: Model, prompt: bytes, text: bytes) -> list[int]:
     return list(model.vocabulary.encode(prompt + sendable(text).encode()))
 
 
-def propose(model: Model, prompt: bytes, text: bytes, questions: Sequence[Question]) -> list[Proposal | None]:
+def propose(
+    model: Model, prompt: bytes, text: bytes, questions: Sequence[Question], alternatives: int = 0
+) -> list[Proposal | None]:
     """What an adapter answers: chains of greedy tokens, in as many rounds as they need."""
     proposals = []
     for question in questions:
-        chain = Continuation(question)
+        chain = Continuation(question, alternatives)
         start = encode(model, prompt, text[: question.start])
         while not chain.enough:
             ids = start + chain.ids
             positions: list[Position] = []
             while len(positions) < chain.wanted:
-                positions.append(position(model, ids))
+                positions.append(position(model, ids, listed=alternatives > 0))
                 ids = [*ids, positions[-1].pick.id]
                 if positions[-1].pick.token.end:
                     break
@@ -285,7 +290,7 @@ class Run:
             self.obey(self.decoder.ask_failed(number, BrokenError("ask")))
             return
         model = self.assistants[ask.assistant]
-        self.obey(self.decoder.answered(number, propose(model, self.prompt, ask.text, ask.questions)))
+        self.obey(self.decoder.answered(number, propose(model, self.prompt, ask.text, ask.questions, ask.alternatives)))
 
 
 def run(

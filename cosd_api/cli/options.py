@@ -26,6 +26,7 @@ from cosd_api.verification import (
     DiffVerifier,
     RandomVerifier,
     RuleVerifier,
+    SurpriseVerifier,
     TreeVerifier,
 )
 from cosd_providers import connect
@@ -70,21 +71,24 @@ MethodSettings = Annotated[
         "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
     ),
 ]
-VerifierName = Literal["rule", "agreement", "chow", "diff", "random"]
+VerifierName = Literal["rule", "agreement", "chow", "diff", "random", "surprise"]
 _VERIFIERS: Mapping[
-    VerifierName, type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier]
+    VerifierName,
+    type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier | SurpriseVerifier],
 ] = {
     "rule": RuleVerifier,
     "agreement": AgreementVerifier,
     "chow": ChowVerifier,
     "diff": DiffVerifier,
     "random": RandomVerifier,
+    "surprise": SurpriseVerifier,
 }
 """The verifiers that are made of numbers; their fields are the options of the same names."""
 ChosenVerifier = Annotated[
     VerifierName | None,
     typer.Option(
-        help="Decide by the rule (alpha, beta), agreement (alpha), chow or diff (tau), or a coin: random (rate, seed)."
+        help="Decide by the rule (alpha, beta), agreement (alpha), chow or diff (tau), surprise (gamma, beta, "
+        "window), or a coin: random (rate, seed)."
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
@@ -96,6 +100,12 @@ Tau = Annotated[
 ]
 Rate = Annotated[float | None, typer.Option(help="Share of the differing words that random replaces, between 0 and 1.")]
 Seed = Annotated[int | None, typer.Option(help="Of random: another one tosses other coins; 0 by default.")]
+Gamma = Annotated[
+    float | None, typer.Option(help="Of surprise: the assistant finds a token improbable below this; 0.1 by default.")
+]
+Window = Annotated[
+    int | None, typer.Option(metavar="N", help="Of surprise: tokens that are asked about together; 16 by default.")
+]
 Agreement = Annotated[
     bool,
     typer.Option(
@@ -156,6 +166,8 @@ class SharedOptions:
     tau: Tau = None
     rate: Rate = None
     seed: Seed = None
+    gamma: Gamma = None
+    window: Window = None
     agreement: Agreement = False
     tree: Tree = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
@@ -206,7 +218,7 @@ class SharedOptions:
             if name not in (None, "agreement"):
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
-        options = ("alpha", "beta", "tau", "rate", "seed")
+        options = ("alpha", "beta", "tau", "rate", "seed", "gamma", "window")
         given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
         if self.tree is not None and name is None:
             if given:

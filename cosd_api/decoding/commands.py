@@ -82,12 +82,16 @@ class CancelDraft:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask one assistant, in one request, what it would write at some places of `text`."""
+    """Ask one assistant, in one request, what it would write at some places of `text`.
+
+    `alternatives` is the number of other tokens to list with each of its own.
+    """
 
     ask: int
     assistant: int
     text: bytes
     questions: tuple[Question, ...]
+    alternatives: int = 0
 
 
 @dataclass(frozen=True, slots=True)

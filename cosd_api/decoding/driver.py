@@ -148,7 +148,9 @@ class Driver:
         with scope:
             who = 1 + command.assistant
             try:
-                proposals = await self.calls.propose(who, command.text, command.questions, number=command.ask)
+                proposals = await self.calls.propose(
+                    who, command.text, command.questions, number=command.ask, alternatives=command.alternatives
+                )
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)
                 self._step(self.decoder.ask_failed, command.ask, placed(error, self._work.turns[who].provider))

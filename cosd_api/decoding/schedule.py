@@ -34,6 +34,8 @@ class Pace:
         in_flight: requests to one assistant at a time, at most.
         hedge: drafts started ahead of a verdict, at most this many at a time.
         patient: while drafting continues, a first question waits for more to join it.
+        window: while drafting continues, places are asked about when there are this many.
+        alternatives: other tokens that an assistant lists with each of its own.
     """
 
     draft_length: int | None = None
@@ -41,6 +43,8 @@ class Pace:
     in_flight: int = 1
     hedge: int = 0
     patient: bool = False
+    window: int = 1
+    alternatives: int = 0
 
 
 @dataclass(slots=True)
@@ -213,6 +217,10 @@ class Questions:
                 return [Wait(self._waits)]
             if not self._due:
                 return []
+        if drafting and self._pace.window > 1:
+            open_ = sum(any(verdict.hearing is Hearing.OPEN for verdict in unit.verdicts) for unit in waiting)
+            if open_ < self._pace.window:
+                return asks
         for assistant in range(self._assistants):
             if sum(of == assistant for of, _ in self.under_way.values()) >= self._pace.in_flight:
                 continue
@@ -229,7 +237,7 @@ class Questions:
             last = asked[-1][0]
             text = bytes(response.text[: response.end_of(last.first + len(last.tokens))])
             questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
-            asks.append(Ask(self._count, assistant, text, questions))
+            asks.append(Ask(self._count, assistant, text, questions, self._pace.alternatives))
         return asks
 
     def waited(self, wait: int) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from cosd_api.alignment import Decision, Unit, judge
+from cosd_api.alignment import Decision, Unit, judge, most_probable
 from cosd_api.decoding.commands import Placed
-from cosd_api.verification import Place, Verifier, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, alternatives_of, needs_q, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Sequence[Token], int], bool]
@@ -159,13 +159,18 @@ class DraftUnit:
 
         `prompt` is the digest of a `Place`.
         """
+        wanted = alternatives_of(verifier)
 
-        def here(decision: Decision) -> Verifier:
-            return verifier_at(verifier, Place(prompt, self.offset(decision.first)))
+        def place(decision: Decision) -> Place:
+            known = None
+            if wanted and proposal is not None and unit == "token":
+                known = most_probable(self.tokens[decision.first], proposal.tokens[0], wanted)
+            return Place(prompt, self.offset(decision.first), draft_q=known)
 
         def replaces(decision: Decision) -> bool:
             p, q = decision.p, decision.q
-            return p is not None and here(decision).replaces(p, math.nan if q is None else q)
+            here = verifier_at(verifier, place(decision))
+            return p is not None and here.replaces(p, math.nan if q is None else q)
 
         verdict = self.verdicts[assistant]
         verdict.unanswered += proposal is None
@@ -181,8 +186,9 @@ class DraftUnit:
         self.ahead = None  # more is known now
         strategy = proposal.strategy if proposal is not None else None
         for decision in judgement.decisions:
-            coin = getattr(here(decision), "coin", None)
-            verdict.decisions.append(replace(decision, coin=coin, ask=ask, strategy=strategy))
+            found = place(decision)
+            coin = getattr(verifier_at(verifier, found), "coin", None)
+            verdict.decisions.append(replace(decision, coin=coin, draft_q=found.draft_q, ask=ask, strategy=strategy))
         verdict.replacement = judgement.replacement
         if judgement.again is not None and contestable(self.tokens[judgement.again :], self.offset(judgement.again)):
             verdict.at = judgement.again

@@ -38,8 +38,18 @@ from cosd_api.decoding.run import Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
 from cosd_api.methods.base import DraftFirst, Models
-from cosd_api.verification import Place, RuleVerifier, Verifier, decides_by_place, digest_of, needs_q, verifier_at
-from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
+from cosd_api.verification import (
+    Place,
+    RuleVerifier,
+    Verifier,
+    alternatives_of,
+    decides_by_place,
+    digest_of,
+    needs_q,
+    verifier_at,
+)
+from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
 
@@ -99,11 +109,29 @@ class CoSD(DraftFirst):
             if unit == "token":
                 words += ', and can be asked in unit="word" only'
                 raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
-        return tuple(
+        warnings = [
             f"{name} does not report the probability of its end of sequence: no answer's end is ever contested by it"
             for name, info in models
             if info.capabilities.probs and not info.capabilities.end_prob
-        )
+        ]
+        if wanted := alternatives_of(self.verifier):
+            for name, info in models[1:]:
+                _check_lists(name, info, wanted)
+            warnings.append(
+                "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
+            )
+        return tuple(warnings)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """The cost of an answer at one model; see `Method.cost`."""
+        return super().cost(self._plan(plan), model, prompt)
+
+    def assumptions(self, plan: Plan) -> Assumptions:
+        """The basis of `cost`."""
+        return super().assumptions(self._plan(plan))
+
+    def _plan(self, plan: Plan) -> Plan:
+        return replace(plan, skip=False) if alternatives_of(self.verifier) else plan
 
     @property
     def judge(self) -> Verifier:
@@ -111,7 +139,15 @@ class CoSD(DraftFirst):
         return self.verifier
 
     def decoder(self, work: Work) -> Decoder:
-        """The decoder of one answer."""
+        """The decoder of one answer.
+
+        Raises:
+            UnsupportedError: the verifier looks at lists of tokens, and words are judged.
+        """
+        if alternatives_of(self.verifier) and work.unit != "token":
+            words = "the verifier looks at the assistant's probability of each draft token, and words are judged"
+            hint = 'unit="token" says that the models have one tokenizer. RuleVerifier and DiffVerifier judge words.'
+            raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
         return CoSDDecoder(
             self.verifier,
             unit=work.unit,
@@ -124,6 +160,21 @@ class CoSD(DraftFirst):
             pace=work.pace,
             prompt=work.turns[0].prompt,
         )
+
+
+def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
+    """Refuse an assistant that lists fewer tokens at a place than the verifier wants.
+
+    Raises:
+        UnsupportedError: the message says what would work.
+    """
+    most = info.capabilities.top_k
+    if most < wanted:
+        words = f"the {name} lists {most or 'no'} other tokens at a place, and the verifier needs {wanted}"
+        hint = "RuleVerifier and DiffVerifier need none."
+        if most:
+            hint = f"SurpriseVerifier needs no more with a gamma above {1 / (most + 1):.3g}. {hint}"
+        raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
 class CoSDDecoder:
@@ -173,7 +224,9 @@ class CoSDDecoder:
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        self.schedule = Schedule(pace or Pace(), unit, assistants, lambda token, at: self.could_change((token,), at))
+        window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
+        pace = replace(pace or Pace(), window=window, alternatives=alternatives)
+        self.schedule = Schedule(pace, unit, assistants, lambda token, at: self.could_change((token,), at))
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now = 0.0

@@ -11,6 +11,7 @@ from cosd_api.verification.control import RandomVerifier
 from cosd_api.verification.match import MatchVerifier
 from cosd_api.verification.place import Place, digest_of
 from cosd_api.verification.rule import RuleVerifier
+from cosd_api.verification.surprise import SurpriseVerifier
 from cosd_api.verification.tree import TreeVerifier
 
 __all__ = [
@@ -21,8 +22,10 @@ __all__ = [
     "Place",
     "RandomVerifier",
     "RuleVerifier",
+    "SurpriseVerifier",
     "TreeVerifier",
     "Verifier",
+    "alternatives_of",
     "decides_by_place",
     "digest_of",
     "needs_q",
@@ -40,7 +43,9 @@ class Verifier(Protocol):
     assistant does not report its probability, and `q` is NaN.
 
     A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
-    Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision.
+    Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision. With an attribute
+    `alternatives`, assistants list as many other tokens at each place, and the place has `draft_q` (`unit="token"`
+    only). With `window`, this number of places at least is asked about together while the draft is being written.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -59,6 +64,11 @@ class Verifier(Protocol):
 def needs_q(verifier: Verifier) -> bool:
     """True if the verifier looks at the assistant's probability."""
     return bool(getattr(verifier, "needs_q", True))
+
+
+def alternatives_of(verifier: Verifier) -> int:
+    """The number of other tokens that the verifier wants an assistant to list at each place."""
+    return int(getattr(verifier, "alternatives", 0))
 
 
 def decides_by_place(verifier: Verifier) -> bool:

@@ -10,17 +10,20 @@ from hashlib import blake2b
 class Place:
     """A place in an answer where a verifier decides.
 
-    A decision that is judged again from its record knows neither `prompt` nor `start`, but `coin`.
+    A decision that is judged again from its record knows neither `prompt` nor `start`, but the others.
 
     Attributes:
         prompt: a digest of the draft model's prompt: BLAKE2b of 16 bytes.
         start: byte offset in the answer of the first draft token that is judged.
         coin: the number that the verifier drew there.
+        draft_q: the assistant's probability of the draft's text there, or the most that it can be; None before the
+            assistant was asked, and unless the verifier has `alternatives`.
     """
 
     prompt: bytes | None = None
     start: int | None = None
     coin: float | None = None
+    draft_q: float | None = None
 
 
 def digest_of(prompt: str) -> bytes:

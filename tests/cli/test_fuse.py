@@ -19,6 +19,7 @@ from cosd_api import (
     FusionResult,
     RandomVerifier,
     RuleVerifier,
+    SurpriseVerifier,
     Trace,
     TreeVerifier,
     Verifier,
@@ -217,6 +218,7 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
         (["chow", "--tau", "0.9"], ChowVerifier(tau=0.9)),
         (["diff", "--tau", "0.25"], DiffVerifier(tau=0.25)),
         (["random", "--rate", "0.5", "--seed", "-3"], RandomVerifier(rate=0.5, seed=-3)),
+        (["surprise", "--gamma", "0.3", "--window", "4", "--unit", "token"], SurpriseVerifier(gamma=0.3, window=4)),
     ],
 )
 def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: Verifier) -> None:
@@ -311,6 +313,8 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),
         (["Q", "--verifier", "random"], "rate: Field required"),
+        (["Q", "--verifier", "surprise", "--gamma", "0"], "greater than 0"),
+        (["Q", "--window", "2"], "the rule takes only alpha and beta, no window"),
         (["Q", "--verifier", "random", "--rate", "0.5", "--tau", "0.5"], "random takes only rate and seed, no tau"),
         (["Q", "--method", "col"], "did you mean 'cool'?"),
         (["Q", "--method", "cool", "--set", "normalisation"], "'normalisation' is not NAME=VALUE"),

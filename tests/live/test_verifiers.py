@@ -10,11 +10,13 @@ import pytest
 
 import naive
 import reference
-from cosd_api import ChowVerifier, DiffVerifier, Fusion, Place, RandomVerifier, Verifier
+from cosd_api import ChowVerifier, DiffVerifier, Fusion, Place, RandomVerifier, SurpriseVerifier, Verifier
+from cosd_api.alignment import Unit
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.verification import needs_q, verifier_at
 from drawn import partly
+from surprised import draft_q
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -22,10 +24,16 @@ MAX_TOKENS = 40
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=31)]
 
 
-def placed(verifier: Verifier, prompt: str) -> Callable[[int], Callable[[float, float], bool]]:
-    """The verifier at a byte of the answer."""
+def placed(verifier: Verifier, prompt: str) -> Callable[..., Callable[[float, float], bool]]:
+    """The verifier where a token begins."""
     digest = blake2b(prompt.encode(), digest_size=16).digest()
-    return lambda start: verifier_at(verifier, Place(digest, start)).replaces
+    size = len(prompt.encode())
+
+    def here(model: naive.HttpModel, before: bytes, ours: reference.Tok) -> Callable[[float, float], bool]:
+        known = draft_q(model, before, ours, verifier) if isinstance(verifier, SurpriseVerifier) else None
+        return verifier_at(verifier, Place(digest, len(before) - size, draft_q=known)).replaces
+
+    return here
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +46,7 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
 @pytest.mark.parametrize("count", partly([4, 50]))
 @pytest.mark.parametrize(
     "verifier",
-    [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1), RandomVerifier(rate=0.25, seed=1)],
+    [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1), RandomVerifier(rate=0.25, seed=1), SurpriseVerifier(gamma=0.2)],
     ids=lambda one: one.kind,
 )
 @pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
@@ -46,7 +54,8 @@ async def test_the_naive_reference_writes_the_same(
     pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], verifier: Verifier, count: int
 ) -> None:
     draft, assistant = direction
-    async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier) as fusion:
+    unit: Unit = "token" if isinstance(verifier, SurpriseVerifier) else "word"
+    async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier, unit=unit) as fusion:
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS)]
     assert sum(result.replacements or 0 for result in results) > 0
     for prompt, result in zip(PROMPTS[:count], results, strict=True):
@@ -55,7 +64,7 @@ async def test_the_naive_reference_writes_the_same(
             models[draft],
             [models[assistant]],
             reference.rule(),
-            unit="word",
+            unit=unit,
             max_tokens=MAX_TOKENS,
             needs_q=needs_q(verifier),
             placed=placed(verifier, prompt),

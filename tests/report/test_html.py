@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import math
 import re
@@ -17,7 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lima
-from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, FusionResult, MatchVerifier, RuleVerifier, fuse
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    FusionResult,
+    MatchVerifier,
+    RandomVerifier,
+    RuleVerifier,
+    SurpriseVerifier,
+    fuse,
+)
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
@@ -320,6 +331,23 @@ def test_the_region_is_where_the_verifier_fires(verifier: KnownVerifier, p: floa
 
 def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
     assert region(CustomVerifier(description="mine")) is None
+
+
+@pytest.mark.parametrize(
+    ("verifier", "words"),
+    [
+        (
+            RandomVerifier(rate=0.25, seed=3),
+            ("a control: replaces 25 % of the differences at random (seed 3)", "A coin"),
+        ),
+        (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "of the draft's token, too")),
+    ],
+    ids=lambda one: getattr(one, "kind", None),
+)
+async def test_a_verifier_that_looks_at_more_has_no_region(verifier: KnownVerifier, words: tuple[str, str]) -> None:
+    shown = html.unescape(page(await answered(verifier=verifier, unit="token")))
+    assert all(one in shown for one in words)
+    assert region(verifier) is None
 
 
 async def test_each_decision_is_one_point() -> None:

@@ -27,6 +27,7 @@ from cosd_api import (
     Range,
     RuleVerifier,
     SettingError,
+    SurpriseVerifier,
     Timings,
     TokenDecision,
     TreeVerifier,
@@ -98,6 +99,7 @@ def fields(result: FusionResult) -> None:
         | DiffVerifier
         | MatchVerifier
         | RandomVerifier
+        | SurpriseVerifier
         | CustomVerifier
         | None,
     )

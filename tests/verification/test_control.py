@@ -17,6 +17,7 @@ from pydantic import ValidationError
 import lima
 import reference
 import schedules
+import toys
 from cosd_api import FusionResult, Place, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, Verifier, fuse
 from cosd_api.verification import needs_q, verifier_at
 from drawn import decoder_examples
@@ -109,8 +110,8 @@ def tossed(task: dict[str, Any], **more: Any) -> reference.Fused:
     """What the naive reference writes with the coins of the definition."""
     verifier, prompt = task["verifier"], task["prompt"]
 
-    def placed(start: int) -> Callable[[float, float], bool]:
-        return lambda p, q: coin(verifier.seed, prompt, start) < verifier.rate
+    def placed(_: toys.Model, before: bytes, __: reference.Tok) -> Callable[[float, float], bool]:
+        return lambda p, q: coin(verifier.seed, prompt, len(before) - len(prompt)) < verifier.rate
 
     if "fails" in more:
         more["contestable"] = lambda p, start: coin(verifier.seed, prompt, start) < verifier.rate
@@ -213,5 +214,6 @@ def test_a_verifier_of_ones_own_may_look_at_the_place(
 ) -> None:
     task["verifier"] = Behind(start)
     outcome = schedules.run(**task, choose=choose)
-    wanted = expected(task, placed=lambda at: lambda p, q: at >= start)
+    since = len(task["prompt"]) + start
+    wanted = expected(task, placed=lambda _, before, __: lambda p, q: len(before) >= since)
     assert outcome.text == wanted.text

@@ -18,6 +18,7 @@ from cosd_api.verification import (
     MatchVerifier,
     RandomVerifier,
     RuleVerifier,
+    SurpriseVerifier,
     TreeVerifier,
 )
 from cosd_api.wording import counted
@@ -56,7 +57,7 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return [_rectangle(0, 1, 0, 1)]
         case TreeVerifier():
             return list(_of_tree(verifier))
-        case RandomVerifier() | CustomVerifier():
+        case RandomVerifier() | SurpriseVerifier() | CustomVerifier():
             return None
         case _:
             assert_never(verifier)
@@ -111,6 +112,8 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"a decision tree of {counted(len(nodes), 'node')}"
         case RandomVerifier(rate=rate, seed=seed):
             return f"a control: replaces {100 * rate:g} % of the differences at random (seed {seed})"
+        case SurpriseVerifier(gamma=gamma, beta=beta):
+            return f"replaces where the assistant's probability of the draft's token < {gamma:g} and q > {beta:g} × p"
         case CustomVerifier(description=description):
             return f"a custom verifier: {in_line(description)}"
         case _:
@@ -225,6 +228,9 @@ def _notes(
 ) -> Iterator[Element]:
     if isinstance(verifier, RandomVerifier):
         yield element("p", "note", "A coin decides for each place, so there is no region where it replaces.")
+    elif isinstance(verifier, SurpriseVerifier):
+        words = "It decides by the assistant's probability of the draft's token, too, so there is no region."
+        yield element("p", "note", words)
     elif shapes is None:
         yield element("p", "note", "This is a custom verifier: the region where it replaces is unknown.")
     elif not shapes:

@@ -1,0 +1,114 @@
+"""Replacement of what surprises the assistant, however sure the draft is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
+
+from cosd_api.errors import SettingError
+from cosd_api.verification.place import Place
+from cosd_api.verification.rule import exactly, shortened
+
+
+class SurpriseVerifier(BaseModel):
+    """Replaces a token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
+
+    The rule questions the draft where the draft is unsure. This one finds what the draft is sure of and wrong about, so
+    nearly every token is a question. The assistant's probability of the draft's token is taken from the list of its
+    most probable tokens, of which `alternatives` are asked for: enough that one that is not listed is improbable.
+    For models with one tokenizer: `unit="token"`.
+
+    Attributes:
+        gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
+        beta: the probability of the assistant's token must exceed `beta` times the draft's of its own.
+        window: places that are asked about together, at least, while the draft is being written. It changes the cost
+            only: the text is the same.
+
+    Raises:
+        pydantic.ValidationError: one of them is out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
+
+    kind: Literal["surprise"] = "surprise"
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    beta: float = Field(default=0.5, ge=0)
+    window: int = Field(default=16, ge=1)
+
+    @field_serializer("beta", when_used="json")
+    def _without_bare_infinity(self, bound: float) -> float | str:
+        return bound if math.isfinite(bound) else "Infinity"
+
+    @property
+    def alternatives(self) -> int:
+        """Other tokens that an assistant has to list: of one more in all, the least probable is below `gamma`."""
+        return math.floor(1 / self.gamma)
+
+    def at(self, place: Place) -> Surprise:
+        """The decision where the assistant's probability of the draft's token is `place.draft_q`.
+
+        Raises:
+            SettingError: it is not recorded there.
+        """
+        if place.draft_q is None and place.start is None:
+            raise SettingError("the assistant's probability of the draft's text is not recorded there")
+        return Surprise(self.gamma, self.beta, place.draft_q)
+
+    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError("SurpriseVerifier looks at the draft's token, too: use at(place).replaces(p, q)")
+
+    def contestable(self, p: float) -> bool:
+        """Exact: the assistant may be certain of another token, so nothing is replaced where `beta * p >= 1`."""
+        return self.beta * p < 1
+
+    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError("SurpriseVerifier looks at the draft's token, too: use at(place).explain(p, q)")
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """The verifier for one draft token.
+
+    Attributes:
+        gamma: see `SurpriseVerifier`.
+        beta: the same.
+        draft_q: the assistant's probability of the token, or the most that it can be; None before it was asked.
+    """
+
+    gamma: float
+    beta: float
+    draft_q: float | None
+
+    def replaces(self, p: float, q: float) -> bool:
+        """True if `draft_q < gamma and q > beta * p`. Not where `draft_q` is unknown."""
+        return self.draft_q is not None and self.draft_q < self.gamma and q > self.beta * p
+
+    def contestable(self, p: float) -> bool:
+        """See `SurpriseVerifier.contestable`."""
+        return self.beta * p < 1
+
+    def explain(self, p: float, q: float) -> str:
+        """The comparisons as they came out, e.g. `"0.02 < 0.1 and 0.72 > 0.5 x 0.9"`."""
+        if self.draft_q is None:
+            return "the assistant's probability of the draft's text is not known"
+        improbable, surer = self.draft_q < self.gamma, q > self.beta * p
+        gamma, beta = exactly(self.gamma), exactly(self.beta)
+        theirs, mine, other = shortened(
+            [self.draft_q, p, q], lambda s: (s[0] < self.gamma, s[2] > self.beta * s[1]) == (improbable, surer)
+        )
+        if not improbable:
+            return f"{theirs} >= {gamma}"
+        return f"{theirs} < {gamma} and {other} {'>' if surer else '<='} {beta} x {mine}"

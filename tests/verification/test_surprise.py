@@ -1,0 +1,257 @@
+"""What surprises the assistant is replaced: the comparison, the list that it is known from, and a fusion."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import reference
+import schedules
+import toys
+from cosd_api import (
+    Fusion,
+    FusionResult,
+    Place,
+    RuleVerifier,
+    SettingError,
+    SurpriseVerifier,
+    TraceError,
+    Tuning,
+    Verifier,
+    fuse,
+    log_likelihood,
+)
+from cosd_api.alignment import most_probable
+from cosd_api.decoding.commands import Ask, StartDraft
+from cosd_api.methods.cosd import CoSDDecoder
+from cosd_api.verification import alternatives_of, needs_q
+from cosd_providers import UnsupportedError
+from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_providers.testing import ScriptedProvider, TableModel
+from drawn import decoder_examples
+from scheduled import NONE, check, choosers, expected, failures, tasks
+from surprised import draft_q
+
+PROBS = st.floats(0, 1)
+GAMMAS = st.floats(0.01, 1) | st.sampled_from((0.1, 0.2, 0.25, 1 / 3, 0.5, 1))
+BETAS = st.floats(0, 2) | st.sampled_from((0, 0.5, 1, math.inf))
+SURPRISES = st.builds(SurpriseVerifier, gamma=GAMMAS, beta=BETAS, window=st.integers(1, 9))
+
+
+@given(SURPRISES, PROBS, PROBS, PROBS)
+def test_both_comparisons_decide(verifier: SurpriseVerifier, p: float, q: float, own: float) -> None:
+    here = verifier.at(Place(b"", 0, draft_q=own))
+    assert here.replaces(p, q) == (own < verifier.gamma and q > verifier.beta * p)
+    assert here.contestable(p) == verifier.contestable(p) >= here.replaces(p, q)
+    assert not verifier.at(Place(b"", 0)).replaces(p, q)
+
+
+@given(SURPRISES, PROBS)
+def test_contestable_means_that_some_assistant_would_replace(verifier: SurpriseVerifier, p: float) -> None:
+    certain = verifier.at(Place(b"", 0, draft_q=0.0))  # of another token
+    assert verifier.contestable(p) == certain.replaces(p, 1.0)
+
+
+@given(SURPRISES, PROBS, PROBS, PROBS)
+def test_the_words_are_true(verifier: SurpriseVerifier, p: float, q: float, own: float) -> None:
+    first, _, second = verifier.at(Place(draft_q=own)).explain(p, q).partition(" and ")
+    theirs, sign, gamma = first.split(" ")
+    assert (float(theirs) < float(gamma)) == (sign == "<") == (own < verifier.gamma)
+    if second:
+        other, sign, beta, _, mine = second.split(" ")
+        assert (float(other) > float(beta) * float(mine)) == (sign == ">") == (q > verifier.beta * p)
+
+
+def test_without_a_place_nothing_is_decided() -> None:
+    verifier = SurpriseVerifier()
+    with pytest.raises(TypeError, match="looks at the draft's token"):
+        verifier.replaces(0.5, 0.5)
+    with pytest.raises(TypeError, match="looks at the draft's token"):
+        verifier.explain(0.5, 0.5)
+    with pytest.raises(SettingError, match="is not recorded there"):
+        verifier.at(Place())
+    assert (
+        verifier.at(Place(b"", 0)).explain(0.5, 0.5) == "the assistant's probability of the draft's text is not known"
+    )
+
+
+@pytest.mark.parametrize("bad", [{"gamma": 0}, {"gamma": 1.1}, {"gamma": math.nan}, {"beta": -1}, {"window": 0}])
+def test_bad_numbers_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SurpriseVerifier(**bad)
+
+
+def test_there_and_back() -> None:
+    verifier = SurpriseVerifier(gamma=0.25, beta=math.inf, window=3)
+    assert SurpriseVerifier.model_validate_json(verifier.model_dump_json()) == verifier
+    assert "Infinity" in verifier.model_dump_json()
+    assert pickle.loads(pickle.dumps(verifier)) == verifier
+    assert isinstance(verifier, Verifier)
+    assert isinstance(verifier.at(Place(draft_q=0.5)), Verifier)
+    assert needs_q(verifier)
+    assert (alternatives_of(verifier), alternatives_of(RuleVerifier())) == (4, 0)
+
+
+# The list.
+
+
+@given(GAMMAS, st.lists(st.integers(0, 9), min_size=2, max_size=40), st.integers(0, 39))
+def test_of_plain_tokens_the_list_says_exactly_which_are_improbable(gamma: float, shares: list[int], at: int) -> None:
+    if not any(shares):
+        return
+    probs = sorted((share / sum(shares) for share in shares), reverse=True)
+    tokens = [Token(b"%d" % number, prob) for number, prob in enumerate(probs)]
+    wanted = SurpriseVerifier(gamma=gamma).alternatives
+    top = Token(tokens[0].data, tokens[0].prob, alternatives=tuple(one for one in tokens[1:] if one.prob)[:wanted])
+    mine = tokens[at % len(tokens)]
+    found = most_probable(mine, top, wanted)
+    assert found is not None and mine.prob is not None
+    assert found >= mine.prob or math.isclose(found, mine.prob, abs_tol=1e-9)
+    close = math.isclose(mine.prob, gamma)
+    assert close or (found < gamma) == (mine.prob < gamma)
+
+
+def test_what_no_list_holds_is_at_most_what_is_left_over() -> None:
+    top = Token(b"a", 0.5, alternatives=(Token(b"b", 0.2), Token(b"c", 0.1)))
+    assert most_probable(Token(b"c", 0.9), top, 2) == 0.1
+    assert most_probable(Token(b"d", 0.9), top, 2) == 0.1
+    for other in (Token("é".encode(), 0.9), Token(b"", 0.9, end=True)):
+        assert most_probable(other, top, 2) == pytest.approx(0.2)
+    assert most_probable(Token(b"d", 0.9), top, 3) == pytest.approx(0.2)  # the list is not full
+    assert most_probable(Token(b"d", 0.9), Token("é".encode(), 0.4), 2) == pytest.approx(0.6)
+    assert most_probable(Token(b"d", 0.9), Token(b"", None, end=True), 2) is None
+
+
+# A fusion.
+
+
+def surprised(task: dict[str, Any], **more: Any) -> reference.Fused:
+    """What the naive reference writes."""
+    verifier = task["verifier"]
+
+    def placed(model: toys.Model, before: bytes, ours: reference.Tok) -> Callable[[float, float], bool]:
+        improbable = draft_q(model, before, ours, verifier) < verifier.gamma
+        return lambda p, q: improbable and q > verifier.beta * p
+
+    return expected(task, placed=placed, **more)
+
+
+SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
+
+
+@decoder_examples
+@given(tasks(), choosers(), SURPRISES, st.sampled_from((NONE, *SETTINGS)))
+def test_equal_under_every_schedule(
+    task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, settings: dict[str, Any]
+) -> None:
+    task |= {"verifier": verifier, "unit": "token"}
+    check(schedules.run(**task, choose=choose, **settings), surprised(task))
+
+
+@decoder_examples
+@given(tasks(same_tokenizer=True), choosers(), SURPRISES, failures())
+def test_without_an_assistant_that_fails_for_good(
+    task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, fails: Any
+) -> None:
+    task |= {"verifier": verifier, "unit": "token"}
+    limits = schedules.Limits(fails=fails)
+    outcome = schedules.run(**task, choose=choose, limits=limits, survives=lambda _: True)
+    check(outcome, surprised(task, fails=fails))
+
+
+def test_a_window_is_asked_about_together() -> None:
+    decoder = CoSDDecoder(SurpriseVerifier(window=3), unit="token", max_tokens=9)
+    (draft,) = decoder.start()
+    assert isinstance(draft, StartDraft)
+    first = [decoder.drafted(draft.draft, Token(letter.encode(), 0.9)) for letter in "abcde"]
+    assert [len(commands) for commands in first] == [0, 0, 1, 0, 0]
+    (ask,) = first[2]
+    assert isinstance(ask, Ask)
+    assert (ask.alternatives, [question.start for question in ask.questions]) == (10, [0, 1, 2])
+    assert decoder.ask_failed(ask.ask, UnsupportedError("not now"))[0] == Ask(2, 0, b"a", ask.questions[:1], 10)
+    _, again = (
+        decoder.drafted(draft.draft, Token(b"", 0.9, end=True)),
+        decoder.draft_ended(draft.draft, DraftEnd("end")),
+    )
+    assert again == []  # one request at a time
+    answers = [Proposal(0, (Token(b"a", 0.9),))]
+    for number, start in ((2, 1), (3, 2)):
+        (following,) = (one for one in decoder.answered(number, answers) if isinstance(one, Ask))
+        assert [question.start for question in following.questions] == [start]
+        answers = [Proposal(start, (Token(b"abc"[start : start + 1], 0.9),))]
+    (rest,) = (one for one in decoder.answered(4, answers) if isinstance(one, Ask))
+    assert [question.start for question in rest.questions] == [3, 4, 5]
+
+
+LETTERS = (b"", b"a", b"b", b"c")
+
+
+def letters(*following: tuple[float, ...]) -> TableModel:
+    """A model whose distribution depends on the last letter: over the end, a, b and c."""
+    return TableModel(LETTERS, lambda ids: following[ids[-1] if ids else 0], end_ids=(0,))
+
+
+SURE = letters((0, 0, 1, 0), (0, 0, 0.95, 0.05), (0.9, 0, 0, 0.1), (1, 0, 0, 0))  # a, b, and the end
+OTHER = letters((0, 0, 1, 0), (0, 0, 0.05, 0.95), (1, 0, 0, 0), (0.9, 0.1, 0, 0))  # after a comes c
+
+
+async def answered(**settings: Any) -> FusionResult:
+    servers = {"draft": ScriptedProvider(SURE, name="sure"), "assistant": ScriptedProvider(OTHER, name="other")}
+    return await fuse("a", **{**servers, "verifier": SurpriseVerifier(gamma=0.3), "unit": "token", **settings})
+
+
+async def test_what_the_draft_is_sure_of_and_wrong_about_is_found() -> None:
+    assert (await answered(verifier=RuleVerifier())).text == "b"
+    result = await answered()
+    assert result.text == "c"
+    decision = result.tokens[0].decisions[0]
+    assert (decision.draft_prob, decision.prob, decision.draft_text_prob) == (0.95, 0.95, 0.05)
+    assert decision.reason == "0.05 < 0.3 and 0.95 > 0.5 x 0.95"
+    assert (await answered(verifier=SurpriseVerifier(gamma=0.4, beta=1.0))).text == "b"
+    assert any("every token of the draft" in warning for warning in result.warnings)
+
+
+async def test_settings_of_cost_leave_the_text() -> None:
+    for way in ({"ask": "all"}, {"draft_length": 1}, {"tuning": Tuning(hedge=2)}, {"tuning": Tuning(max_ahead=1)}):
+        assert (await answered(**way)).text == "c"
+
+
+async def test_a_trace_is_judged_again() -> None:
+    result = FusionResult.model_validate_json((await answered()).model_dump_json())
+    assert result.trace.replay() == "c"
+    with pytest.raises(TraceError, match=r"was replaced, but the verifier says 0.05 >= 0.01"):
+        result.trace.replay(SurpriseVerifier(gamma=0.01))
+    with pytest.raises(TraceError, match="is not recorded there"):
+        (await answered(verifier=RuleVerifier(alpha=1))).trace.replay(SurpriseVerifier())
+
+
+async def test_it_is_refused_where_it_cannot_be_known() -> None:
+    with pytest.raises(UnsupportedError, match="words are judged") as caught:
+        await answered(unit="word")
+    assert 'unit="token" says that the models have one tokenizer' in str(caught.value)
+    with pytest.raises(
+        UnsupportedError, match="the assistant lists 3 other tokens at a place, and the verifier needs 10"
+    ):
+        await answered(verifier=SurpriseVerifier())
+    with pytest.raises(UnsupportedError, match="lists no other tokens"):
+        await answered(assistant=ScriptedProvider(OTHER, top_k=0))
+    servers: dict[str, Any] = {"draft": ScriptedProvider(SURE), "assistant": ScriptedProvider(OTHER)}
+    with pytest.raises(SettingError, match="not computed for a SurpriseVerifier"):
+        await log_likelihood("a", "b", unit="token", verifier=SurpriseVerifier(gamma=0.5), **servers)
+
+
+async def test_an_estimate_expects_a_question_for_each_token() -> None:
+    servers: dict[str, Any] = {"draft": ScriptedProvider(SURE), "assistant": ScriptedProvider(OTHER, name="other")}
+    expected_requests = []
+    for verifier in (SurpriseVerifier(gamma=0.3), RuleVerifier()):
+        async with Fusion(**servers, verifier=verifier, unit="token") as fusion:
+            found = await fusion.estimate("a", max_tokens=50)
+        expected_requests.append(found.endpoints["assistant"].requests.expected)
+    assert expected_requests == [50, 5]
