@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import httpx
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter
 
 import toys
 from asked import valid
-from cosd_providers import Capabilities, Piece, Provider, ServerInfo, Token, Usage
+from cosd_providers import Capabilities, Piece, Provider, ServerInfo, Token, UnsupportedError, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
@@ -28,6 +29,7 @@ from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.greedy import Continuation, Position
 from cosd_providers.testing import Model, ScriptedProvider
+from cosd_providers.text import merge
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
 from fake_vllm import FakeVllm
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
+DRAWN = 40
+"""Tokens of a prompt and a draft that is drawn, at most, with those of the draft that continues it."""
 TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
 """A server of OpenAI's protocol whose texts for checks the toy models know."""
 
@@ -69,6 +73,10 @@ class Local:
         self.model = model
 
     def encode(self, text: str) -> list[Piece]:
+        if text == "</s>":
+            return [Piece(n, text.encode()) for n in sorted(self.model.end_ids)[:1]]
+        if not {*text.encode()} <= {byte for data in self.model.tokens for byte in data}:
+            raise UnsupportedError("the tokenizer has no token for a part of the text")
         return [Piece(n, self.model.tokens[n]) for n in self.model.encode(text.encode())]
 
     def token(self, id: int) -> bytes | None:
@@ -166,6 +174,12 @@ def valid_so_far(data: bytes) -> bool:
         return False
 
 
+def drawable(model: Model, ids: Sequence[int]) -> bool:
+    """True if the first tokens that were drawn are the beginning of a text."""
+    raw = (Token(model.tokens[n], 1.0, end=n in model.end_ids) for n in ids)
+    return valid_so_far(b"".join(token.data for token in islice(merge(raw), DRAWN)))
+
+
 def readable(tokens: Sequence[Token]) -> bool:
     """True if every token can be shown as text."""
     return all(valid([token]) for token in tokens)
@@ -198,6 +212,7 @@ class Case:
         end: what `score` says of the end of sequence: its probability, its probability where it is listed, that it is
             unknown, or that it is unsupported.
         drew: whether all that the stand-in has drawn can be shown.
+        learns: what is listed beside a token may have to be found out, once.
     """
 
     model: Model
@@ -215,6 +230,7 @@ class Case:
     complete: bool = True
     end: Literal["scored", "listed", "unknown", "refused"] = "refused"
     drew: Callable[[], bool] = lambda: True
+    learns: bool = False
 
 
 class Engine:
@@ -309,6 +325,9 @@ class VllmEngine(Engine):
             by_ids=way["ids"],
             same_requests=False,  # a character may be written once more
             ids=way["ids"],
+            end="scored",
+            drew=lambda: not across(model) and all(drawable(model, ids) for ids in server.drawn),
+            learns=True,
         )
 
 
@@ -329,11 +348,17 @@ class SglangEngine(Engine):
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         specials = {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
-        server = StandInSglang(model, beginning=len(model.tokens), specials=specials, context=300, clips=False, **way)
+        options: dict[str, Any] = {"beginning": len(model.tokens), "specials": specials, "clips": False}
+        server = StandInSglang(model, context=300, deterministic=True, **options, **way)
         tokenizer = Local(model) if way["old"] else None
         make = _maker(Sglang, server, url="http://gpu:30000", tokenizer=tokenizer)
-        case = Case(model, server, ScriptedProvider(model), make, by_ids=True, same_requests=False)
-        return case if way["old"] else dataclasses.replace(case, shows=valid, pieces=False, complete=False)
+        more: dict[str, Any] = {"by_ids": True, "same_requests": False, "end": "scored", "learns": True}
+        if not way["old"]:
+            more |= {"shows": valid, "pieces": False, "complete": False}
+            more["drew"] = lambda: all(
+                drawable(model, [n for n in ids if n < len(model.tokens)]) for ids in server.drawn
+            )
+        return Case(model, server, ScriptedProvider(model), make, **more)
 
 
 class TgiEngine(Engine):

@@ -57,7 +57,24 @@ class ChatModel(TextModel):
         return ids
 
 
-def parsed(model: Model, text: str, names: Mapping[str, int]) -> list[int]:
-    """The ids of a text in which special tokens are parsed, as a server's tokenizer does it."""
+def parsed(model: Model, text: str, names: Mapping[str, int], unknown: int | None = None) -> list[int]:
+    """The ids of a text in which special tokens are parsed, as a server's tokenizer does it.
+
+    Args:
+        model: encodes what is between them.
+        text: the text.
+        names: special tokens by their names.
+        unknown: the id of a character that the model has no token for; None for an error.
+    """
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
-    return [n for part in parts for n in ([names[part]] if part in names else model.encode(part.encode()))]
+    return [n for part in parts for n in ([names[part]] if part in names else _spelt(model, part, unknown))]
+
+
+def _spelt(model: Model, text: str, unknown: int | None) -> list[int]:
+    try:
+        return model.encode(text.encode())
+    except (KeyError, StopIteration, ValueError):  # in the models' own words: no token fits
+        if unknown is None:
+            raise
+    known = [bytes(data) for data in model.tokens]
+    return [n for one in text for n in (model.encode(one.encode()) if one.encode() in known else [unknown])]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,8 @@ class FakeVllm:
         bare: whether tokens' strings lose a space at their front, as SentencePiece's did in older versions.
         broken: whether rendering the template fails.
         cap: tokens that an answer may have by the server's own generation config; None for any number.
+        listed: how many probabilities a place may have (`--max-logprobs`).
+        drawn: the ids of each answer that was drawn, by the seed of its request.
     """
 
     def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False) -> None:
@@ -68,6 +71,8 @@ class FakeVllm:
         self.bare = False
         self.broken = False
         self.cap: int | None = None
+        self.listed = 20
+        self.drawn: list[list[int]] = []
         self.models: list[dict[str, Any]] = [{"id": "toy", "root": "/toy", "parent": None}]
 
     def client(self) -> httpx.AsyncClient:
@@ -117,13 +122,21 @@ class FakeVllm:
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         names = {name: n for n, name in self.specials.items()} | dict(zip(["<s>"], self.beginning, strict=False))
+        if text.startswith("</s>"):  # elsewhere scripts have the end as text
+            names |= dict(zip(["</s>"], sorted(set(self.model.end_ids) - set(self.specials)), strict=False))
         if self.pads and text:
             text = re.sub(f"({'|'.join(map(re.escape, names))}|^)(?!$|{'|'.join(map(re.escape, names))})", r"\1 ", text)
-        return [*(self.beginning if special else ()), *parsed(self.model, text, names)]
+        return [*(self.beginning if special else ()), *parsed(self.model, text, names, self._unknown)]
+
+    @property
+    def _unknown(self) -> int:
+        return len(self.model.tokens) + 1
 
     def _special(self, n: int) -> str | None:
         if n in self.beginning:
             return "<s>"
+        if n == self._unknown:
+            return "<unk>"
         if n in self.specials:
             return self.specials[n]
         if n in self.model.end_ids:
@@ -139,7 +152,7 @@ class FakeVllm:
         return self._special(n) or "".join(shown)
 
     def _bytes(self, n: int) -> bytes:
-        return b"" if n in self.beginning else self.model.tokens[n]
+        return b"" if n in self.beginning or n == self._unknown else self.model.tokens[n]
 
     def _decode(self, ids: Sequence[int], *, specials: bool) -> str:
         """What a byte-level decoder gives; invalid bytes become U+FFFD."""
@@ -180,6 +193,10 @@ class FakeVllm:
                 f"prompt list length {len(prompts)} exceeds the maximum allowed count of {self.most}. To increase this "
                 "limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable. (parameter=prompt)"
             )
+        for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+            if (wanted := body.get(name) or 0) > self.listed:
+                words = f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {self.listed}"
+                return _refused(f"{words} (parameter={name}, value={wanted})")
         special = body.get("add_special_tokens", True)
         asked = [self._encode(p, special=special) if isinstance(p, str) else p for p in prompts]
         self.read += asked
@@ -211,6 +228,9 @@ class FakeVllm:
     def _run(self, prompt: list[int], body: dict[str, Any], index: int) -> Iterator[dict[str, Any]]:
         """One answer, token by token."""
         bias = {int(n): value for n, value in (body.get("logit_bias") or {}).items()}
+        chance = random.Random(f"{body['seed']} {index}") if body["temperature"] and "seed" in body else None
+        if chance is not None:
+            self.drawn.append([])
         ids, text = list(prompt), ""
         # The decoder is primed with the prompt, in vain where that ends inside a character: then it shows all of it.
         base = 0 if self._decode(prompt, specials=False).endswith(_LOST) else len(prompt)
@@ -218,6 +238,9 @@ class FakeVllm:
         for count in range(1, most + 1):
             probs = self.model.next(tuple(n for n in ids if n not in self.beginning))
             own = max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n))
+            if chance is not None:
+                [own] = chance.choices(range(len(probs)), probs)
+                self.drawn[-1].append(own)
             logprobs = self._logprobs(own, probs, ids[len(prompt) :], body)
             ids.append(own)
             end = own in self.model.end_ids
@@ -234,9 +257,9 @@ class FakeVllm:
 
     def _logprobs(self, own: int, probs: Sequence[float], before: list[int], body: dict[str, Any]) -> dict[str, Any]:
         # Of equals, the server's own apart, any order: here in reverse.
-        best = sorted((n for n in range(len(probs)) if n != own), key=lambda n: (probs[n], n), reverse=True)
+        best = sorted(range(len(probs)), key=lambda n: (probs[n], n == own, n), reverse=True)[: body["logprobs"]]
         as_id = body.get("return_tokens_as_token_ids")
-        names = {n: f"token_id:{n}" if as_id else self._string(n, before) for n in (own, *best[: body["logprobs"] - 1])}
+        names = {n: f"token_id:{n}" if as_id else self._string(n, before) for n in dict.fromkeys((own, *best))}
         top = {name: _log(probs[n]) for n, name in names.items()}
         return {"tokens": [names[own]], "token_logprobs": [_log(probs[own])], "top_logprobs": [top]}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ LOST = "\ufffd"
 SAMPLING = {
     *("max_new_tokens", "stop", "stop_token_ids", "temperature", "top_p", "top_k", "min_p", "frequency_penalty"),
     *("presence_penalty", "repetition_penalty", "min_new_tokens", "n", "ignore_eos", "skip_special_tokens"),
-    *("spaces_between_special_tokens", "no_stop_trim", "logit_bias"),
+    *("spaces_between_special_tokens", "no_stop_trim", "logit_bias", "sampling_seed"),
 }
 DONE: dict[str, Any] = {}
 
@@ -63,6 +64,8 @@ class StandInSglang:
         finish: what every answer is said to end with, e.g. that it was aborted.
         broken: after how many events a stream ends without its last one.
         pace: seconds between the events of a stream; it ends at once where the client leaves.
+        deterministic: `--enable-deterministic-inference`, without which a seed is ignored.
+        drawn: the ids of each prompt with an answer that was drawn.
         models: more names in `/v1/models`.
         read: the ids of each prompt.
         requests: path and body of each request, in order.
@@ -90,6 +93,8 @@ class StandInSglang:
     finish: Mapping[str, Any] | None = None
     broken: int | None = None
     pace: float = 0.0
+    deterministic: bool = False
+    drawn: list[list[int]] = field(default_factory=list)
     models: Sequence[Mapping[str, Any]] = ()
     read: list[list[int]] = field(default_factory=list)
     requests: list[tuple[str, Any]] = field(default_factory=list)
@@ -104,7 +109,8 @@ class StandInSglang:
                 case "GET", "model_info" if path.startswith("/get_") or not self.old:
                     return Answer(200, {"model_path": "toys/toy", "tokenizer_path": "toys/toy", "is_generation": True})
                 case "GET", "server_info" if path.startswith("/get_") or not self.old:
-                    return Answer(200, {"version": "0.5.6", "max_req_input_len": self.context - 6, "tp_size": 1})
+                    more = {"tp_size": 1, "enable_deterministic_inference": self.deterministic}
+                    return Answer(200, {"version": "0.5.6", "max_req_input_len": self.context - 6, **more})
                 case "GET", "v1/models":
                     own = {"id": "toy", "root": "toy", "owned_by": "sglang", "max_model_len": self.context}
                     return Answer(200, {"object": "list", "data": [own, *self.models]})
@@ -140,17 +146,24 @@ class StandInSglang:
         text = " " + text if self.space and text else text
         return [
             *([self.beginning] if special and self.beginning is not None else []),
-            *parsed(self.model, text, self._names),
+            *parsed(self.model, text, self._names(text), self._unknown),
         ]
 
     @property
-    def _names(self) -> dict[str, int]:
+    def _unknown(self) -> int:
+        return len(self.model.tokens) + 1
+
+    def _names(self, text: str) -> dict[str, int]:
         named = {name: n for n, name in self.specials.items() if n in getattr(self.model, "specials", ())}
+        if text.strip() == "</s>":  # elsewhere scripts have the end as text
+            named |= dict(zip(["</s>"], sorted(set(self.model.end_ids) - set(self.specials)), strict=False))
         return named if self.beginning is None else {**named, "<s>": self.beginning}
 
     def _special(self, n: int) -> str | None:
         if n == self.beginning:
             return "<s>"
+        if n == self._unknown:
+            return "<unk>"
         return self.specials.get(n, "</s>" if n in self.model.end_ids else None)
 
     def _decode(self, ids: Sequence[int], *, skip: bool) -> str:
@@ -211,7 +224,7 @@ class StandInSglang:
         """What is known after each token of one answer."""
         ids, text = list(prompt), ""
         surrounding, read = max(len(prompt) - 5, 0), len(prompt)
-        shown, tops = list[Any](), list[Any]()
+        shown, tops, told = list[Any](), list[Any](), list[Any]()
         meta: dict[str, Any] = {
             "id": "r",
             "prompt_tokens": len(prompt),
@@ -221,9 +234,15 @@ class StandInSglang:
         meta |= self._scored(prompt, body)
         most = min(sampling["max_new_tokens"], self.context - 2 - len(prompt))
         forced = {int(n): value for n, value in sampling.get("logit_bias", {}).items()}
+        seed = sampling.get("sampling_seed")
         for count in range(1, most + 1):
             probs = _heated(self._next(ids), sampling["temperature"])
             n = max(range(len(probs)), key=lambda m: (forced.get(m, 0) + self.bias.get(m, 0), probs[m], -m))
+            if sampling["temperature"] == 1 and seed is not None:  # it draws by the seed and the place
+                chance = random.Random(f"{seed} at {len(ids)}" if self.deterministic else None)
+                [n] = chance.choices(range(len(probs)), probs)
+                self.drawn += [ids] if count == 1 else []
+            told.append([self._entry(m, probs[m], body) for m in body.get("token_ids_logprob") or ()])
             ids.append(n)
             shown.append(self._entry(n, probs[n], body))
             tops.append(self._top(probs, body))
@@ -248,6 +267,7 @@ class StandInSglang:
                     "completion_tokens": count,
                     "output_token_logprobs": shown[: 1 if self.silent else None],
                     "output_top_logprobs": tops[: 1 if self.silent else None],
+                    **({"output_token_ids_logprobs": told} if body.get("token_ids_logprob") else {}),
                 },
             }
             if finish:

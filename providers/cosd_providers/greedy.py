@@ -122,6 +122,12 @@ class Draft:
         self.ended = bool(tokens) and tokens[-1].end
         return tokens
 
+    def drop(self, count: int) -> None:
+        """Forget the last `count` raw tokens, which are of a character still unfinished."""
+        if count:
+            del self.ids[-count:]
+            self._merger.drop(count)
+
 
 class Continuation:
     """The greedy continuation for one question, position by position, until it is enough.

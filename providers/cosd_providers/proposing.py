@@ -30,19 +30,21 @@ class Rounds(ABC):
     Args:
         prompt: the prompt.
         text: the response so far.
+        alternatives: the number of other tokens to list with each token.
 
     Attributes:
         from_text: places whose continuations went along the scored text.
     """
 
-    def __init__(self, prompt: str, text: bytes) -> None:
+    def __init__(self, prompt: str, text: bytes, alternatives: int = 0) -> None:
         self._prompt = prompt
         self._text = text
+        self._alternatives = alternatives
         self.from_text: set[int] = set()
 
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
         """The answers to all questions, marked and counted by the strategy that answered them."""
-        found = await answer(questions, self.ask)
+        found = await answer(questions, self.ask, self._alternatives)
         if way in _REST:
             found = marked(found, _REST[way], but=self.from_text)
         return counted(found, way, usage)

@@ -84,6 +84,11 @@ class Merger:
         if token.end or (self._data and whole(self._data) == len(self._data)):
             yield self.flush()
 
+    def drop(self, count: int) -> None:
+        """Forget the last `count` of the waiting parts."""
+        del self.parts[max(len(self.parts) - count, 0) :]
+        self._data = b"".join(part.data for part in self.parts)
+
     def flush(self) -> Token:
         """The waiting parts as one token, though incomplete."""
         token = join(self.parts)

@@ -190,6 +190,7 @@ class TestAdapter:
             text = b"".join(token.data for token in ours)
             options = {"continuation": end.continuation, "temperature": 1, "seed": seed + 1}
             *more, _ = await draft(case.make(), prompt, text, limit, **options)
+            assume(case.drew())
             check_sampled(case.model, prompt.encode(), [*ours, *more])
 
     @over(heat=st.sampled_from((0.5, -1, 2)))
@@ -340,7 +341,7 @@ def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data
 @pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
 @given(data=st.data())
 def test_proposed_alternatives_are_the_models_own(engine: Engine, strategy: str | None, data: st.DataObject) -> None:
-    """They change nothing else, and no request is made for them."""
+    """They change nothing else, and no request is made for them, or none for what is known."""
     case, (prompt, text, questions) = data.draw(inquired(engine))
     count = data.draw(st.integers(1, 4))
     chosen = {"strategy": strategy} if strategy and len(engine.strategies) > 1 else {}
@@ -348,14 +349,18 @@ def test_proposed_alternatives_are_the_models_own(engine: Engine, strategy: str 
     async def compare() -> None:
         theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
         assume(all(case.shows(other.tokens) for other in theirs if other))
+        provider = case.make(**chosen)
+        if case.learns:
+            await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+            case.server.requests.clear()
         try:
-            alone = await case.make(**chosen).propose(prompt.decode(), text, questions, usage=Usage())
+            alone = await provider.propose(prompt.decode(), text, questions, usage=Usage())
         except UnsupportedError:
             assume(strategy != "echo")
             raise
         paths = [path for path, _ in case.server.requests]
         case.server.requests.clear()
-        provider = case.make(**chosen)
+        provider = provider if case.learns else case.make(**chosen)
         ours = await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
         assert [path for path, _ in case.server.requests] == paths
         most = (await provider.describe()).capabilities.top_k

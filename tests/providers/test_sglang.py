@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 from unittest.mock import ANY
 
@@ -68,6 +69,7 @@ async def test_what_it_is() -> None:
     assert (info.endpoint, info.context, info.longest_prompt) == (URL, 99, 92)
     assert info.answer_cue == "<|end|>\n<|assistant|>\n"
     assert all(getattr(info.capabilities, name) for name in ("token_ids", "end_prob", "tokenize", "score", "probs"))
+    assert (info.capabilities.top_k, info.capabilities.score_top_k, info.capabilities.sampling) == (63, 63, False)
     count = len(server.requests)
     assert await provider.describe() is info
     assert len(server.requests) == count
@@ -106,6 +108,120 @@ async def test_alternatives() -> None:
             assert first.alternatives == told[:count]
         bodies = [body for path, body in server.requests if path == "/generate" and body.get("stream")]
         assert [body["top_logprobs_num"] for body in bodies] == [2, 2, 3, 6]
+
+
+SAID = {b" a": 0.4, b" b": 0.25, b"c": 0.15, b"\xc3": 0.1, b"<|stop|>": 0.06, b"": 0.04}
+
+
+def unsure(*ends: float, part: bytes = b"\xc3") -> TableModel:
+    """A model that says `SAID` everywhere, and first of all further ends."""
+    letters = [bytes([n]) for n in range(256) if n not in b"cd"]
+    rest = 1 - sum(ends)
+    said = {part if data == b"\xc3" else data: prob for data, prob in SAID.items()}
+    probs = [*ends, *(prob * rest for prob in said.values()), *[0.0] * len(letters)]
+    vocabulary = [*[b""] * len(ends), *said, *letters]
+    return TableModel(vocabulary, lambda ids: probs, end_ids=(*range(len(ends)), len(ends) + len(SAID) - 1))
+
+
+@pytest.mark.parametrize("space", [False, True])
+async def test_alternatives_of_proposals_and_scores(space: bool) -> None:
+    """What a listed token says is asked for once, where its text alone does not tell it."""
+    server = stand_in(unsure(), begins=False, space=space)
+    provider = Sglang(URL, http_client=server.client())
+    told = (Token(b" b", near(0.25)), Token(b"c", near(0.15)), Token(b"<|stop|>", near(0.06)))
+    end = Token(b"", near(0.04), end=True, name="</s>")
+    for strategy in STRATEGIES:
+        for count, listed in ((0, 5), (2, 5), (9, 10), (99, 64)):
+            server.requests.clear()
+            questions = [Question(0, (b" a",)), Question(2, (b" b",))]
+            way = provider.with_strategy(strategy)
+            found = await way.propose("Q", b" a b", questions, alternatives=count, usage=Usage())
+            expected = Token(b" a", near(0.4), alternatives=((*told, end) if listed > 5 else told)[:count])
+            assert [one and one.tokens[0] for one in found] == [expected] * 2
+            sent = [body for body in asked(server) if "input_ids" in body]
+            assert {body["top_logprobs_num"] for body in sent if not body["sampling_params"].get("logit_bias")} == {
+                listed
+            }
+    server.requests.clear()
+    *scored, last = await provider.score("Q", b"ac", alternatives=9, end=True, usage=Usage())
+    best = Token(b" a", near(0.4))
+    assert scored[-1] == Token(b"c", near(0.15), alternatives=(best, told[0], told[2], end))
+    assert last == replace(end, alternatives=(best, *told))
+    [body] = asked(server)
+    assert (body["token_ids_logprob"], body["top_logprobs_num"]) == ([5], 10)
+    await provider.score("Q", b"ac", usage=Usage())
+    assert "token_ids_logprob" not in asked(server)[-1]
+    assert asked(server)[-1]["top_logprobs_num"] == 5
+
+
+async def test_of_several_ends_the_most_probable_counts() -> None:
+    model = unsure(0.02, 0.03)
+    names = dict(zip(sorted(model.end_ids), ("<|im_end|>", "<|eot_id|>", "<|endoftext|>"), strict=True))
+    model.specials = names  # type: ignore[attr-defined]  # so that the stand-in parses them
+    server = stand_in(model, begins=False, specials=names)
+    provider = Sglang(URL, http_client=server.client())
+    expected = Token(b"", near(0.038), end=True, name="<|endoftext|>")
+    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1] == expected
+    assert asked(server)[-1]["token_ids_logprob"] == [0, 1, 7]
+    assert await provider.score("Q", b"", end=True, usage=Usage()) == [expected]
+    count = len(asked(server))
+    assert await provider.score("", b"", end=True, usage=Usage()) == [Token(b"", None, end=True)]
+    assert len(asked(server)) == count
+    learned = await provider.snapshot()
+    other = Sglang(URL, http_client=server.client())
+    other.restore(json.loads(json.dumps(learned)), URL)
+    server.requests.clear()
+    assert (await other.score("Q", b"a", end=True, usage=Usage()))[-1] == expected
+    assert len(asked(server)) == 1
+
+
+async def test_an_older_server_tells_the_end_where_it_is_listed() -> None:
+    server = stand_in(unsure(), begins=False)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content or b"{}")
+        body.pop("token_ids_logprob", None)
+        return server.handle(httpx.Request(request.method, request.url, json=body if request.content else None))
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    probs = [
+        (await provider.score("Q", b"a", alternatives=count, end=True, usage=Usage()))[-1].prob for count in (0, 9)
+    ]
+    assert probs == [None, near(0.04)]
+
+
+async def test_a_server_that_ignores_seeds_does_not_sample() -> None:
+    server = stand_in(unsure(part=b"d"), begins=False)
+    provider = Sglang(URL, http_client=server.client())
+    with pytest.raises(UnsupportedError, match="not known to draw tokens from the model's own distribution"):
+        await draft(provider, temperature=1, seed=1)
+    server.deterministic = True
+    provider = Sglang(URL, http_client=server.client())
+    assert (await provider.describe()).capabilities.sampling
+    server.requests.clear()
+    drawn = [(await draft(provider, limit=1, alternatives=2, temperature=1, seed=seed))[0] for seed in range(4, 30)]
+    sampling = asked(server)[0]["sampling_params"]
+    assert (sampling["temperature"], sampling["sampling_seed"], sampling["top_k"], sampling["top_p"]) == (1, 4, -1, 1)
+    assert {b" a", b" b", b"c"} < {token.data for token in drawn}
+    for token in drawn:
+        if token.data in (b" b", b"c"):
+            assert token.alternatives[0] == Token(b" a", near(0.4))
+            assert token.prob == near(SAID[token.data])
+    server.requests.clear()
+    await draft(provider, limit=2, temperature=1)
+    assert "sampling_seed" not in asked(server)[0]["sampling_params"]
+
+
+async def test_a_draft_that_is_drawn_in_parts_is_the_same() -> None:
+    """The server draws by seed and place, so that each request has the seed of the draft."""
+    server = stand_in(unsure(), begins=False, deterministic=True)
+    provider = Sglang(URL, http_client=server.client())
+    whole = await draft(provider, limit=12, temperature=1, seed=9)
+    parts, continuation, text = list[Token](), None, b""
+    while len(parts) < len(whole) - 1:
+        *more, end = await draft(provider, "Q", text, 3, continuation=continuation, temperature=1, seed=9)
+        parts, continuation, text = parts + more, end.continuation, text + b"".join(token.data for token in more)
+    assert parts == whole[:-1]
 
 
 async def test_what_the_server_prefers_does_not_matter() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Literal
 from unittest.mock import ANY
 
@@ -72,8 +73,11 @@ async def test_a_model_that_says_nothing_is_asked_a_few_times_only() -> None:
     model = TableModel([b"", b"Q", b"", *(bytes([n]) for n in range(256) if n != ord("Q"))], None, end_ids=(0,))
     model.next = lambda ids: [0.0, 0.0, 1.0] + [0.0] * 255
     server = FakeVllm(model, context=1000)
-    assert await draft(Vllm(URL, http_client=server.client()), limit=4) == [DraftEnd("context")]
-    assert len(completions(server)) < 10
+    provider = Vllm(URL, http_client=server.client())
+    await provider.describe()
+    server.requests.clear()
+    assert await draft(provider, limit=4) == [DraftEnd("context")]
+    assert len(completions(server)) < 9
 
 
 async def test_a_special_token_before_a_character_of_four_tokens() -> None:
@@ -101,7 +105,8 @@ async def test_what_it_is() -> None:
     assert (info.engine, info.model, info.build, info.context) == ("vllm", "toy", "0.32.0", 99)
     assert info.endpoint == URL
     assert info.answer_cue == "<|end|>\n<|assistant|>\n"
-    assert all(getattr(info.capabilities, name) for name in ("token_ids", "end_prob", "tokenize", "score"))
+    assert all(getattr(info.capabilities, name) for name in ("token_ids", "end_prob", "tokenize", "score", "sampling"))
+    assert (info.capabilities.top_k, info.capabilities.score_top_k) == (19, 19)
     asked = len(server.requests)
     assert await provider.describe() is info
     assert len(server.requests) == asked
@@ -229,6 +234,194 @@ async def test_without_special_tokens() -> None:
     assert [token.prob for token in await provider.score("Q", b" a b", usage=Usage())] == [1.0, 1.0]
     with pytest.raises(InvalidRequestError, match="no beginning-of-sequence"):
         await draft(provider, prompt="")
+
+
+# Alternatives, ends and samples.
+
+UNSURE = {b" a": 0.4, b" b": 0.25, b"c": 0.15, b"d": 0.1, b"<|stop|>": 0.06, b"": 0.04}
+"""What a model says everywhere, its end too. What looks like a special token is not told as another one."""
+
+
+def unsure(*ends: float, part: bytes = b"d") -> TableModel:
+    """A model that says `UNSURE` everywhere, and first of all further ends; it may say a part of a character."""
+    others = [bytes([n]) for n in range(256) if n not in b"cd"]
+    rest = 1 - sum(ends)
+    said = {part if data == b"d" else data: prob for data, prob in UNSURE.items()}
+    probs = [*ends, *(prob * rest for prob in said.values()), *[0.0] * len(others)]
+    vocabulary = [*[b""] * len(ends), *said, *others]
+    return TableModel(vocabulary, lambda ids: probs, end_ids=(*range(len(ends)), len(ends) + len(said) - 1))
+
+
+def provider_of(server: FakeVllm, **options: Any) -> Vllm:
+    return Vllm(URL, http_client=server.client(), **options)
+
+
+async def test_alternatives_are_asked_for_as_far_as_the_server_lists_them() -> None:
+    server = FakeVllm(unsure(part=b"\xc3"))
+    provider = provider_of(server)
+    await provider.describe()
+    told = (Token(b" b", near(0.25)), Token(b"c", near(0.15)), Token(b"", near(0.04), end=True, name="</s>"))
+    for strategy in STRATEGIES:
+        for count, listed in ((0, 5), (3, 5), (9, 10), (50, 20)):
+            server.requests.clear()
+            questions = [Question(0, (b" a",)), Question(2, (b" b",))]
+            asked = provider.with_strategy(strategy)
+            found = await asked.propose("Q", b" a b", questions, alternatives=count, usage=Usage())
+            assert [one and one.tokens[0] for one in found] == [
+                Token(b" a", near(0.4), alternatives=told[: count if listed > 5 else 2 if count else 0])
+            ] * 2
+            written = [body for body in completions(server) if "logit_bias" not in body]
+            assert {body["logprobs"] for body in written} == {listed}
+            assert {body.get("prompt_logprobs") for body in written} == {listed if strategy == "echo" else None}
+    server.requests.clear()
+    *scored, end = await provider.score("Q", b" ac", alternatives=9, end=True, usage=Usage())
+    assert scored == [
+        Token(b" a", near(0.4), alternatives=told),
+        Token(b"c", near(0.15), alternatives=(Token(b" a", near(0.4)), told[0], told[2])),
+    ]
+    assert end == Token(b"", near(0.04), end=True, name="</s>", alternatives=(Token(b" a", near(0.4)), *told[:2]))
+    [body] = completions(server)
+    assert (body["prompt_logprobs"], body["prompt"][0][-1]) == (10, 5)
+    assert await provider.score("Q", b" ac", usage=Usage()) == [replace(one, alternatives=()) for one in scored]
+    assert completions(server)[-1]["prompt_logprobs"] == 5
+
+
+@pytest.mark.parametrize(("listed", "most"), [(7, 6), (40, 39), (2**30, 19)])
+async def test_the_server_tells_how_many_it_lists(listed: int, most: int) -> None:
+    server = FakeVllm(unsure())
+    server.listed = listed
+    provider = provider_of(server)
+    able = (await provider.describe()).capabilities
+    assert (able.top_k, able.score_top_k) == (most, most)
+    server.requests.clear()
+    await draft(provider, limit=1, alternatives=100)
+    await provider.score("Q", b"a", alternatives=100, usage=Usage())
+    assert [body["logprobs"] for body in completions(server) if "logit_bias" not in body] == [most + 1] * 2
+
+
+async def test_improbable_tokens_that_hide_each_other_are_not_asked_again() -> None:
+    """Two tokens of a long list have the same string: neither is as probable as the one that was taken."""
+    twins = [b" a", b"b", b"b", b"c", b"c", *(bytes([n]) for n in range(256) if n not in b"bc")]
+    probs = [0.7, 0.1, 0.1, 0.05, 0.05] + [0.0] * 254
+    server = FakeVllm(TableModel([b"", *twins], lambda ids: [0.0, *probs], end_ids=(0,)))
+    provider = provider_of(server, strategy="list")
+    await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    server.requests.clear()
+    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    assert found is not None
+    assert [(other.data, other.prob) for other in found.tokens[0].alternatives] == [
+        (b"b", near(0.1)),
+        (b"c", near(0.05)),
+    ]
+    assert len(completions(server)) == 1
+
+
+async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
+    for model, name in ((unsure(), "</s>"), (unsure(), "<|stop|>"), (unsure(), "<|im_end|>")):
+        server = FakeVllm(model)
+        [end] = model.end_ids
+        if name != "</s>":
+            server.specials = {end: name}
+        if name == "<|stop|>":
+            server.template = ("[U]", name)
+        provider, usage = provider_of(server), Usage()
+        await provider.describe()
+        server.requests.clear()
+        found = [await provider.score("Q", b"a", end=True, usage=usage) for _ in range(2)]
+        assert [one[-1] for one in found] == [Token(b"", near(0.04), end=True, name=name)] * 2
+        assert [body["prompt"] for body in completions(server)] == [
+            [server.model.encode(b" a")],  # the end is forced, to see
+            *[[[*server.model.encode(b"Qa"), end]]] * 2,
+        ]
+        learned = await provider.snapshot()
+        other = provider_of(server)
+        other.restore(learned, URL)
+        server.requests.clear()
+        assert await other.score("Q", b"a", end=True, usage=Usage()) == found[0]
+        assert len(completions(server)) == 1
+
+
+async def test_an_end_of_an_uncommon_name_is_known_once_it_ended_a_draft() -> None:
+    server = FakeVllm(unsure())
+    server.specials = {5: "<|halt|>"}
+    provider = provider_of(server)
+    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1] == Token(b"", None, end=True)
+    await draft(provider, limit=99, temperature=1, seed=3)
+    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1].prob == near(0.04)
+
+
+@pytest.mark.parametrize(("ends", "best"), [((0.3, 0.2), 0.3), ((0.02, 0.03), 0.0380)])
+async def test_of_several_ends_the_most_probable_counts(ends: tuple[float, float], best: float) -> None:
+    model = unsure(*ends)
+    server = FakeVllm(model)
+    server.specials = dict(zip(sorted(model.end_ids), ("<|im_end|>", "<|eot_id|>", "<|endoftext|>"), strict=True))
+    provider = provider_of(server)
+    for count in (0, 1, 9):
+        *_, end = await provider.score("Q", b"a", alternatives=count, end=True, usage=Usage())
+        assert end.prob == near(best)
+        assert not any(other.end for other in end.alternatives)
+    server.requests.clear()
+    await provider.score("Q", b"a", end=True, usage=Usage())
+    # Where none is among the most probable tokens, each has to be asked for.
+    assert [len(body["prompt"]) for body in completions(server)] == ([1] if best == 0.3 else [1, 2])
+
+
+async def test_the_end_of_nothing() -> None:
+    server, provider = fake({"": ["a"], "Q": [("", 0.25)]})
+    server.beginning = []
+    assert await provider.score("Q", b"", end=True, usage=Usage()) == [Token(b"", near(0.25), end=True, name="</s>")]
+    count = len(completions(server))
+    assert await provider.score("", b"", end=True, usage=Usage()) == [Token(b"", None, end=True)]
+    assert len(completions(server)) == count
+
+
+async def test_what_a_sampled_draft_asks() -> None:
+    server = FakeVllm(unsure())
+    provider = provider_of(server)
+    await provider.describe()
+    server.requests.clear()
+    first = await draft(provider, limit=3, alternatives=2, temperature=1, seed=7)
+    assert await draft(provider, limit=3, alternatives=2, temperature=1, seed=7) == first
+    body = completions(server)[0]
+    assert (body["temperature"], body["seed"], body["logprobs"], body["max_tokens"]) == (1, 7, 3, 12)
+    assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
+    await draft(provider, limit=3, temperature=1)
+    assert "seed" not in completions(server)[-1]
+    await draft(provider, limit=3)
+    assert completions(server)[-1]["temperature"] == 0
+    drawn = [(await draft(provider, limit=1, alternatives=2, temperature=1, seed=seed))[0] for seed in range(40)]
+    assert len({(token.data, token.end) for token in drawn}) > 3
+    for token in drawn:
+        assert token.prob == near(UNSURE[token.data])
+        assert token.data == b" a" or token.alternatives[0] == Token(b" a", near(0.4))
+    with pytest.raises(ValueError, match="temperature must be 0 or 1"):
+        await draft(provider, temperature=0.5)
+
+
+async def test_a_sampled_draft_that_broke_draws_by_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting(monkeypatch)
+    server = FakeVllm(unsure(part=b"\xc3"))
+    breaking = Breaking(server.handle)
+    provider = Vllm(URL, http_client=breaking.client())
+    await provider.describe()
+    for at in range(900, 2600, 100):
+        breaking.breaks, breaking.happened = [Break("breaks", at)], 0
+        server.requests.clear()
+        *found, _ = await draft(provider, limit=6, temperature=1, seed=5)
+        whole = [*server.model.encode(b"Q"), *(n for n, _ in known(server, found))]
+        prompts = [body["prompt"][0] for body in completions(server)]
+        seeds = [body["seed"] for body in completions(server)]
+        if len(prompts) < 2 or prompts[1] == "Q":
+            continue
+        assert prompts[1] == whole[: len(prompts[1])]
+        assert seeds[0] == 5 != seeds[1]
+        assert server.model.tokens[prompts[1][-1]] != b"\xc3"  # no request ends inside a character
+
+
+def known(server: FakeVllm, tokens: Sequence[Token]) -> list[tuple[int, Token]]:
+    """Each token with its id, up to one that is joined of several."""
+    ids = {data: n for n, data in reversed([*enumerate(server.model.tokens)])}
+    return [(ids[token.data], token) for token in takewhile(lambda token: token.data in ids and token.data, tokens)]
 
 
 # Strings of SentencePiece.
@@ -495,7 +688,7 @@ async def test_what_it_is_is_asked_once_by_all() -> None:
         for _ in range(9):
             group.start_soon(provider.describe)
     assert [path for path, _ in server.requests].count("/version") == 1
-    assert len(completions(server)) == 1
+    assert [body["logprobs"] for body in completions(server)] == [5, 2**24]  # the second to be told how many there are
 
 
 @pytest.mark.parametrize(
@@ -515,7 +708,11 @@ async def test_not_vllm(response: httpx.Response) -> None:
 async def test_a_server_that_tells_no_ids() -> None:
     server, provider = fake({"Q": [" a", b" \xf0\x9f", b"\x98\x80", " b", " c"]})
     server.ids = False
-    assert not (await provider.describe()).capabilities.token_ids
+    able = (await provider.describe()).capabilities
+    assert not able.token_ids
+    assert not able.sampling  # a draft that breaks could not be resumed: it would be written again
+    with pytest.raises(UnsupportedError, match="not known to draw tokens from the model's own distribution"):
+        await draft(provider, temperature=1, seed=1)
     expected = ScriptedProvider(server.model, token_ids=False)
     for limit in (1, 2, 3):
         assert await draft(provider, limit=limit) == await draft(expected, limit=limit)
@@ -528,7 +725,9 @@ async def test_a_server_that_tells_no_ids() -> None:
 async def test_a_server_that_shows_no_strings() -> None:
     server, provider = fake({"Q": [" a"]})
     server.strings = False
-    assert not (await provider.describe()).capabilities.tokenize
+    able = (await provider.describe()).capabilities
+    assert not able.tokenize
+    assert (able.top_k, able.score_top_k) == (0, 0)
     hint = r"does not show which bytes its tokens are, .* Give the model's tokenizer as `tokenizer`"
     with pytest.raises(UnsupportedError, match=hint):
         await provider.tokenize("Q")

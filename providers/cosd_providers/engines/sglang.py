@@ -18,6 +18,12 @@ Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
 - A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
 - `--allow-auto-truncate` cuts a prompt in silence, which shows in the number of tokens read.
 - Fields that a request leaves out fall back to `--preferred-sampling-params`.
+- Asked for more of the most probable tokens than its vocabulary has, the server breaks down.
+- `token_ids_logprob` gives the probabilities of any tokens behind a text, such as the ends of sequence. No route tells
+  these: tokens with their common names, and those of the chat template, are forced, to see.
+- A `sampling_seed` is used with `--enable-deterministic-inference` alone, which `/server_info` tells: else there are no
+  samples. It is drawn by the seed and the place, and in a batch with greedy requests by other numbers. (Read in the
+  source: the CPU has no such mode.)
 - `/v1/tokenize` renders messages since 2026, as the chat route does; with `/v1/detokenize` that is a text.
 - A token's text is shown decoded alone: a part of a character is U+FFFD there, and a SentencePiece vocabulary loses the
   space before a word. The text of a whole answer is right. So a token on which the two agree is known; any other is
@@ -31,7 +37,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
@@ -45,7 +51,6 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
-    cannot_score_end,
     choose,
     miscounted,
     no_probs,
@@ -132,7 +137,7 @@ _LETTERS = "a \u00e9 a"  # whose last token is a plain one
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # prompts in one request
 _STREAMED = 256  # tokens asked for in one stream: each event repeats all before it, so traffic grows with the square
-_MANY = 64  # most probable tokens to ask for where all that were listed are tied
+_MANY = 64  # most probable tokens to ask for: a server breaks down where there are more than its vocabulary has
 _LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
 _QUOTED = 300  # characters of the server's own words
@@ -143,6 +148,9 @@ _LOST = "\ufffd"
 
 Triple = tuple[float | None, int, str | None]
 """A token: the logarithm of its probability, its id, and its text, decoded alone."""
+
+_Listed = tuple[int, float, str]
+"""A token beside another: its id, its probability, and its text, decoded alone."""
 
 _Run = tuple[int, ...]
 """Ids that are decoded together: a token, with those before it that leave its character open."""
@@ -172,6 +180,7 @@ class Meta(BaseModel):
     input_top_logprobs: list[list[Triple] | None] | None = None
     output_token_logprobs: list[Triple] | None = None
     output_top_logprobs: list[list[Triple] | None] | None = None
+    output_token_ids_logprobs: list[list[Triple] | None] | None = None
 
 
 class SglangAnswer(BaseModel):
@@ -193,6 +202,7 @@ class _Running(BaseModel):
 
     version: str | None = None
     max_req_input_len: int | None = None
+    enable_deterministic_inference: bool = False
 
 
 class _Encoded(BaseModel):
@@ -216,6 +226,7 @@ class SglangFacts(TokenizedFacts):
         anchored: the text of the anchor.
         spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
         begun: for an open run, the number of whole bytes before that character.
+        lossy: ids with bytes that are no character by themselves, and not shown.
         specials: ids without text, with their names.
         ends: those of them that end a sequence.
     """
@@ -224,6 +235,7 @@ class SglangFacts(TokenizedFacts):
     anchored: str
     spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
     begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
+    lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
     specials: dict[int, str] = field(default_factory=dict[int, str])
     ends: set[int] = field(default_factory=set[int])
 
@@ -239,7 +251,7 @@ class _Step:
         best: the probability of the most probable tokens.
         tied: their ids.
         more: there may be more of them than were listed.
-        others: the tokens listed beside it: id, probability, and text, decoded alone.
+        others: the tokens listed beside it.
     """
 
     id: int
@@ -248,7 +260,7 @@ class _Step:
     best: float
     tied: tuple[int, ...]
     more: bool
-    others: tuple[tuple[int, float, str], ...] = ()
+    others: tuple[_Listed, ...] = ()
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
@@ -287,8 +299,8 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
-def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0) -> list[_Step]:
-    """The tokens of an answer, or of an event whose `since` first ones were read before.
+def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[_Step]:
+    """The tokens of an answer, or of an event whose `since` first ones were read before; greedy, or `sampled`.
 
     Raises:
         UnsupportedError: probabilities are missing, or are none.
@@ -297,7 +309,7 @@ def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0) -> list[_Step
     entries, tops = meta.output_token_logprobs or [], meta.output_top_logprobs or []
     if len(entries) != meta.completion_tokens - since or len(tops) != len(entries):
         raise _missing(endpoint, any_=bool(entries))
-    return [_step(entry, top or [], endpoint) for entry, top in zip(entries, tops, strict=True)]
+    return [_step(entry, top or [], endpoint, sampled=sampled) for entry, top in zip(entries, tops, strict=True)]
 
 
 def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
@@ -308,8 +320,8 @@ def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
-def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> _Step:
-    """One token that the server took, which has to be the most probable one."""
+def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> _Step:
+    """One token that the server took, which has to be the most probable one, or was drawn (`sampled`)."""
     own, token_id, text = entry
     best = max((value for value, _, _ in top if value is not None), default=None)
     if best is None and own is not None:
@@ -317,13 +329,14 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str) -> _Step:
     check_own(prob(own), endpoint)
     assert own is not None and best is not None  # as it has a probability
     values = [value for value, _, _ in top]
-    if own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
+    if not sampled and own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
         words = "what the server gives as probabilities of greedy decoding is 1 for its own token and 0 for all others"
         hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-    check_greedy(prob(own), [prob(best)], endpoint)
+    if not sampled:
+        check_greedy(prob(own), [prob(best)], endpoint)
     tied = tuple(sorted(other for value, other, _ in top if value == best))
-    others = tuple((other, prob(value) or 0.0, said or "") for value, other, said in top if other != token_id)
+    others = tuple(_others(top, token_id))
     return _Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
 
 
@@ -374,6 +387,7 @@ class Events:
     Args:
         endpoint: for errors.
         read: tokens of the prompt.
+        sampled: its tokens are drawn, and need not be the most probable ones.
 
     Attributes:
         seen: tokens so far.
@@ -381,12 +395,13 @@ class Events:
         last: everything beside the text in the last event.
     """
 
-    def __init__(self, endpoint: str, read: int) -> None:
+    def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
         self.seen = 0
         self.finish: str | None = None
         self.last: Meta | None = None
         self._endpoint = endpoint
         self._read = read
+        self._sampled = sampled
         self._text = ""
 
     def feed(self, answer: SglangAnswer) -> tuple[list[_Step], str]:
@@ -399,7 +414,7 @@ class Events:
         entries = meta.output_token_logprobs or []
         whole = len(entries) == meta.completion_tokens
         text = answer.text or ""
-        found = _steps(answer, self._endpoint, since=0 if whole else self.seen)
+        found = _steps(answer, self._endpoint, since=0 if whole else self.seen, sampled=self._sampled)
         if whole:
             found = found[self.seen :]
             text = text.removeprefix(self._text)
@@ -435,6 +450,14 @@ class SglangClient(TokenizingClient[SglangFacts]):
         """Take the facts of the server."""
         super().take(facts)
         self.lora = facts.adapter
+
+    @staticmethod
+    def listed(alternatives: int) -> int:
+        """The number of most probable tokens to ask for, so that ties and alternatives are among them."""
+        return max(TIES, min(1 + alternatives, _MANY))
+
+    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
+        await TokenTexts(self, usage).know((token_id,) for token_id in ids)
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """A greedy request."""
@@ -547,15 +570,20 @@ class SglangClient(TokenizingClient[SglangFacts]):
         return ContextLengthError(words, endpoint=self.transport.endpoint)
 
     async def stream(
-        self, texts: TokenTexts, alternatives: int, ids: Sequence[int], left: int, attempt: int
+        self, texts: TokenTexts, options: DraftOptions, ids: Sequence[int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """One request for a draft; see `drafting.IdsStream`."""
+        """One request for a draft; see `drafting.IdsStream`.
+
+        All requests of one that is drawn have the same seed: the server draws by it and the place in the text.
+        """
         wanted, spaced, run = self.room(ids, min(left, _STREAMED)), False, texts.open_run
         if wanted < 1:
             raise self.too_long(ids)
-        top = max(2, 1 + alternatives)  # two, to see that it is greedy
-        body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True)
-        events = Events(self.transport.endpoint, len(ids))
+        alternatives = options.alternatives
+        top = max(2, min(1 + alternatives, _MANY))  # two, to see that it is greedy
+        more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
+        body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True, **more)
+        events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
         try:
             stream = self.transport.stream("/generate", body, usage=texts.usage, attempt=attempt)
             async with stream as answers:
@@ -578,6 +606,12 @@ class SglangClient(TokenizingClient[SglangFacts]):
         if events.finish is None:
             raise broken_off(self.transport.endpoint)
         yield "full"  # it ended before it had all tokens, and not with the end of sequence
+
+
+def _drawing(options: DraftOptions) -> dict[str, object]:
+    """The sampling of a draft that is drawn."""
+    seed: dict[str, object] = {} if options.seed is None else {"sampling_seed": options.seed}
+    return {"temperature": 1, **seed}
 
 
 _UNKNOWN = b"\xff unknown"
@@ -686,7 +720,7 @@ class TokenTexts:
             return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
         data = self._says((*run, token_id))
         assert data is not _UNKNOWN
-        return Choice(token_id, Token(data or b"", prob), open=data is None)
+        return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
 
     def other(self, token_id: int, prob: float, text: str, *, spaced: bool) -> Choice:
         """A token that was not taken and may not be known; no request is sent for it.
@@ -702,6 +736,11 @@ class TokenTexts:
         if (tokenizer := self._client.tokenizer) is not None:
             return Choice(token_id, Token(tokenizer.token(token_id) or b"", prob))
         return Choice(token_id, Token(text.encode(), prob), sure=spaced and is_plain(text))
+
+    async def others(self, lists: Sequence[Sequence[_Listed]]) -> list[list[Choice]]:
+        """Tokens that were listed beside others, with their bytes: those not known yet are found out together."""
+        await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
+        return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
     def ended(self, token_id: int) -> None:
         """An answer was over with this token."""
@@ -723,6 +762,8 @@ class TokenTexts:
             data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
             self._facts.spelt[run] = None if text.endswith(_LOST) else data
             self._facts.begun[run] = len(data)
+            if len(run) == 1 and _LOST in text:
+                self._facts.lossy.add(run[0])
         silent = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
         shown = await self._decode(silent, specials=True) if silent else []
         await self._specials({run[0]: text.strip() for run, text in zip(silent, shown, strict=True) if text})
@@ -771,6 +812,7 @@ class _SglangRounds(Rounds):
         prompt: the prompt.
         text: the response so far.
         usage: is billed.
+        alternatives: the number of others that each token comes with.
         echo: the text is scored first.
         singly: each prompt has its own request.
     """
@@ -782,15 +824,17 @@ class _SglangRounds(Rounds):
         text: bytes,
         usage: Usage,
         *,
+        alternatives: int = 0,
         echo: bool = False,
         singly: bool = False,
     ) -> None:
-        super().__init__(prompt, text)
+        super().__init__(prompt, text, alternatives)
         self._client = client
         self._usage = usage
         self._echo = echo
         self._singly = singly
         self._texts = TokenTexts(client, usage)
+        self._top = client.listed(alternatives)
         self._heads: dict[int, list[int]] = {}  # what the model reads before each place
 
     async def encode(self, place: int) -> list[int]:
@@ -828,7 +872,7 @@ class _SglangRounds(Rounds):
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         prompts = [self._ids(one) for one in open_]
-        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly)
+        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly, top=self._top)
         return await self._read(open_, prompts, answers)
 
     def _ids(self, one: Continuation) -> list[int]:
@@ -855,7 +899,10 @@ class _SglangRounds(Rounds):
             for other in step.tied
         ]
         await self._texts.know(tied)
-        return [[self._position(run, step) for run, step in zip(one.runs, one.found, strict=False)] for one in rounds]
+        lower = await self._texts.others([self._lower(step) for one in rounds for step in one.found])
+        steps = [(run, step) for one in rounds for run, step in zip(one.runs, one.found, strict=False)]
+        found = iter([self._position(*step, others) for step, others in zip(steps, lower, strict=True)])
+        return [[*islice(found, len(one.found))] for one in rounds]
 
     async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
         """Ask again where all tokens that were listed are equally probable: there may be more of them."""
@@ -868,12 +915,16 @@ class _SglangRounds(Rounds):
             tied = again.tied if one.found[at].id in again.tied else ()  # its arithmetic is not quite the same twice
             one.found[at] = replace(one.found[at], tied=tied)
 
-    def _position(self, run: _Run, step: _Step) -> Position:
-        """A step with the tokens that are as probable as the one taken."""
+    def _lower(self, step: _Step) -> list[_Listed]:
+        """With alternatives the tokens that are less probable than the one taken."""
+        return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
+
+    def _position(self, run: _Run, step: _Step, lower: Sequence[Choice]) -> Position:
+        """A step with the tokens that are as probable as the one taken, and those that are less."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
-        others = () if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
-        return Position(self._texts.choice(run, step.id, value), others)
+        others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
+        return Position(self._texts.choice(run, step.id, value), [*others, *lower])
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
         """The model's choice at each place from `first` on, and after the last one; None where in doubt.
@@ -883,31 +934,38 @@ class _SglangRounds(Rounds):
             first: the number of them before the first place, which is between two characters; not 0.
             text: the text of the ids from there on.
         """
-        entries, last = await _scores(self._client, ids, first, self._usage)
+        entries, written, _ = await _scores(self._client, ids, first, self._usage, top=self._top)
         own = ids[first:]
         self._texts.note(own, [one or "" for (_, _, one), _ in entries], text)
         runs = await self._texts.walk(own)
-        best = [_best(top) for _, top in entries] + [last]
+        best = [_best(top) for _, top in entries]
+        lists = [_others(top, one and one[0]) for (_, top), one in zip(entries, best, strict=True)]
+        best += [(step.id, step.prob) if len(step.tied) == 1 else None for step in written] or [None]
+        lists += [[*step.others] for step in written] or [[]]
         await self._texts.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
+        others = await self._texts.others([listed if self._alternatives else [] for listed in lists])
         return [
-            None if one is None else Position(self._texts.choice(run, *one))
-            for run, one in zip(runs, best, strict=True)
+            None if one is None else Position(self._texts.choice(run, *one), more)
+            for run, one, more in zip(runs, best, others, strict=True)
         ]
 
 
 async def _scores(
-    client: SglangClient, ids: list[int], first: int, usage: Usage
-) -> tuple[list[tuple[Triple, list[Triple]]], tuple[int, float] | None]:
-    """The prompt's tokens from place `first` on, and the most probable one after them, where it is one.
+    client: SglangClient, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
+) -> tuple[list[tuple[Triple, list[Triple]]], list[_Step], list[_Listed]]:
+    """The prompt's tokens from place `first` on, the token behind them, and what is told of some others in its place.
 
     The probability of a token was computed at the one before it. All before that one may come from the cache.
     """
-    if first >= len(ids):
-        return [], None
-    [answer] = await client.batch([ids], 1, usage, logprob_start_len=first - 1)
+    if first >= len(ids) and not ends:
+        return [], [], []
+    more: dict[str, Any] = {"token_ids_logprob": [*ends]} if ends else {}
+    start = first - 1 if first < len(ids) else -1
+    [answer] = await client.batch([ids], 1, usage, top=top, logprob_start_len=start, **more)
     endpoint = client.transport.endpoint
-    [step] = _steps(answer, endpoint)
-    return scored(answer, ids, first, endpoint), (step.id, step.prob) if len(step.tied) == 1 else None
+    told = answer.meta_info.output_token_ids_logprobs
+    found = scored(answer, ids, first, endpoint) if first < len(ids) else []
+    return found, _steps(answer, endpoint), _others((told or [None])[0] or [], None)
 
 
 def _best(top: Sequence[Triple]) -> tuple[int, float] | None:
@@ -916,6 +974,11 @@ def _best(top: Sequence[Triple]) -> tuple[int, float] | None:
     first = [token_id for value, token_id, _ in top if value == best]
     value = prob(best)
     return None if value is None or len(first) != 1 else (first[0], value)
+
+
+def _others(top: Sequence[Triple], but: int | None) -> list[_Listed]:
+    """The listed tokens without one of them."""
+    return [(token_id, prob(value) or 0.0, said or "") for value, token_id, said in top if token_id != but]
 
 
 # The provider.
@@ -959,7 +1022,7 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         else:
             start = [*continuation]
         self._client.check_something(start)
-        stream = partial(self._client.stream, TokenTexts(self._client, usage), options.alternatives)
+        stream = partial(self._client.stream, TokenTexts(self._client, usage), options)
         async with aclosing(from_ids(stream, start, max_tokens, alone=not text)) as items:
             async for item in items:
                 yield item
@@ -970,11 +1033,13 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         text: bytes,
         questions: Sequence[Question] | None,
         *,
-        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
         await self.facts()
+        if alternatives:
+            await self._client.seek_ends(usage)
         everywhere = questions is None
         if questions is None:
             pieces = await self.tokenize(prompt + sendable(text))
@@ -983,40 +1048,55 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
             self._client.check_something(prompt + sendable(text[: question.start]))
         several = len(questions) > 1
         way: Strategy = self._strategy or ("echo" if everywhere or several else "singles")
-        singly, echo = way == "singles", way == "echo" and several
-        rounds = _SglangRounds(self._client, prompt, text, usage, singly=singly, echo=echo)
+        more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
+        rounds = _SglangRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
         return await rounds.propose(questions, way, usage)
 
     async def score(
-        self,
-        prompt: str,
-        text: bytes,
-        *,
-        alternatives: int = 0,  # noqa: ARG002
-        end: bool = False,
-        usage: Usage,
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
         """One request; see `contract.Provider`.
 
         The first token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
-        if end:
-            raise cannot_score_end(self._transport.endpoint)
-        await self.facts()
+        facts = await self.facts()
+        if alternatives or end:
+            await self._client.seek_ends(usage)
         whole, size = prompt + sendable(text), len(prompt.encode())
         pieces = await self.tokenize(whole)
         [ids] = await self._client.prompts([whole])
-        ends = list(accumulate(len(piece.data) for piece in pieces))
-        first = sum(end <= size for end in ends)  # the first token that ends behind the prompt
-        if first >= len(pieces):
+        behind = list(accumulate(len(piece.data) for piece in pieces))
+        first = sum(at <= size for at in behind)  # the first token that ends behind the prompt
+        if first >= len(pieces) and not end:
             return []
         if self._client.room(ids, 1) < 1:
             raise self._client.too_long(ids)
-        place = len(ids) - len(pieces) + first
-        entries, _ = await _scores(self._client, ids, max(place, 1), usage)
-        found = [prob(own) or 0.0 for (own, _, _), _ in entries]
-        probs = [*[0.0] * first, *([] if place else [None]), *found]
-        return within((Token(piece.data, value) for piece, value in zip(pieces, probs, strict=True)), size)
+        place = max(len(ids) - len(pieces) + first, 1)
+        ends, texts = sorted(facts.ends) if end and ids else [], TokenTexts(self._client, usage)
+        more: dict[str, Any] = {"top": self._client.listed(alternatives), "ends": ends}
+        entries, written, told = await _scores(self._client, ids, place, usage, **more)
+        lists = [_others(top, own) for (_, top), own in zip(entries, ids[place:], strict=True)]
+        lists += [[*step.others, (step.id, step.prob, step.text)] for step in written]
+        others = await texts.others(lists if alternatives else [[] for _ in lists])
+        raw = [Token(piece.data, 0.0 if at < first else None) for at, piece in enumerate(pieces)]
+        at = len(pieces) - len(entries)
+        for piece, token_id, ((own, _, _), _), beside in zip(pieces[at:], ids[place:], entries, others, strict=False):
+            choice = Choice(token_id, Token(piece.data, prob(own) or 0.0))
+            raw[at] = with_alternatives(Position(choice, beside), alternatives)
+            at += 1
+        found = within(raw, size)
+        if not end:
+            return found
+        last = self._end([*told, *(one for listed in lists[len(entries) :] for one in listed)])
+        return [*found, with_alternatives(Position(last, others[-1] if written else ()), alternatives)]
+
+    def _end(self, listed: Iterable[_Listed]) -> Choice:
+        """The most probable end of sequence among tokens listed at one place."""
+        facts = self._client.facts
+        known = {token_id: value for token_id, value, _ in listed if token_id in facts.ends}
+        token_id = max(known, key=lambda n: known[n], default=-1)
+        name = facts.specials.get(token_id)
+        return Choice(token_id, Token(b"", known.get(token_id), end=True, name=name or None))
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
@@ -1065,7 +1145,15 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
             model=name.id,
             build=running.version,
             context=name.max_model_len or next((one.max_model_len for one in listed.data if one.max_model_len), None),
-            capabilities=Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True),
+            capabilities=Capabilities(
+                token_ids=True,
+                end_prob=True,
+                tokenize=True,
+                score=True,
+                top_k=_MANY - 1,  # the server's own is one of them
+                score_top_k=_MANY - 1,
+                sampling=running.enable_deterministic_inference,
+            ),
             longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
             answer_cue=await answer_cue(client.template),
         )

@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
@@ -24,13 +25,48 @@ from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFact
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.usage import Usage
 
-__all__ = ["Encoding", "Head", "TokenizedFacts", "TokenizingClient", "TokenizingEngine", "looks_special", "unspaced"]
+__all__ = [
+    "ENDS",
+    "Encoding",
+    "Head",
+    "TokenizedFacts",
+    "TokenizingClient",
+    "TokenizingEngine",
+    "looks_special",
+    "unspaced",
+]
+
+ENDS = (
+    "</s>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<eos>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|user|>",
+    "<|observation|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<EOS_TOKEN>",
+    "[EOS]",
+    "[|endofturn|]",
+)
+"""Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
 
 _REMEMBERED = 32  # encodings that are kept: they are long
 _REFUSALS = (400, 422, 500)  # the status of an error of the chat template
 _SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 _MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
+_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, where there is
 
 
 class Encoding(BaseModel):
@@ -69,10 +105,12 @@ class TokenizedFacts(ServerFacts):
     Attributes:
         beginning: the special tokens before every text.
         anchor: a plain token; tokens decoded after it keep the space before a word.
+        sought: the names of ends of sequence that the server was asked for; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
     anchor: int
+    sought: set[str] = field(default_factory=set[str], kw_only=True)
 
 
 _F = TypeVar("_F", bound=TokenizedFacts)
@@ -148,6 +186,34 @@ class TokenizingClient(ABC, Generic[_F]):
     @abstractmethod
     def without_template(self, error: StatusError) -> UnsupportedError | None:
         """The error to raise where a refusal means that the server renders nothing; None if it has another reason."""
+
+    @abstractmethod
+    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
+        """Note which of these tokens are special and end an answer."""
+
+    async def seek_ends(self, usage: Usage) -> None:
+        """Find the ends of sequence and of a turn, once: special tokens with a common name, or of the chat template."""
+        if self.facts.sought.issuperset(ENDS):
+            return
+        ids = await self._named_ends()
+        with suppress(StatusError, ResponseError):  # there is no template, or it fails
+            talk = await self.templated(_TALK)
+            shown = talk.token_strs
+            ids |= {n for at, n in enumerate(talk.tokens) if shown is None or looks_special(shown[at])}
+        await self._try_ends(sorted(ids), usage)
+        self.facts.sought.update(ENDS)
+
+    async def _named_ends(self) -> set[int]:
+        """The tokens that such a name is encoded to as a whole, perhaps behind a space."""
+        own = self.tokenizer
+        if own is None:
+            found = [one.tokens for one in await self.encode_alone(ENDS)]
+        else:
+            found = []
+            for name in ENDS:
+                with suppress(UnsupportedError):  # it has no token for some of the characters
+                    found.append([piece.id for piece in own.encode(name)])
+        return {ids[-1] for ids in found if 0 < len(ids) < 3}
 
     def split(self, text: str) -> tuple[Head, str]:
         """The head of a text, and what follows it."""

@@ -17,6 +17,10 @@ Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
   the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning of
   sequence; a second one is put before it unless `add_special_tokens` is off.
 - With `skip_special_tokens` off, special tokens are text in an answer; the one that ends it never is.
+- How many probabilities there may be at a place (`--max-logprobs`, 20 by default) is told when more are asked for.
+- No route tells the end of sequence. Tokens with its common names, and those of the chat template, are forced, to see.
+- Probabilities are those of the model itself at temperature 1 too. A request with a `seed` draws by random numbers of
+  its own, from their beginning: one that continues a draft gets another seed.
 - 0.6 and older refuse fields that they do not know: such servers are refused.
 """
 
@@ -39,7 +43,6 @@ from cosd_providers.engine import (
     answer_cue,
     ask_only,
     broken_off,
-    cannot_score_end,
     choose,
     miscounted,
     no_probs,
@@ -51,6 +54,7 @@ from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
 from cosd_providers.engines.tokenizing import (
+    ENDS,
     Encoding,
     TokenizedFacts,
     TokenizingClient,
@@ -65,6 +69,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.greedy import (
+    ROUNDING,
     TIES,
     Choice,
     Continuation,
@@ -152,7 +157,10 @@ _OWNED = {
 _LETTERS = "a \u00e9 a"  # whose tokens show the kind of the vocabulary
 _FORCE = 100.0  # added to a logit, this decides; the most that is allowed
 _MOST = 20  # probabilities at one place: the most that a server gives by default
+_ALL = 2**24  # more probabilities at one place than any vocabulary has: how many there may be is said in the refusal
+_LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
+_PARTS = 4  # tokens of one character, at most
 _AGAIN = 2  # resume from the same ids or text this many times; after that, restart from the text received so far
 
 
@@ -177,12 +185,19 @@ class VllmFacts(TokenizedFacts):
         bare: strings of tokens have lost the space at their front; None where that is not known.
         ends: strings and ids of ends of sequence that were seen.
         spelt: the bytes of tokens found so far; None for parts of characters.
+        most: probabilities at one place that the server gives at most.
     """
 
     exact: bool
     bare: bool | None
     ends: set[str | int] = field(default_factory=set[str | int])
     spelt: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
+    most: int = _MOST
+
+    @property
+    def end_ids(self) -> list[int]:
+        """The ids of the ends that were seen."""
+        return sorted(end for end in self.ends if isinstance(end, int))
 
 
 def _checked(answer: Completion, endpoint: str) -> Completion:
@@ -235,11 +250,18 @@ class VllmClient(TokenizingClient[VllmFacts]):
         own["skip_special_tokens"] = not self.is_chat
         return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
 
-    def stream(self, prompt: _Prompt, wanted: int, alternatives: int) -> dict[str, object]:
-        """A request for a draft of at most `wanted` raw tokens, billed as it goes, with `alternatives`."""
-        options = {"include_usage": True, "continuous_usage_stats": True}
-        top = min(1 + alternatives, _MOST)
-        return self.body([prompt], wanted, logprobs=top, stream=True, stream_options=options)
+    def stream(self, prompt: _Prompt, wanted: int, options: DraftOptions, drawn: int = 0) -> dict[str, object]:
+        """A request for a draft of at most `wanted` raw tokens, billed as it goes, behind the first `drawn` ones."""
+        told = {"include_usage": True, "continuous_usage_stats": True}
+        top = min(1 + options.alternatives, self.facts.most)
+        sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
+        if options.sampled and (seed := options.seed_after(drawn)) is not None:
+            sampling["seed"] = seed
+        return self.body([prompt], wanted, logprobs=top, stream=True, stream_options=told, **sampling)
+
+    def listed(self, alternatives: int) -> int:
+        """The number of most probable tokens to ask for, so that ties and alternatives are among them."""
+        return max(TIES, min(1 + alternatives, self.facts.most))
 
     async def batch(
         self, prompts: Sequence[_Prompt], wanted: int, usage: Usage, *, singly: bool = False, **more: object
@@ -357,6 +379,16 @@ class VllmClient(TokenizingClient[VllmFacts]):
             self.facts.spelt[token_id] = None if not text or "\ufffd" in text else text.encode()
         return self.facts.spelt[token_id]
 
+    async def _named_ends(self) -> set[int]:
+        """By one request, where the server shows strings."""
+        found = await self._encode("".join(ENDS), added=False, strings=True)
+        if found.token_strs is None:
+            return await super()._named_ends()
+        return {n for n, string in zip(found.tokens, found.token_strs, strict=False) if string in ENDS}
+
+    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
+        await concurrently([partial(self.says, n, usage) for n in ids])
+
     async def _ends(self, token_id: int, usage: Usage) -> bool:
         """An answer is over with this token: it is forced, to see."""
         bias = {str(token_id): _FORCE}
@@ -394,10 +426,46 @@ def _equals(position: Position) -> list[Choice]:
     return [] if own is None else [choice for choice in position.top if (choice.token.prob or 0.0) >= own]
 
 
-def _doubtful(position: Position) -> bool:
-    """Two tokens are equally probable, or one may hide behind another of the same string."""
+def _lower(position: Position, others: Iterable[Choice]) -> list[Choice]:
+    """Those of several tokens that are less probable than the server's own."""
+    own = position.pick.token.prob or 0.0
+    return [choice for choice in others if (choice.token.prob or 0.0) < own]
+
+
+def _doubtful(position: Position, listed: int = TIES) -> bool:
+    """Two tokens are equally probable, or one may hide behind another of the same string.
+
+    Improbable tokens hide each other often. So in a longer list it counts only where what is not shown of all
+    probabilities is enough for one that is as probable as the server's own.
+    """
     strings = {choice.token.data for choice in position.top}
-    return bool(_equals(position)) or (0 < len(position.top) < TIES - 1 and b"" not in strings)
+    hides = 0 < len(position.top) < listed - 1 and b"" not in strings
+    if hides and listed > TIES:
+        own = position.pick.token.prob or 0.0
+        hides = 1 + ROUNDING - own - sum(choice.token.prob or 0.0 for choice in position.top) >= own
+    return bool(_equals(position)) or hides
+
+
+def _known(facts: VllmFacts, position: Position) -> list[Choice]:
+    """The listed tokens whose strings are their bytes, or that are known to be an end."""
+    if facts.bare is not False:  # a string may have lost its space
+        return []
+    strings = [choice.token.data.decode(errors="replace") for choice in position.top]
+    return [choice for choice, string in zip(position.top, strings, strict=True) if not looks_special(string.strip())]
+
+
+def _beside(facts: VllmFacts, entry: Mapping[int, Ranked], but: int) -> list[Choice]:
+    """The same of an entry that is keyed by ids, without one of them."""
+    found: list[Choice] = []
+    for token_id, one in entry.items():
+        string = one.decoded_token or ""
+        if token_id == but:
+            continue
+        if token_id in facts.ends:
+            found.append(Choice(token_id, Token(b"", prob(one.logprob), end=True, name=string or None)))
+        elif facts.bare is False and string and "\ufffd" not in string and not looks_special(string.strip()):
+            found.append(Choice(token_id, Token(string.encode(), prob(one.logprob))))
+    return found
 
 
 def _closed(positions: list[Position], answer: Completion) -> list[Position]:
@@ -412,7 +480,11 @@ def _closed(positions: list[Position], answer: Completion) -> list[Position]:
 
 
 def _scored_positions(
-    facts: VllmFacts, pieces: Sequence[Piece], ranked: Sequence[dict[int, Ranked] | None], answer: Completion
+    facts: VllmFacts,
+    pieces: Sequence[Piece],
+    ranked: Sequence[dict[int, Ranked] | None],
+    answer: Completion | None,
+    listed: int,
 ) -> list[Position | None]:
     """The model's choice at each token of a text, and after it; None where its bytes are in doubt."""
     found: list[Position | None] = []
@@ -423,8 +495,9 @@ def _scored_positions(
         found.append(_scored_position(facts, piece.id, held if finished else b"", entry or {}, inside=inside))
         held = b"" if finished else held
     aligner = TokenAligner(facts.info.endpoint, facts.ends, bare=facts.bare)
-    last = next(iter(list(aligner.feed(answer))), None)
-    found.append(None if last is None or held or _doubtful(last) else replace(last, top=()))
+    last = next(iter(list(aligner.feed(answer)) if answer else []), None)
+    doubt = last is None or held or _doubtful(last, listed)
+    found.append(None if last is None or doubt else replace(last, top=_known(facts, last)))
     return found
 
 
@@ -437,16 +510,16 @@ def _scored_position(
     if best is None or len(first) != 1:
         return None
     [token_id] = first
-    string = entry[token_id].decoded_token or ""
+    string, others = entry[token_id].decoded_token or "", _beside(facts, entry, token_id)
     if token_id in facts.ends:
-        return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)))
+        return Position(Choice(token_id, Token(b"", prob(best), end=True, name=string or None)), others)
     if looks_special(string.strip()):
         return None
     if token_id == own:
-        return Position(Choice(own, Token(data, prob(best)), not data))
+        return Position(Choice(own, Token(data, prob(best)), not data), others)
     if inside or not facts.exact or not string or "\ufffd" in string:
         return None
-    return Position(Choice(token_id, Token(string.encode(), prob(best))))
+    return Position(Choice(token_id, Token(string.encode(), prob(best))), others)
 
 
 # Drafts and proposals.
@@ -459,7 +532,7 @@ class _VllmDraft:
         client: the server's requests.
         prefix: the text before the draft: ids, or prompt and text as one.
         alone: that is the prompt alone, and it is an error if it is too long.
-        alternatives: the number of others that each token comes with, as far as the server lists them.
+        options: how its tokens are chosen, and how many others each comes with, as far as the server lists them.
         usage: is billed.
     """
 
@@ -469,7 +542,7 @@ class _VllmDraft:
         prefix: _Prompt,
         *,
         alone: bool,
-        alternatives: int,
+        options: DraftOptions,
         usage: Usage,
     ) -> None:
         self._client = client
@@ -478,7 +551,7 @@ class _VllmDraft:
         self._text = "" if isinstance(prefix, list) else prefix
         self._start = prefix if isinstance(prefix, list) else None
         self._alone = alone
-        self._alternatives = alternatives
+        self._options = options
         self._usage = usage
         self._draft = Draft(0)
         self._given = b""  # of the draft, behind the text
@@ -503,21 +576,27 @@ class _VllmDraft:
         """The new tokens of one answer; the first ones of it may be known.
 
         A server that shows ids continues from them. Another one writes again what it wrote; where it breaks off twice
-        before there is anything new, the draft restarts from its text: the server may have a limit of its own.
+        before there is anything new, the draft restarts from its text: the server may have a limit of its own. Tokens
+        that are drawn would be others the second time: those of a character that was cut off are drawn again.
         """
         if attempt > _AGAIN:
             self._from_text()
+        drawn = len(self._draft.ids)
+        if self._options.sampled:
+            self._draft.drop(drawn - self._safe)
         sent = self._text if self._start is None else [*self._start, *self._draft.ids[: self._safe]]
         skipped = len(self._draft.ids) - self._safe
-        # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens.
-        wanted = self._draft.left + 2 * skipped
+        # Twice what is skipped: a model that says nothing for long is not asked again at each of its tokens. What is
+        # drawn is asked for at once, so that no character is cut, and left when it is enough.
+        wanted = _PARTS * self._draft.left if self._options.sampled else self._draft.left + 2 * skipped
         room = await self._client.room(sent, wanted)
         if room <= skipped:
             if self._alone and not self._draft.ids and not self._given:
                 raise self._client.too_long(room)
             self._full = True
             return
-        async with aclosing(self._read(sent, min(wanted, room), skipped, attempt)) as tokens:
+        body = self._client.stream(sent, min(wanted, room), self._options, drawn)
+        async with aclosing(self._read(sent, body, skipped, attempt)) as tokens:
             async for token in tokens:
                 yield token
         if self._draft.over:
@@ -535,10 +614,12 @@ class _VllmDraft:
         self._draft, self._given = Draft(self._draft.left), b""
         return True
 
-    async def _read(self, sent: _Prompt, limit: int, skipped: int, attempt: int) -> AsyncGenerator[Token, None]:
+    async def _read(
+        self, sent: _Prompt, body: Mapping[str, object], skipped: int, attempt: int
+    ) -> AsyncGenerator[Token, None]:
         """Read one stream into the draft."""
         self._seen = 0
-        async with aclosing(self._stream(sent, limit, attempt)) as events:
+        async with aclosing(self._stream(body, attempt)) as events:
             async for prompt_ids, positions in events:
                 if isinstance(sent, str) and prompt_ids is not None:
                     self._client.counts.seen(sent, len(prompt_ids))
@@ -557,20 +638,16 @@ class _VllmDraft:
 
     def _told(self, position: Position) -> Token:
         """The server's own token, with its alternatives where these are wanted and known from their strings."""
-        if not self._alternatives or self._facts.bare is not False:  # a string may have lost its space
+        if not self._options.alternatives:
             return position.pick.token
-        others = [
-            choice for choice in position.top if not looks_special(choice.token.data.decode(errors="replace").strip())
-        ]
-        return with_alternatives(Position(position.pick, others), self._alternatives)
+        return with_alternatives(replace(position, top=_known(self._facts, position)), self._options.alternatives)
 
     async def _stream(
-        self, sent: _Prompt, limit: int, attempt: int
+        self, body: Mapping[str, object], attempt: int
     ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
         """The prompt's ids, where shown, and the positions of each event."""
         endpoint, done, billed = self._endpoint, False, None
         aligner = TokenAligner(endpoint, self._facts.ends, bare=self._facts.bare)
-        body = self._client.stream(sent, limit, self._alternatives)
         try:
             stream = self._client.transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
             async with stream as events:
@@ -586,7 +663,8 @@ class _VllmDraft:
                             own = position.pick.token
                             if not own.end:
                                 check_own(own.prob, endpoint)
-                            check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
+                            if not self._options.sampled:
+                                check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
                         yield completion.prompt_token_ids, positions
         finally:
             bill(self._usage, billed)
@@ -632,6 +710,7 @@ class _VllmRounds(Rounds):
         prompt: the prompt.
         text: the response so far.
         usage: is billed.
+        alternatives: the number of others that each token comes with, as far as the server lists them.
         singly: each prompt has its own request.
         scored: the scored text, where there is one.
     """
@@ -643,10 +722,11 @@ class _VllmRounds(Rounds):
         text: bytes,
         usage: Usage,
         *,
+        alternatives: int = 0,
         singly: bool = False,
         scored: _ScoredText | None = None,
     ) -> None:
-        super().__init__(prompt, text)
+        super().__init__(prompt, text, alternatives)
         self._client = client
         self._facts = client.facts
         self._usage = usage
@@ -696,7 +776,8 @@ class _VllmRounds(Rounds):
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         prompts = [self._prefix(one) for one in open_]
-        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly)
+        top = self._client.listed(self._alternatives)
+        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly, logprobs=top)
         return [await self._read(one, answer) for one, answer in zip(open_, answers, strict=True)]
 
     def _prefix(self, one: Continuation) -> _Prompt:
@@ -722,17 +803,24 @@ class _VllmRounds(Rounds):
         for position in positions:
             if not position.pick.token.end:
                 check_own(position.pick.token.prob, self._client.transport.endpoint)
+        known = [_known(self._facts, position) for position in positions]
         ids = answer.token_ids or ()
         start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
         if start is not None and len(ids) >= len(positions):
+            top = self._client.listed(self._alternatives)
             doubts = [
                 at
                 for at in range(skipped, len(positions))
-                if _doubtful(positions[at]) and not (at and positions[at - 1].pick.open)
+                if _doubtful(positions[at], top) and not (at and positions[at - 1].pick.open)
             ]
             asked: list[_Prompt] = [[*start, *ids[:at]] for at in doubts]
             for at, position in zip(doubts, await self._resolved([positions[at] for at in doubts], asked), strict=True):
                 positions[at] = position
+        if self._alternatives:
+            positions = [
+                replace(position, top=[*_equals(position), *_lower(position, others)])
+                for position, others in zip(positions, known, strict=True)
+            ]
         place.given = (len(one.ids), positions[skipped:])
         return positions[skipped:]
 
@@ -741,7 +829,7 @@ class _VllmRounds(Rounds):
         if not positions:
             return []
         many = any(len(_equals(position)) == len(position.top) for position in positions)  # there may be more
-        most = _MOST if many else TIES  # all that were listed may be tied
+        most = min(_MOST, self._facts.most) if many else TIES  # all that were listed may be tied
         more: dict[str, Any] = {"return_tokens_as_token_ids": True, "logprobs": most}
         answers = await self._client.batch(prefixes, 1, self._usage, **more)
         found: list[Position] = []
@@ -802,7 +890,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
-        draft = _VllmDraft(self._client, prefix, alone=not text, alternatives=options.alternatives, usage=usage)
+        draft = _VllmDraft(self._client, prefix, alone=not text, options=options, usage=usage)
         async with aclosing(draft.draft(max_tokens)) as items:
             async for item in items:
                 yield item
@@ -813,13 +901,15 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         text: bytes,
         questions: Sequence[Question] | None,
         *,
-        alternatives: int = 0,  # noqa: ARG002 - none are listed
+        alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
         await self.facts()
+        if alternatives:
+            await self._client.seek_ends(usage)
         whole = prompt + sendable(text)
-        scored = (await self._scored(whole, usage))[0] if questions is None else None
+        scored = await self._scored(whole, alternatives, usage) if questions is None else None
         if questions is None:
             pieces = scored.pieces if scored else await self.tokenize(whole)
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
@@ -830,33 +920,88 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             way = "echo"
         elif way == "echo" and len({question.start for question in questions}) > 1:
             with suppress(ContextLengthError):  # what is asked may still fit
-                scored = (await self._scored(whole, usage))[0]
-        rounds = _VllmRounds(self._client, prompt, text, usage, singly=way == "singles", scored=scored)
-        return await rounds.propose(questions, way, usage)
+                scored = await self._scored(whole, alternatives, usage)
+        more: dict[str, Any] = {"alternatives": alternatives, "singly": way == "singles", "scored": scored}
+        return await _VllmRounds(self._client, prompt, text, usage, **more).propose(questions, way, usage)
 
     async def score(
-        self,
-        prompt: str,
-        text: bytes,
-        *,
-        alternatives: int = 0,  # noqa: ARG002
-        end: bool = False,
-        usage: Usage,
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """One request; see `contract.Provider`.
+        """One request, with the end's id behind the text; see `contract.Provider`.
 
-        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        A model with several ends may take one more, where none of them is among the most probable tokens. The first
+        token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
-        if end:
-            raise cannot_score_end(self._transport.endpoint)
-        await self.facts()
-        if not prompt + sendable(text):
+        facts = await self.facts()
+        if alternatives or end:
+            await self._client.seek_ends(usage)
+        whole = prompt + sendable(text)
+        if not whole and not end:
             return []
-        scored, probs = await self._scored(prompt + sendable(text), usage)
-        if scored is None:
+        pieces = await self._spelt(whole, plain=False)
+        if pieces is None or not (pieces or end):
             raise unknown_bytes(self._transport.endpoint)
-        raw = [Token(piece.data, value) for piece, value in zip(scored.pieces, probs, strict=True)]
-        return within(raw, len(prompt.encode()))
+        own = [piece.id for piece in pieces]
+        ends = facts.end_ids if end and [*facts.beginning, *own] else []  # the first token of all has no probability
+        ranked, _ = await self._ranked([*own, *ends[:1]], alternatives, usage)
+        raw: list[Token] = []
+        for piece, entry in zip(pieces, ranked, strict=False):
+            mine = (entry or {}).get(piece.id)
+            choice = Choice(piece.id, Token(piece.data, None if mine is None else prob(mine.logprob)))
+            raw.append(with_alternatives(Position(choice, _beside(facts, entry or {}, piece.id)), alternatives))
+        scored = within(raw, len(prompt.encode()))
+        if not end:
+            return scored
+        entry = ranked[-1] if ends else None
+        return [*scored, await self._end(own, entry or {}, alternatives, usage)]
+
+    async def _end(self, own: Sequence[int], entry: Mapping[int, Ranked], alternatives: int, usage: Usage) -> Token:
+        """The most probable end after a text.
+
+        Args:
+            own: the ids of the text.
+            entry: the tokens listed after it; empty where they are not known.
+            alternatives: the number of others to list.
+            usage: is billed.
+        """
+        facts, top = self._client.facts, self._client.listed(alternatives)
+        found = {n: entry[n] for n in facts.end_ids if n in entry}
+        values = sorted((one.logprob for one in entry.values() if one.logprob is not None), reverse=True)
+        best = max((one.logprob for one in found.values() if one.logprob is not None), default=None)
+        hidden = [n for n in facts.end_ids if n not in entry]
+        if hidden and best is not None and best < values[:top][-1]:  # one that is not listed may be more probable
+            sent = [[*facts.beginning, *own, n] for n in hidden]
+            answers = await self._client.batch(sent, 1, usage, prompt_logprobs=1)
+            lists = [(one.prompt_logprobs or [None])[-1] or {} for one in answers]
+            found |= {n: one[n] for n, one in zip(hidden, lists, strict=True) if n in one}
+        most = max(found, key=lambda n: prob(found[n].logprob) or 0.0, default=None)
+        if most is None:
+            return Token(b"", None, end=True)
+        token = Token(b"", prob(found[most].logprob), end=True, name=found[most].decoded_token or None)
+        return with_alternatives(Position(Choice(most, token), _beside(facts, entry, most)), alternatives)
+
+    async def _ranked(
+        self, own: Sequence[int], alternatives: int, usage: Usage
+    ) -> tuple[list[dict[int, Ranked] | None], Completion | None]:
+        """Score a text with these ids: the tokens listed at each of them, and the answer behind it.
+
+        Raises:
+            ContextLengthError: the text is too long.
+            UnsupportedError: the server does not list it.
+        """
+        facts = self._client.facts
+        ids, top = [*facts.beginning, *own], self._client.listed(alternatives)
+        if not own:
+            return [], None
+        room = await self._client.room(ids, 1)
+        if room < 1:
+            raise self._client.too_long(room)
+        [found] = await self._client.batch([ids], 1, usage, prompt_logprobs=top, logprobs=top)
+        ranked = found.prompt_logprobs
+        if ranked is None or len(ranked) != len(ids):
+            words = "the server does not give the probabilities of a text, although asked (prompt_logprobs)"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Use strategy='list'.")
+        return ranked[len(facts.beginning) :], found
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, special tokens parsed as in a prompt, none added."""
@@ -888,27 +1033,15 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
                 raise UnsupportedError(words, endpoint=self._transport.endpoint)
         return pieces
 
-    async def _scored(self, text: str, usage: Usage) -> tuple[_ScoredText | None, list[float | None]]:
-        """The text as its own model sees it, with the probability of each of its tokens."""
+    async def _scored(self, text: str, alternatives: int, usage: Usage) -> _ScoredText | None:
+        """The text as its own model sees it; None where its bytes cannot be known."""
         facts = self._client.facts
         pieces = await self._spelt(text, plain=False)
         if not pieces:
-            return None, []
-        ids = [*facts.beginning, *(piece.id for piece in pieces)]
-        room = await self._client.room(ids, 1)
-        if room < 1:
-            raise self._client.too_long(room)
-        [found] = await self._client.batch([ids], 1, usage, prompt_logprobs=TIES)
-        ranked = found.prompt_logprobs
-        if ranked is None or len(ranked) != len(ids):
-            words = "the server does not give the probabilities of a text, although asked (prompt_logprobs)"
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Use strategy='list'.")
-        ranked = ranked[len(facts.beginning) :]
-        probs: list[float | None] = []
-        for piece, entry in zip(pieces, ranked, strict=True):
-            own = (entry or {}).get(piece.id)
-            probs.append(None if own is None else prob(own.logprob))
-        return _ScoredText(len(facts.beginning), pieces, _scored_positions(facts, pieces, ranked, found)), probs
+            return None
+        ranked, answer = await self._ranked([piece.id for piece in pieces], alternatives, usage)
+        positions = _scored_positions(facts, pieces, ranked, answer, self._client.listed(alternatives))
+        return _ScoredText(len(facts.beginning), pieces, positions)
 
     async def probe_client(self) -> VllmProbeClient:
         """The server without checks, for a probe."""
@@ -936,12 +1069,19 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             raise ResponseError("/tokenize gave no token for a letter", endpoint=endpoint)
         kind = kind_of(_LETTERS.encode(), letters.token_strs or ())
         [first] = await client.batch([letters.tokens[-1:]], 1, Usage())
+        bare = await _bare(client, letters.tokens[-1]) if kind == "spaces" else False if kind == "bytes" else None
+        most = await _limit(client, letters.tokens[-1:])
+        ids_known = first.token_ids is not None and first.prompt_token_ids is not None
         bytes_known = letters.token_strs is not None or client.tokenizer is not None
+        listed = most - 1 if bare is False else 0  # the server's own is one of them
         able = Capabilities(
-            token_ids=first.token_ids is not None and first.prompt_token_ids is not None,
+            token_ids=ids_known,
             end_prob=True,
             tokenize=bytes_known,
             score=bytes_known,
+            top_k=listed,
+            score_top_k=listed if bytes_known else 0,
+            sampling=ids_known,
         )
         info = ServerInfo(
             endpoint=endpoint,
@@ -952,10 +1092,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             capabilities=able,
             answer_cue=await answer_cue(client.template),
         )
-        bare = await _bare(client, letters.tokens[-1]) if kind == "spaces" else None
-        return VllmFacts(
-            info, beginning.tokens, letters.tokens[-1], kind == "bytes", False if kind == "bytes" else bare
-        )
+        return VllmFacts(info, beginning.tokens, letters.tokens[-1], kind == "bytes", bare, most=most)
 
 
 async def _bare(client: VllmClient, token_id: int) -> bool | None:
@@ -969,6 +1106,16 @@ async def _bare(client: VllmClient, token_id: int) -> bool | None:
         return None
     found = [step.pick.text for step in steps(answer)]
     return {" a": False, "a": True}.get(found[0]) if found else None
+
+
+async def _limit(client: VllmClient, ids: list[int]) -> int:
+    """The number of probabilities at one place that the server gives at most (`--max-logprobs`), as it refuses more."""
+    try:
+        await client.batch([ids], 1, Usage(), logprobs=_ALL)
+    except InvalidRequestError as error:
+        told = _LIMIT.search(str(error))
+        return int(told[1] or told[2]) if told else _MOST
+    return _MOST
 
 
 # The probe's client.
