@@ -15,6 +15,7 @@ from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.likelihood import LikelihoodToken, LogLikelihood
 from cosd_api.methods.base import Method
+from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.rerank import Rerank
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgreementVerifier",
     "AnswerTuning",
+    "Cascade",
     "ChowVerifier",
     "CoSD",
     "CoolFusion",

@@ -117,6 +117,18 @@ def check_positive(name: str, value: float) -> None:
         raise SettingError(f"{name} must be a number above 0, not {value!r}")
 
 
+def check_between(name: str, value: float, low: float, high: float) -> None:
+    """Check that a setting is a finite number from `low` to `high`.
+
+    Raises:
+        SettingError: it is not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and low <= value <= high and value < math.inf):
+        words = f"of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise SettingError(f"{name} must be a number {words}, not {value!r}")
+
+
 def check_count(name: str, value: int, *, least: int = 1) -> int:
     """The number as given: a whole one, at least `least`.
 

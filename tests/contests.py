@@ -64,7 +64,8 @@ async def fused(
         for at, model in enumerate(task.models)
     ]
     limits: dict[str, Any] = {"max_tokens": task.max_tokens, "stop": [stop.decode() for stop in task.stop]}
-    result = await fuse(task.prompt.decode(), models=providers, method=method, **limits, **settings)
+    roles: Any = {"models": providers} if method.symmetric else {"draft": providers[0], "assistant": providers[1:]}
+    result = await fuse(task.prompt.decode(), **roles, method=method, **limits, **settings)
     assert all(provider.open_requests == 0 for provider in providers)
     return result
 

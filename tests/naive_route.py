@@ -56,3 +56,26 @@ def route(
     options[best].text = written.text
     options[best].end = bool(written.tokens) and written.tokens[-1].end
     return Answered(written.tokens, written.finish_reason, written.stop_reason, [(options, best)])
+
+
+def cascade(
+    prompt: bytes,
+    models: Sequence[Model],
+    *,
+    max_tokens: int,
+    stop: Sequence[bytes] = (),
+    quantile: float = 0.9,
+    tau: float = 1.0,
+) -> Answered:
+    """The first model answers; the second does if the first one's tokens were too surprising to itself."""
+    first, second = (answer(model, at, prompt, (), max_tokens=max_tokens, stop=stop) for at, model in enumerate(models))
+    probs = [token.prob for token in islice(generate(models[0], prompt), len(first.tokens))]
+    values = [math.inf if prob == 0 else -math.log(prob) for prob in probs if prob is not None]
+    reaching = [one for one in values if sum(other <= one for other in values) + 1e-9 >= quantile * len(values)]
+    level = min(reaching, default=None)
+    best = int(level is not None and level > tau * (1 + 1e-9))
+    options = [Option(first.text, first.tokens[-1:] != () and first.tokens[-1].end, [], [0], [level, None], level)]
+    options.append(Option(b"", False, [], [1], [], tau))
+    won = (first, second)[best]
+    options[best].text, options[best].end = won.text, won.tokens[-1:] != () and won.tokens[-1].end
+    return Answered(won.tokens, won.finish_reason, won.stop_reason, [(options, best)])

@@ -29,6 +29,7 @@ METHODS: Mapping[str, str] = {
     "cool+rerank": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
     "route": "route:Route",
+    "cascade": "cascade:Cascade",
 }
 """The methods: their names, and where they are."""
 

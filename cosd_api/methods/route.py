@@ -140,7 +140,7 @@ def chosen(means: Mapping[int, float | None]) -> int:
     if best is None:
         return next(iter(means))
     return next(
-        model for model, mean in means.items() if mean is not None and (mean == best or mean - best <= ROUNDING)
+        model for model, mean in means.items() if mean is not None and (mean == best or mean - best <= ROUNDING * best)
     )
 
 

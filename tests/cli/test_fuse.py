@@ -244,6 +244,8 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
             {"normalisation": "token", "align": True, "rerank": True},
         ),
         (["rerank"], "rerank", {"normalisation": "token"}),
+        (["route", "--set", "tau=2"], "route", {"tau": 2.0}),
+        (["cascade", "--set", "quantile=0.5"], "cascade", {"quantile": 0.5, "tau": 1.0}),
     ],
 )
 def test_a_method_and_its_settings(

@@ -1,4 +1,4 @@
-"""Routing on real llama.cpp servers: the answers are those of a naive script over plain HTTP."""
+"""Routing and cascading on real llama.cpp servers: the answers are those of a naive script over plain HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import contests
 import naive
 import naive_route
-from cosd_api import Fusion, Method, Route
+from cosd_api import Cascade, Fusion, Method, Route
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 
@@ -24,7 +24,10 @@ PROMPTS = [
     for kinds in zip(*(sample(kind, 17, seed=31) for kind in ("sum", "capital", "mixed")), strict=True)
     for question in kinds
 ][:50]
-METHODS: list[tuple[Method, Any]] = [(Route(), partial(naive_route.route, beginning=False))]
+METHODS: list[tuple[Method, Any]] = [
+    (Route(), partial(naive_route.route, beginning=False)),
+    (Cascade(tau=0.2), partial(naive_route.cascade, tau=0.2)),
+]
 SETS = [("sums", "facts"), ("facts", "sums")]  # the same model twice would tie, but for noise
 
 

@@ -1,0 +1,138 @@
+"""Cascade: the draft answers, and the assistant answers anew where the draft was unsure while it wrote.
+
+::
+
+    1   the draft answers alone, greedily: to its end, a stop string or max_tokens
+    2   Q is the quantile of the negative log-probabilities (natural logarithms) of the
+        answer's tokens                                                                     `level`
+    3   if Q > tau the assistant answers alone, and its answer is taken; else the draft's   `defers`
+
+These are the cascades of language models of arXiv 2404.10136, which defer by quantiles of a token-level uncertainty
+where the mean over a whole answer hides the few tokens that matter.
+
+**The quantile** is by nearest rank: of n values in ascending order the one at rank ceil(quantile * n), and the first
+one for quantile 0. So it is always the value of one of the tokens: 1 takes the most surprising token, 0.5 the (lower)
+median.
+
+**Tokens** are the draft's own, in whole characters. The answer is cut before a stop string first; of a token that the
+cut goes through the whole probability counts, and an end behind the cut does not. Where the answer ends by itself its
+end of sequence is one of the tokens. A token whose probability is not known, as the end's is on some servers, does not
+count; if none is left, the draft's answer stands. A Q that exceeds tau by rounding alone does not exceed it.
+
+With `on_assistant_error="draft"` an assistant that fails before it has written leaves the draft's answer; if it fails
+later the draft writes on from what stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_between
+from cosd_api.decoding.commands import DRAFT, Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.perplexity import ROUNDING
+from cosd_providers.contract import Token
+from cosd_providers.errors import UnsupportedError
+
+_DEFERRED = 0.5  # of the answers, by assumption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cascade(Written):
+    """The draft's answer, or the assistant's where the draft was unsure: where a quantile of its tokens' NLL is high.
+
+    A cascade of two language models (arXiv 2404.10136), with any tokenizers. Only the draft has to report the
+    probabilities of its tokens. The draft's answer comes at once, when it is complete; the assistant's streams.
+
+    Attributes:
+        quantile: which of the tokens' negative log-probabilities decides, between 0 and 1: 1 for the largest.
+        tau: the assistant answers if that one is above this, in nats: 0.69 is a probability of one half.
+
+    Raises:
+        SettingError: one of them is out of its range.
+    """
+
+    name: ClassVar[str] = "cascade"
+    decides: ClassVar[str] = "the probabilities of the draft's whole answer"
+    most_models: ClassVar[int | None] = 2
+
+    quantile: float = 0.9
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_between("quantile", self.quantile, 0, 1)
+        check_between("tau", self.tau, 0, math.inf)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a draft that does not report probabilities; see `Method.examine`."""
+        name, info = models[0]
+        if not info.capabilities.probs:
+            words = f"the {name} does not report the probabilities of its tokens, by which 'cascade' decides"
+            hint = "It can be the assistant, which needs none: let the other model draft."
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+        if not info.capabilities.end_prob:
+            return (f"{name} does not report the probability of its end of sequence, which does not count",)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        passage = await writer.continuation(0, b"", max_tokens=writer.left, enough=writer.stops)
+        answer = writer.alone(passage.tokens)
+        tokens = [placed.token for placed in answer.tokens]
+        found = level(tokens, self.quantile)
+        mine = Entry((DRAFT,), bytes(answer.text), bool(tokens) and tokens[-1].end, (found, None), found)
+        other = Entry((0,), b"", False, (), self.tau)
+        contest = Contest((mine, other), 0, self._reason(found))
+        if len(writer.models) == 1:
+            contest = Contest((mine,), 0, "no assistant is heard")
+        elif self.defers(found):
+            await writer.relay(1, Contest((mine, other), 1, self._reason(found)))
+            contest = Contest((mine,), 0, "the assistant has failed")
+        if writer.over:
+            return
+        if writer.segments:  # it failed while it wrote
+            await writer.relay(0, contest)
+        else:
+            writer.write(passage.tokens, 0, number=passage.number, contest=contest)
+            writer.end_with(passage)
+
+    def defers(self, found: float | None) -> bool:
+        """Test whether the assistant answers, step 3."""
+        return found is not None and found - self.tau > ROUNDING * self.tau
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """An answer of the draft, and one of the assistant where it is unsure; see `Method.cost`."""
+        n, most = plan.max_tokens, prompt.most + FINER * plan.max_tokens
+        if model == 0:
+            return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most))
+        return Cost(Bounds(0, _DEFERRED, 1), Bounds(0, _DEFERRED * (prompt.expected + n), most))
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"the draft writes max_tokens tokens, and the assistant answers anew {_DEFERRED:.0%} of the time",
+            "the assistant answers, fails at the last token, and the draft writes on",
+        )
+
+    def _reason(self, found: float | None) -> str:
+        if found is None:
+            return "no token of the draft's answer has a known probability: it stands"
+        words = f"the {self.quantile:g} quantile of the NLL of the draft's tokens"
+        return f"{words} is {found:.4g} {'>' if self.defers(found) else '<='} {self.tau:g}"
+
+
+def level(tokens: Sequence[Token], quantile: float) -> float | None:
+    """Step 2: the quantile of the tokens' negative log-probabilities, by nearest rank; None where none is known."""
+    surprises = sorted(
+        -math.log(token.prob) + 0.0 if token.prob else math.inf for token in tokens if token.prob is not None
+    )
+    if not surprises:
+        return None
+    rank = math.ceil(round(quantile * len(surprises), 9))  # 0.07 * 100 is a little more than 7
+    return surprises[max(rank, 1) - 1]
