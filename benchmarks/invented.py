@@ -17,7 +17,7 @@ from hashlib import blake2b
 from struct import unpack
 from typing import Literal, NamedTuple
 
-__all__ = ["END", "WORDS", "Place", "Role", "Said", "Speech", "encode", "prompt_of"]
+__all__ = ["END", "WORDS", "LabelledPlace", "Role", "Said", "Speech", "encode", "prompt_of"]
 
 Role = Literal["draft", "assistant", "alone"]
 """`"alone"` writes the text of the other two by itself: the speed of the draft without fusion."""
@@ -49,7 +49,7 @@ class Said(NamedTuple):
     prob: float
 
 
-class Place(NamedTuple):
+class LabelledPlace(NamedTuple):
     """Candidates of both models after a text, the most probable first, and whether the assistant's word replaces."""
 
     draft: list[Said]
@@ -75,7 +75,7 @@ class Speech:
     unsure: float = 0.15
     seed: int = 0
 
-    def after(self, text: bytes) -> Place:
+    def after(self, text: bytes) -> LabelledPlace:
         """The candidates of both after `text`."""
         return self._drawn(self._hash(text))
 
@@ -93,7 +93,7 @@ class Speech:
 
     def replaced(self, text: bytes, length: int) -> tuple[int, int]:
         """Replacements, and hits among them, in a number of fused tokens after `text`."""
-        found, state = list[Place](), self._hash(text)
+        found, state = list[LabelledPlace](), self._hash(text)
         for _ in range(length):
             found.append(self._drawn(state))
             state.update(WORDS[(found[-1].assistant if found[-1].replaced else found[-1].draft)[0].id])
@@ -103,7 +103,7 @@ class Speech:
     def _hash(self, text: bytes) -> blake2b:
         return blake2b(text, digest_size=32, key=f"{self.seed}/{self.acceptance}".encode())
 
-    def _drawn(self, state: blake2b) -> Place:
+    def _drawn(self, state: blake2b) -> LabelledPlace:
         kind, unsure, p, q, word, other, hit, agrees = (number / 2**32 for number in unpack("<8I", state.digest()))
         mine = 1 + int(_SIZE * word**3)  # frequent words come up often
         theirs = 1 + (mine + int((_SIZE - 1) * other)) % _SIZE  # never the same word
@@ -111,17 +111,17 @@ class Speech:
             p = 0.2 + 0.299 * p
             second, third = hit < self.hit, (hit - self.hit) * 3 < 1 - self.hit
             draft = _ranked(mine, p, theirs, at=1 if second else 2 if third else None)
-            return Place(draft, _ranked(theirs, 0.55 + 0.44 * q, mine, at=1), replaced=True)
+            return LabelledPlace(draft, _ranked(theirs, 0.55 + 0.44 * q, mine, at=1), replaced=True)
         if unsure < self.unsure:
             p = 0.3 + 0.199 * p
             draft = _ranked(mine, p, theirs, at=None)
             if agrees < 0.5:
-                return Place(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
-            return Place(draft, _ranked(theirs, p * (0.3 + 0.19 * q), mine, at=1), replaced=False)
+                return LabelledPlace(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
+            return LabelledPlace(draft, _ranked(theirs, p * (0.3 + 0.19 * q), mine, at=1), replaced=False)
         draft = _ranked(mine, 0.5 + 0.499 * p, theirs, at=None)
         if agrees < 0.95:
-            return Place(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
-        return Place(draft, _ranked(theirs, 0.4 + 0.59 * q, mine, at=1), replaced=False)
+            return LabelledPlace(draft, _ranked(mine, 0.4 + 0.59 * q, theirs, at=None), replaced=False)
+        return LabelledPlace(draft, _ranked(theirs, 0.4 + 0.59 * q, mine, at=1), replaced=False)
 
 
 def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:

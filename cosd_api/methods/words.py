@@ -12,7 +12,7 @@ _LINE_ENDS = "\n\r\x85\u2028\u2029"
 
 
 def unicode_words(text: str) -> list[int]:
-    r"""Where the words of `text` end, in characters, by Unicode's default word boundaries (UAX 29).
+    r"""Ends of the words of `text`, in characters, by Unicode's default word boundaries (UAX 29).
 
     White space goes with the word behind it, as in nearly every tokenizer; up to a line end, which ends a word. So
     `" not the"` is `" not"` and `" the"`, and `"on.\n\nThe"` is `"on"`, `"."`, two line ends, and `"The"`. Marks are

@@ -30,7 +30,7 @@ __all__ = [
     "Comparison",
     "Decide",
     "Fit",
-    "Place",
+    "LabelledPlace",
     "Score",
     "baselines",
     "best_rule",
@@ -58,7 +58,7 @@ Decide = Callable[[float, float], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LabelledPlace:
     """One labelled place of a reference answer.
 
     Attributes:
@@ -76,11 +76,11 @@ class Place:
     agreed: bool = False
 
 
-Fit = Callable[[Sequence[Place]], Decide]
+Fit = Callable[[Sequence[LabelledPlace]], Decide]
 """A method: learns from places and returns a decision function."""
 
 
-def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[Place]:
+def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[LabelledPlace]:
     """The labelled places.
 
     Args:
@@ -91,7 +91,7 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
         SettingError: a probability is outside [0, 1].
     """
     groups: dict[str, int] = {}
-    found: list[Place] = []
+    found: list[LabelledPlace] = []
     for one in [samples] if isinstance(samples, Samples) else samples:
         for example in one.examples:
             group = groups.setdefault(example.example.key, len(groups))
@@ -99,7 +99,7 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
                 if not (0 <= sample.p <= 1 and 0 <= sample.q <= 1):
                     raise SettingError(f"a sample has p={sample.p} and q={sample.q}: probabilities lie in [0, 1]")
                 if sample.label is not None and (keep_agreeing or not sample.agreed):
-                    found.append(Place(sample.p, sample.q, sample.label, group, sample.agreed))
+                    found.append(LabelledPlace(sample.p, sample.q, sample.label, group, sample.agreed))
     return found
 
 
@@ -142,7 +142,7 @@ class Score(BaseModel):
         return Score(matrix=((a + e, b + f), (c + g, d + h)))
 
 
-def score(places: Sequence[Place], decide: Decide) -> Score:
+def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
     """Score `decide` at these places, except those where both models agree."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
@@ -185,7 +185,7 @@ def _distance(pair: RuleVerifier) -> float:
 
 
 def best_rule(
-    places: Sequence[Place], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
+    places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
     """The most accurate rule of the grid at these places; of equal ones the first that `check_grid` returns."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
@@ -237,7 +237,9 @@ def _row(name: str, widest: int, *cells: str) -> str:
     return f"{name:{widest}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def held_out(places: Sequence[Place], methods: Mapping[str, Fit], *, folds: int, seed: int) -> Comparison | None:
+def held_out(
+    places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int
+) -> Comparison | None:
     """Compare methods on held-out examples; None where the examples do not suffice (`lacking` says why)."""
     if lacking(places) is not None:
         return None
@@ -249,7 +251,7 @@ def held_out(places: Sequence[Place], methods: Mapping[str, Fit], *, folds: int,
     return Comparison(examples=len(deciding(places)), folds=len(parts), scores=scores)
 
 
-def lacking(places: Sequence[Place]) -> str | None:
+def lacking(places: Sequence[LabelledPlace]) -> str | None:
     """The reason why these places do not suffice for an estimate on held-out examples; None where they do."""
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
@@ -263,7 +265,9 @@ def lacking(places: Sequence[Place]) -> str | None:
     return None
 
 
-def split(places: Sequence[Place], *, folds: int = 5, seed: int = 0) -> list[tuple[list[Place], list[Place]]]:
+def split(
+    places: Sequence[LabelledPlace], *, folds: int = 5, seed: int = 0
+) -> list[tuple[list[LabelledPlace], list[LabelledPlace]]]:
     """The training and test places of each fold, divided by whole examples.
 
     Training places have both labels wherever two examples have each: examples are dealt in the order of their labels,
@@ -285,7 +289,7 @@ def split(places: Sequence[Place], *, folds: int = 5, seed: int = 0) -> list[tup
     ]
 
 
-def deciding(places: Sequence[Place]) -> dict[int, set[int]]:
+def deciding(places: Sequence[LabelledPlace]) -> dict[int, set[int]]:
     """The labels of each example that has places that count."""
     found: dict[int, set[int]] = {}
     for place in places:

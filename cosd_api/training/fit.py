@@ -26,7 +26,7 @@ from cosd_api.training.evaluation import (
     Comparison,
     Decide,
     Fit,
-    Place,
+    LabelledPlace,
     Score,
     baselines,
     held_out,
@@ -152,10 +152,13 @@ def compare(
 
 
 def _compare(
-    places: Sequence[Place], trees: TreeFit, alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
+    places: Sequence[LabelledPlace],
+    trees: TreeFit,
+    alphas: Sequence[float] = QUARTERS,
+    betas: Sequence[float] = QUARTERS,
 ) -> Comparison | None:
     # Each fold chooses the tree's depth and leaf size from its own training places.
-    def fit_tree(train: Sequence[Place]) -> Decide:
+    def fit_tree(train: Sequence[LabelledPlace]) -> Decide:
         return TreeVerifier(nodes=trees.fit(train).nodes).replaces
 
     return held_out(places, {**baselines(alphas, betas), TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
@@ -217,7 +220,7 @@ class TreeFit:
         """The accuracy that depth and leaf size are chosen by, in keeping with the class weights."""
         return score.accuracy if self.class_weight is None else score.balanced_accuracy
 
-    def fit(self, places: Sequence[Place]) -> FittedTree:
+    def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
         """Fit a tree.
 
         Depth and leaf size, unless given, are the best on held-out examples, the simplest of equally good ones; with
@@ -240,7 +243,7 @@ class TreeFit:
     def _method(self, depth: int, leaf: int) -> Fit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
-    def _nodes(self, places: Sequence[Place], depth: int, leaf: int) -> tuple[Node, ...]:
+    def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[Node, ...]:
         """The nodes of a tree; of two equally good ones, that which ignores q.
 
         With few places p and q often tell the labels apart equally well, and scikit-learn picks one at random. A
@@ -338,7 +341,7 @@ def _check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
     return sorted(ordered, key=lambda one: one.digest)
 
 
-def _check_labels(counts: TrainingCounts, places: Sequence[Place]) -> None:
+def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> None:
     right = counts.draft_right + counts.assistant_right
     if not right + counts.agreeing + counts.dropped:
         raise SettingError(
@@ -376,7 +379,7 @@ def _digest(sets: Sequence[Samples]) -> str:
 # Warnings.
 
 
-def _about_data(pairs: int, places: Sequence[Place], counts: TrainingCounts) -> list[str]:
+def _about_data(pairs: int, places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:
     found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
     if pairs > 1:
         found.append(f"the samples are of {pairs} pairs of models, so the tree fits none of them alone")

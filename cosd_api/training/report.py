@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import PAPER, Comparison, Place
+from cosd_api.training.evaluation import PAPER, Comparison, LabelledPlace
 from cosd_api.verification import RuleVerifier, TreeVerifier
 from cosd_api.wording import counted, paragraph, with_notes
 
@@ -78,7 +78,7 @@ class TrainingCounts(BaseModel):
     skipped: int
 
     @classmethod
-    def of(cls, samples: Sequence[Samples], places: Sequence[Place]) -> TrainingCounts:
+    def of(cls, samples: Sequence[Samples], places: Sequence[LabelledPlace]) -> TrainingCounts:
         """Counts of several data sets, given their labelled places."""
         labels = [place.label for place in places if not place.agreed]
         return cls(

@@ -13,7 +13,7 @@ from cosd_api.training.evaluation import (
     PAPER,
     QUARTERS,
     Comparison,
-    Place,
+    LabelledPlace,
     check_grid,
     lacking,
     places_of,
@@ -102,7 +102,7 @@ def tune(
     return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
 
 
-def _counts(places: Sequence[Place], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
+def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
     """The counts for `grid_tuning`: places of each example that each pair decides right, and all its places."""
     import numpy as np  # noqa: PLC0415
 

@@ -259,7 +259,7 @@ class Ready(Protocol):
 
 
 WordEnds: TypeAlias = Callable[[str], Sequence[int]]
-"""Where the words of a text end: offsets in characters, growing. White space belongs to the word behind it, mostly."""
+"""Ends of the words of a text: offsets in characters, growing. White space belongs to the word behind it, mostly."""
 
 
 @runtime_checkable

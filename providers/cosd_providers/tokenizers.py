@@ -93,7 +93,7 @@ class WordTokenizer(Tokenizer, Protocol):
     """A tokenizer that splits a text into words before it encodes each of them. Optional."""
 
     def words(self, text: str) -> Sequence[int] | None:
-        """Where the words of `text` end, as offsets in characters; None if it encodes texts whole."""
+        """Ends of the words of `text`, as offsets in characters; None if it encodes texts whole."""
         ...
 
 

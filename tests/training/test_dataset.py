@@ -22,7 +22,7 @@ from cosd_api.training.dataset import (
     read_examples,
     samples_line,
 )
-from cosd_api.training.evaluation import Place, places_of
+from cosd_api.training.evaluation import LabelledPlace, places_of
 from cosd_api.training.json_lines import SAMPLES, Appender, JsonLines, file_kind, read_lines
 
 GIVEN: dict[str, Any] = {"prompt": "Q", "answer": " a b"}
@@ -48,7 +48,7 @@ def test_counts() -> None:
 
 def test_what_trains() -> None:
     found = samples([sample(None), sample(0, p=0.5)], [sample(0, agreed=True), sample(None, agreed=True)], [sample(1)])
-    assert places_of(found) == [Place(0.5, 0.75, 0, 0), Place(0.25, 0.75, 1, 2)]
+    assert places_of(found) == [LabelledPlace(0.5, 0.75, 0, 0), LabelledPlace(0.25, 0.75, 1, 2)]
     more = places_of(found, keep_agreeing=True)
     assert [(one.label, one.group) for one in more] == [(0, 0), (0, 1), (1, 2)]
 

@@ -17,7 +17,7 @@ from cosd_api.training.evaluation import (
     DEFAULT_RULE,
     TUNED_RULE,
     Decide,
-    Place,
+    LabelledPlace,
     Score,
     baselines,
     best_rule,
@@ -32,13 +32,13 @@ from cosd_api.training.evaluation import (
 PROBS = st.integers(0, 16).map(lambda count: count / 16)
 LABELS: st.SearchStrategy[Label] = st.sampled_from((0, 1))
 PLACES = st.lists(
-    st.builds(Place, PROBS, PROBS, LABELS, st.integers(0, 9), st.just(False))
-    | st.builds(Place, PROBS, PROBS, LABELS, st.integers(0, 12), st.just(True)),
+    st.builds(LabelledPlace, PROBS, PROBS, LABELS, st.integers(0, 9), st.just(False))
+    | st.builds(LabelledPlace, PROBS, PROBS, LABELS, st.integers(0, 12), st.just(True)),
     max_size=40,
 )
 # Five examples: the draft is right where p is high. The rule (0.5, 0.5) errs at the places with p = 0.4.
 ROWS: tuple[tuple[float, Label], ...] = ((0.1, 1), (0.4, 0), (0.9, 0))
-FIVE = [Place(p, 0.9, label, group) for group in range(5) for p, label in ROWS]
+FIVE = [LabelledPlace(p, 0.9, label, group) for group in range(5) for p, label in ROWS]
 
 
 def samples(prompt: str, *rows: tuple[float, float, int | None, bool]) -> Samples:
@@ -49,9 +49,12 @@ def samples(prompt: str, *rows: tuple[float, float, int | None, bool]) -> Sample
 def test_places_are_those_with_a_label_and_an_example_is_one_group_in_all_sets() -> None:
     rows = [(0.1, 0.9, 1, False), (0.2, 0.8, None, False), (0.3, 0.7, 0, True), (0.4, 0.6, None, True)]
     first, other = samples("Q", *rows), samples("R", *rows)
-    assert places_of(first) == [Place(0.1, 0.9, 1, 0)]
-    assert places_of([first, other, first]) == [Place(0.1, 0.9, 1, group) for group in (0, 1, 0)]
-    assert places_of(first, keep_agreeing=True) == [Place(0.1, 0.9, 1, 0), Place(0.3, 0.7, 0, 0, agreed=True)]
+    assert places_of(first) == [LabelledPlace(0.1, 0.9, 1, 0)]
+    assert places_of([first, other, first]) == [LabelledPlace(0.1, 0.9, 1, group) for group in (0, 1, 0)]
+    assert places_of(first, keep_agreeing=True) == [
+        LabelledPlace(0.1, 0.9, 1, 0),
+        LabelledPlace(0.3, 0.7, 0, 0, agreed=True),
+    ]
 
 
 @pytest.mark.parametrize("bad", [math.nan, -0.1, 1.1, math.inf])
@@ -61,8 +64,13 @@ def test_what_is_no_probability_is_refused(bad: float) -> None:
 
 
 def test_a_score_by_hand() -> None:
-    places = [Place(0.1, 0.9, 1, 0), Place(0.2, 0.9, 0, 0), Place(0.9, 0.9, 0, 0), Place(0.8, 0.9, 0, 0)]
-    found = score([*places, Place(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier().replaces)
+    places = [
+        LabelledPlace(0.1, 0.9, 1, 0),
+        LabelledPlace(0.2, 0.9, 0, 0),
+        LabelledPlace(0.9, 0.9, 0, 0),
+        LabelledPlace(0.8, 0.9, 0, 0),
+    ]
+    found = score([*places, LabelledPlace(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier().replaces)
     assert found.matrix == ((2, 1), (0, 1))
     assert (found.places, found.accuracy, found.balanced_accuracy) == (4, 3 / 4, (2 / 3 + 1) / 2)
     assert (found + found).matrix == ((4, 2), (0, 2))
@@ -72,7 +80,7 @@ def test_a_score_by_hand() -> None:
 
 
 @given(PLACES, st.floats(0, 1.2), st.floats(0, 2))
-def test_a_score_counts_every_place_once(places: list[Place], alpha: float, beta: float) -> None:
+def test_a_score_counts_every_place_once(places: list[LabelledPlace], alpha: float, beta: float) -> None:
     rule = RuleVerifier(alpha=alpha, beta=beta)
     found = score(places, rule.replaces)
     counted = [place for place in places if not place.agreed]
@@ -92,7 +100,7 @@ def test_the_best_rule_is_the_most_accurate_one_and_then_the_nearest_to_the_pape
 
 @given(PLACES, st.integers(2, 6), st.integers(0, 3))
 def test_folds_hold_out_whole_examples_and_leave_both_labels_to_learn_from(
-    places: list[Place], folds: int, seed: int
+    places: list[LabelledPlace], folds: int, seed: int
 ) -> None:
     parts = split(places, folds=folds, seed=seed)
     assert len(parts) <= folds
@@ -123,7 +131,7 @@ def test_folds_hold_out_whole_examples_and_leave_both_labels_to_learn_from(
         (FIVE, None),
     ],
 )
-def test_what_an_estimate_lacks(places: list[Place], words: str | None) -> None:
+def test_what_an_estimate_lacks(places: list[LabelledPlace], words: str | None) -> None:
     lack = lacking(places)
     assert lack is None if words is None else lack is not None and lack.startswith(words)
     assert (held_out(places, baselines(), folds=5, seed=0) is None) == (words is not None)
@@ -157,11 +165,11 @@ def test_methods_are_compared_on_the_same_held_out_places() -> None:
 def test_nothing_is_learned_from_what_is_held_out() -> None:
     """A method that learns by heart knows nothing of the others."""
 
-    def by_heart(train: Sequence[Place]) -> Decide:
+    def by_heart(train: Sequence[LabelledPlace]) -> Decide:
         known = {(place.p, place.q): place.label == 1 for place in train}
         return lambda p, q: known.get((p, q), False)
 
-    places = [Place(group / 100 + label / 10, 0.5, label, group) for group in range(9) for label in (0, 1)]
+    places = [LabelledPlace(group / 100 + label / 10, 0.5, label, group) for group in range(9) for label in (0, 1)]
     comparison = held_out(places, {"by heart": by_heart}, folds=4, seed=1)
     assert comparison is not None
     assert comparison.scores["by heart"] == Score(matrix=((9, 0), (9, 0)))

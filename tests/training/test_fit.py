@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import cosd_api
 from cosd_api import Endpoint, SettingError, Training, TreeVerifier, train_tree
 from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, Place
+from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, LabelledPlace
 from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
 from cosd_api.verification.tree import Node
 from drawn import costly
@@ -271,7 +271,7 @@ def test_nothing_of_what_is_held_out_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     """Depth and leaf size are chosen where a tree is grown."""
     seen: list[set[int]] = []
 
-    def fit(_: TreeFit, places: Sequence[Place]) -> FittedTree:
+    def fit(_: TreeFit, places: Sequence[LabelledPlace]) -> FittedTree:
         seen.append({place.group for place in places})
         return FittedTree((Node(value=0),), 1, 1, chosen=False)
 
@@ -372,24 +372,29 @@ def test_a_question_whose_answers_are_the_same_is_not_asked() -> None:
 
 def test_of_two_trees_that_do_equally_well_the_one_that_asks_less_is_taken() -> None:
     for seed in range(4):  # scikit-learn draws lots
-        apart = [Place(0.2, 0.9, 1, 0), Place(0.3, 0.9, 1, 1), Place(0.7, 0.4, 0, 0), Place(0.8, 0.3, 0, 1)]
+        apart = [
+            LabelledPlace(0.2, 0.9, 1, 0),
+            LabelledPlace(0.3, 0.9, 1, 1),
+            LabelledPlace(0.7, 0.4, 0, 0),
+            LabelledPlace(0.8, 0.3, 0, 1),
+        ]
         assert [node.feature for node in TreeFit(seed=seed).fit(apart).nodes] == ["p", None, None]
     # Two questions about p, or one about q: that is the simpler tree.
-    by_q = [Place(0.2, 0.9, 1, 0), Place(0.5, 0.2, 0, 0), Place(0.8, 0.9, 1, 1)]
+    by_q = [LabelledPlace(0.2, 0.9, 1, 0), LabelledPlace(0.5, 0.2, 0, 0), LabelledPlace(0.8, 0.9, 1, 1)]
     assert [node.feature for node in TreeFit().fit(by_q).nodes] == ["q", None, None]
 
 
 # Depth and leaf size.
 
 
-def places(examples: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[Place]:
+def places(examples: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[LabelledPlace]:
     """The assistant is right where p < 0.4 and q > 0.6, but for some noise."""
     rng = np.random.default_rng(seed)
-    found: list[Place] = []
+    found: list[LabelledPlace] = []
     for group in range(examples):
         for p, q, flip in rng.random((each, 3)).tolist():
             right = (p < 0.4 and q > 0.6) != (flip < noise)
-            found.append(Place(p, q, 1 if right else 0, group))
+            found.append(LabelledPlace(p, q, 1 if right else 0, group))
     return found
 
 
@@ -398,7 +403,9 @@ def test_depth_and_leaf_size_are_chosen_on_held_out_examples() -> None:
     assert (noisy.depth, noisy.min_leaf, noisy.chosen) == (2, 20, True)
     # Eight stripes of p are told apart by three questions, not by two.
     stripes = [
-        Place(p, q, 1 if int(p * 8) % 2 else 0, one.group) for one in places(20, 20) for p, q in [(one.p, one.q)]
+        LabelledPlace(p, q, 1 if int(p * 8) % 2 else 0, one.group)
+        for one in places(20, 20)
+        for p, q in [(one.p, one.q)]
     ]
     assert TreeFit().fit(stripes).depth == 3
     given = TreeFit(depth=1, min_leaf=7).fit(stripes)
@@ -413,7 +420,7 @@ def test_below_five_examples_the_depth_is_two() -> None:
 
 
 def test_class_weights_are_what_depth_is_chosen_by() -> None:
-    few = [Place(0.1 + 0.01 * at, 0.5, 1 if at % 10 == 0 else 0, at) for at in range(60)]
+    few = [LabelledPlace(0.1 + 0.01 * at, 0.5, 1 if at % 10 == 0 else 0, at) for at in range(60)]
     counted, balanced = (TreeVerifier(nodes=fit.fit(few).nodes) for fit in (TreeFit(class_weight=None), TreeFit()))
     assert all(not counted.replaces(place.p, place.q) for place in few)
     assert any(balanced.replaces(place.p, place.q) for place in few)

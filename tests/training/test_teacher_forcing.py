@@ -28,7 +28,7 @@ def rows(samples: Sequence[Sample]) -> list[Row]:
     return [(one.p, one.q, one.label, one.agreed, one.start) for one in samples]
 
 
-# Place by place: each model is asked for one token behind one prefix at a time.
+# LabelledPlace by place: each model is asked for one token behind one prefix at a time.
 
 
 def marks(model: toys.ToyModel, prompt: bytes, answer: bytes) -> list[int]:
