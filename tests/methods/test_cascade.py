@@ -194,7 +194,10 @@ async def test_failures() -> None:
 
 
 async def test_messages_are_rendered_for_each_model() -> None:
-    models: Any = {"draft": draft(template=lambda _: "Q"), "assistant": assistant(template=lambda _: "Q")}
+    def template(messages: Any) -> str:
+        return "Q" if messages else ""
+
+    models: Any = {"draft": draft(template=template), "assistant": assistant(template=template)}
     result = await fuse([{"role": "user", "content": "Hello"}], method=Cascade(quantile=1), **models)
     assert result.text == " x y"
 
