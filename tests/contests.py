@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import naive_cool
 import toys
 from cosd_api import FusionResult, Method, fuse
-from cosd_providers.contract import WordEnds
+from cosd_providers.contract import ServerInfo, WordEnds
 from cosd_providers.testing import Fault, ScriptedProvider
 
 NORMALISATIONS = st.sampled_from(("token", "byte", "sum"))
@@ -42,6 +42,25 @@ def delays() -> st.SearchStrategy[list[float]]:
     return st.lists(st.sampled_from((0.0, 0.001, 0.003)), min_size=8, max_size=8)
 
 
+class Uncounted(ScriptedProvider):
+    """Does not encode text, so that nobody can know which tokens a text is: nothing is read on."""
+
+    async def describe(self) -> ServerInfo:
+        info = await super().describe()
+        return replace(info, capabilities=replace(info.capabilities, tokenize=False))
+
+
+def unique(task: Task) -> Task:
+    """The task without two tokens of the same bytes, which nobody can tell apart by these."""
+    models = []
+    for model in task.models:
+        old = model.vocabulary
+        kept = [data for n, data in enumerate(dict.fromkeys(old.tokens)) if data]
+        vocabulary = replace(old, tokens=(*kept, b""), end=len(kept))
+        models.append(replace(model, vocabulary=vocabulary))
+    return replace(task, models=models)
+
+
 async def fused(
     task: Task,
     method: Method,
@@ -49,11 +68,12 @@ async def fused(
     delays: Sequence[float] = (0.0,) * 8,
     faults: Mapping[int, Fault] | None = None,
     splits: Sequence[naive_cool.Split] | None = None,
+    tokenizes: bool = False,
     **settings: Any,
 ) -> FusionResult:
     """The library's answer."""
     providers = [
-        ScriptedProvider(
+        (ScriptedProvider if tokenizes else Uncounted)(
             toys.Plain(model),
             end_prob=not model.hides_end,
             words=ends(splits[at]) if splits else None,

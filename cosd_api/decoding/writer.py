@@ -10,14 +10,19 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+import anyio
+from anyio.abc import TaskGroup
+
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, Token, WordEnds, WordSplitter
+from cosd_providers.contract import DraftEnd, Piece, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
+from cosd_providers.text import sendable
 
 _log = logging.getLogger("cosd_api")
 
@@ -86,6 +91,9 @@ class AnswerWriter:
         self._numbers = count(1)
         self._pieces: list[_Written] = []
         self._aside = False
+        self._group: TaskGroup
+        self._pens: dict[int, Pen] = {}
+        self._encodings: dict[int, dict[bytes, list[Piece]]] = {}
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -96,7 +104,15 @@ class AnswerWriter:
 
     async def run(self) -> None:
         """Run to the end of the answer; see `Run.run`."""
-        await self._write(self)
+        failed: Exception | None = None
+        async with anyio.create_task_group() as self._group:
+            try:
+                await self._write(self)
+            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+                failed = error
+            self._group.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
         assert self._finished is not None, "the method ended before its answer"
 
     def stop_here(self, finish: Finish) -> None:
@@ -231,7 +247,7 @@ class AnswerWriter:
         other = copy(self)
         other._response = Response(self._work.max_tokens, self._work.stop)
         other._finished, other._aside = None, True
-        other.segments, other._pieces = [], []
+        other.segments, other._pieces, other._pens = [], [], {}
         return other
 
     def copy(self, other: AnswerWriter, contest: Contest) -> None:
@@ -297,6 +313,93 @@ class AnswerWriter:
         await self._with_place(model, self.calls.generate(model, command, take))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 
+    async def read_on(
+        self, model: int, *, max_tokens: int, ahead: int, enough: Callable[[Sequence[Token]], bool]
+    ) -> Passage:
+        """A model's greedy continuation of the answer so far, until it is `enough`; as `continuation` gives it.
+
+        The request stays open, and is read on by the next call if the answer has followed it: only where the model's
+        own encoding of the answer is the tokens that it wrote, so that a new request would write the same. Tokens are
+        told by their bytes.
+
+        Args:
+            model: its index.
+            max_tokens: at most.
+            ahead: tokens that a request may write; not fewer.
+            enough: see `continuation`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
+        """
+        pen = self._pens.pop(model, None)
+        at = await self._follows(model, pen)
+        fresh = pen is None or at is None
+        if pen is None or at is None:
+            if pen is not None:
+                pen.scope.cancel()
+            pen, at = self._begin(model, ahead), 0
+        tokens: list[Token] = []
+        while True:
+            for token in pen.tokens[at:]:
+                at += 1
+                tokens.append(token)
+                if not token.end and enough(tokens):
+                    self._pens[model] = pen
+                    return Passage(tuple(tokens), pen.number, None)
+                if not token.end and len(tokens) == max_tokens:
+                    self._pens[model] = pen
+                    return Passage(tuple(tokens), pen.number, DraftEnd("limit"))
+            if pen.end is not None and (fresh or pen.end.reason != "limit"):
+                return Passage(tuple(tokens), pen.number, pen.end)
+            if pen.error is not None and fresh:
+                raise pen.error
+            if pen.over:
+                pen, at, fresh, tokens = self._begin(model, ahead), 0, True, []
+            await pen.more()
+
+    def _begin(self, model: int, max_tokens: int) -> Pen:
+        """Let a model continue the answer, in a request of its own that is read as it comes."""
+        command = StartDraft(next(self._numbers), self.text, max_tokens, None, ())
+        pen = Pen(command.text, command.draft)
+
+        async def write() -> None:
+            with pen.scope:
+                try:
+                    await self._with_place(model, self.calls.generate(model, command, pen.take))
+                except Exception as error:  # noqa: BLE001 - raised where it is read
+                    pen.failed(error)
+
+        self._group.start_soon(write)
+        return pen
+
+    async def _follows(self, model: int, pen: Pen | None) -> int | None:
+        """The number of a pen's tokens that the answer has followed, if a new request would write on as it does."""
+        tokens = None if pen is None or pen.error is not None else pen.own(self.text)
+        if pen is None or tokens is None or not await self.reads_as(model, pen.start, tokens):
+            return None
+        return len(tokens)
+
+    async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
+        """Test whether a model encodes `text` and these tokens' bytes as it encodes `text`, and then these tokens.
+
+        False where it cannot be known. No generation request is sent.
+        """
+        turn = self._work.turns[model]
+        data = text + b"".join(token.data for token in tokens)
+        if sendable(data).encode() != data or not (await turn.provider.describe()).capabilities.tokenize:
+            return False
+        known = self._encodings.get(model, {})
+        found: dict[bytes, list[Piece]] = {}
+        try:
+            for part in (text, data):
+                found[part] = known.get(part) or await turn.provider.tokenize(turn.prompt + part.decode())
+        except ProviderError:  # of this text it cannot be known
+            return False
+        self._encodings[model] = found
+        before, after = found[text], found[data]
+        own = [token.data for token in tokens if not token.end]
+        return after[: len(before)] == before and [piece.data for piece in after[len(before) :]] == own
+
     async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
         """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
 
@@ -358,6 +461,8 @@ class AnswerWriter:
     def _lose(self, model: int, error: Exception) -> None:
         _log.debug("a model failed: %s", type(error).__name__)
         self.models.remove(model)
+        if (pen := self._pens.pop(model, None)) is not None:
+            pen.scope.cancel()
         self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
 
     async def splitter(self, model: int) -> WordEnds | None:

@@ -28,6 +28,10 @@ wrote it: that token is cut, and the probability of the part is not known.
 across whole. A segment that a stop string cuts is scored whole: stop strings are found in the answer alone.
 `max_tokens` counts the tokens of the winners.
 
+**Costs.** What a model has written beyond its segment is read on where the answer has followed it, and its own
+probabilities serve where it scores what it wrote itself: both only where its encoding of the text is the tokens that it
+wrote (`AnswerWriter.reads_as`), so that a new request would give the same.
+
 With `rerank` (`cool+rerank`) this answer is one candidate, and the whole answer of each model another: see `rerank`.
 """
 
@@ -107,18 +111,16 @@ class CoolFusion(Written):
             writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A continuation for each segment, and a score of each segment that is not everybody's; see `Method.cost`."""
+        """A continuation up to each difference, and a score of each other proposal there; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
-        segments = n / _TOKENS
-        read = prompt.expected + n / 2
-        scores = segments * _DIFFERENT * models
-        requests = Bounds(1, segments + scores, n * (1 + FINER * (LONGEST + 1) * models))
-        written = segments * (_TOKENS + 1)
-        tokens = Bounds(
-            prompt.least + 1,
-            (segments + scores) * read + written,
-            requests.high * (prompt.most + FINER * (n + LONGEST)),
-        )
+        differences = n / _TOKENS * _DIFFERENT
+        scores = differences * (models - 1)
+        asked = 1 + differences + scores
+        # At most a new continuation for each token, and a score of each proposal there, by a prompt for each token.
+        requests = Bounds(1, asked, n * (1 + FINER * (LONGEST + 1) * models))
+        read_and_written = asked * (prompt.expected + n / 2) + (1 + differences) * LONGEST / 2
+        high = requests.high * (prompt.most + FINER * (n + LONGEST))
+        tokens = Bounds(prompt.least + 1, read_and_written, high)
         if not self.rerank:
             return Cost(requests, tokens)
         more = Rerank(normalisation=self.normalisation).cost(replace(plan, models=models + 1), model, prompt)
@@ -127,14 +129,14 @@ class CoolFusion(Written):
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
-            f"max_tokens tokens in segments of {_TOKENS}; each model writes each in a request of its own, and "
-            f"scores the proposals for {_DIFFERENT:.0%} of them, where they differ",
+            f"max_tokens tokens in segments of {_TOKENS}; for {_DIFFERENT:.0%} of them the models differ, each scores "
+            "the others' proposals, and writes on in a new request; the endpoints encode text",
             "a segment for every token, about which all models differ; each token is scored by a request of its own",
         )
 
     async def _fuse(self, writer: AnswerWriter) -> None:
         """Steps 1 to 5, until the answer is over."""
-        splitters = [await writer.splitter(model) or unicode_words for model in range(writer.count)]
+        splitters = {model: await writer.splitter(model) or unicode_words for model in writer.models}
 
         async def propose(model: int) -> ProposedText:
             words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]
@@ -156,7 +158,9 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
         return complete_words(b"".join(token.data for token in tokens), words)
 
     room = min(writer.left, LONGEST)
-    passage = await writer.continuation(model, writer.text, max_tokens=room, enough=lambda tokens: complete(tokens) > 0)
+    passage = await writer.read_on(
+        model, max_tokens=room, ahead=min(writer.left, LONGEST), enough=lambda tokens: complete(tokens) > 0
+    )
     if passage.end is not None:  # no word is complete, or it is the last one
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)

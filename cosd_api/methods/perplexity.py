@@ -87,6 +87,7 @@ class ProposedText:
         tokens: as the first of them wrote it.
         passage: where that one wrote them.
         models: who proposes it, in the order given.
+        own: each one's tokens of it.
     """
 
     text: bytes
@@ -94,6 +95,13 @@ class ProposedText:
     tokens: Sequence[Token]
     passage: Passage
     models: list[int] = field(default_factory=list[int])
+    own: dict[int, Sequence[Token]] = field(default_factory=dict[int, Sequence[Token]])
+
+    def written_by(self, model: int) -> Sequence[Token] | None:
+        """A model's own tokens of exactly this text, with all their probabilities; None if they are not known."""
+        tokens = self.own.get(model, ())
+        whole = b"".join(token.data for token in tokens) == self.text and (bool(tokens) and tokens[-1].end) == self.end
+        return tokens if whole and all(token.prob is not None for token in tokens) else None
 
 
 class ProposedTexts:
@@ -104,7 +112,9 @@ class ProposedTexts:
 
     def add(self, model: int, one: ProposedText) -> None:
         """Add a model's proposal; the same text, ended alike, is one."""
-        self._found.setdefault((one.text, one.end), one).models.append(model)
+        same = self._found.setdefault((one.text, one.end), one)
+        same.models.append(model)
+        same.own[model] = one.tokens
 
     def join(self, one: ProposedText) -> None:
         """Add a proposal of several models together, unless one of them has made it by itself."""
@@ -129,8 +139,9 @@ async def choose(
 ) -> tuple[ProposedText, Contest]:
     """Let every model score every candidate, as what follows the answer so far, and take the best.
 
-    A single candidate is not scored. A model that cannot report the probability of its end of sequence is left out of
-    the mean of a text that ends; if all are, the text counts without its end, and an end alone has no mean.
+    A single candidate is not scored; nor by a model what it wrote itself, in the tokens as which it reads it. A model
+    that cannot report the probability of its end of sequence is left out of the mean of a text that ends; if all are,
+    the text counts without its end, and an end alone has no mean.
 
     Raises:
         ProviderError: a model failed, and the answer cannot continue without it.
@@ -142,7 +153,9 @@ async def choose(
     start = len(writer.text)
 
     async def measure(model: int, one: ProposedText) -> _Measure:
-        tokens = await writer.score(model, writer.text + one.text, start, end=one.end)
+        tokens = one.written_by(model)
+        if tokens is None or not await writer.reads_as(model, writer.text, tokens):
+            tokens = await writer.score(model, writer.text + one.text, start, end=one.end)
         text = [token for token in tokens if not token.end]
         return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))
 

@@ -65,16 +65,17 @@ class Rerank(Written):
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """One answer, and a score of every answer; see `Method.cost`."""
-        n, answers = plan.max_tokens, plan.models
+        n, others = plan.max_tokens, plan.models - 1
         whole = prompt.expected + n
-        high = 1 + FINER * (n + 1) * answers  # an endpoint may score a text by one prompt for each of its tokens
-        tokens = Bounds(prompt.least + 1, whole * (1 + answers), high * (prompt.most + FINER * n))
-        return Cost(Bounds(1, 1 + answers, high), tokens)
+        # An endpoint may score a text, its own too, by one prompt for each of its tokens.
+        high = 1 + FINER * (n + 1) * plan.models
+        tokens = Bounds(prompt.least + 1, whole * (1 + others), high * (prompt.most + FINER * n))
+        return Cost(Bounds(1, 1 + others, high), tokens)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
-            "every model writes max_tokens tokens, and scores every answer in one request",
+            "every model writes max_tokens tokens, and scores every other answer in one request",
             "no two answers are equal, and each of their tokens is scored by a request of its own",
         )
 

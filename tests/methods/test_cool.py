@@ -19,6 +19,8 @@ from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
 
+pytestmark = pytest.mark.timeout(400)
+
 
 def _by(pattern: str) -> naive_cool.Split:
     return lambda text: re.findall(pattern, text, re.DOTALL)
@@ -27,7 +29,7 @@ def _by(pattern: str) -> naive_cool.Split:
 SPLITS: tuple[naive_cool.Split, ...] = (naive_cool.words, _by("."), _by(".[^a ]*"), _by(".[^b1]*"), _by("..?"))
 
 
-@costly(300)
+@costly(100)
 @given(contests.tasks(longest=24), contests.NORMALISATIONS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, normalisation: Any, delays: list[float]
@@ -38,7 +40,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     contests.check(await contests.fused(task, CoolFusion(normalisation=normalisation), delays=delays), wanted)
 
 
-@costly(300)
+@costly(100)
 @given(contests.tasks(longest=24), st.lists(st.sampled_from(SPLITS), min_size=4, max_size=4), st.booleans())
 async def test_segments_end_with_words_of_all_tokenizers_or_of_ones_own(
     task: contests.Task, splits: list[naive_cool.Split], align: bool
@@ -49,7 +51,7 @@ async def test_segments_end_with_words_of_all_tokenizers_or_of_ones_own(
     contests.check(await contests.fused(task, CoolFusion(align=align), splits=splits), wanted)
 
 
-@costly(200)
+@costly(100)
 @given(contests.tasks(longest=24), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(task: contests.Task, data: st.DataObject) -> None:
     fails = data.draw(st.dictionaries(st.integers(1, len(task.models) - 1), st.integers(1, 12)))
@@ -59,13 +61,24 @@ async def test_a_model_that_fails_is_left_out_from_there_on(task: contests.Task,
     contests.check(result, wanted)
 
 
-@costly(200)
+@costly(100)
 @given(contests.tasks(), contests.NORMALISATIONS)
 async def test_its_answer_among_those_of_the_models(task: contests.Task, normalisation: Any) -> None:
     wanted = naive_cool.cool_and_rerank(
         task.prompt, task.models, max_tokens=task.max_tokens, stop=task.stop, normalisation=normalisation
     )
     contests.check(await contests.fused(task, CoolFusion(normalisation=normalisation, rerank=True)), wanted)
+
+
+@costly(100)
+@given(contests.tasks(longest=24), contests.delays(), st.sampled_from(("cool", "cool+rerank")))
+async def test_what_is_read_on_is_what_a_new_request_would_write(
+    task: contests.Task, delays: list[float], method: str
+) -> None:
+    task = contests.unique(task)
+    naive: Any = {"cool": naive_cool.cool, "cool+rerank": naive_cool.cool_and_rerank}[method]
+    wanted = naive(task.prompt, task.models, max_tokens=task.max_tokens, stop=task.stop)
+    contests.check(await contests.fused(task, method_named(method), delays=delays, tokenizes=True), wanted)
 
 
 # By hand: two models that differ in one word.
@@ -219,6 +232,44 @@ async def test_a_word_without_an_end_is_cut_after_some_tokens() -> None:
     result = await fuse("Q", models=[model, ScriptedProvider.from_texts(scripts)], method="cool")
     assert result.text == "a" * 50
     assert [len(segment.candidates[0].text) for segment in result.segments] == [32, 18]
+
+
+async def test_a_request_is_read_on_while_the_answer_follows_it() -> None:
+    scripts: dict[str, list[ScriptToken]] = {"Q": [" a"] * 50}
+    models = [ScriptedProvider.from_texts(scripts) for _ in range(2)]
+    result = await fuse("Q", models=models, method="cool")
+    assert result.text == " a" * 50
+    assert len(result.segments) == 50
+    assert [model.requests for model in models] == [2, 2]  # 32 tokens, and the rest
+    assert result.trace.replay() == result.text
+
+
+async def test_what_was_read_ahead_may_fail() -> None:
+    scripts: dict[str, list[ScriptToken]] = {"Q": [" a"] * 6}
+    broken = ScriptedProvider.from_texts(scripts, faults=[Fault(ConnectError("gone"), tokens=4)])
+    models = [broken, ScriptedProvider.from_texts(scripts)]
+    result = await fuse("Q", models=models, method="cool")
+    assert result.text == " a" * 6
+    assert [model.requests for model in models] == [2, 1]
+    broken.faults = [Fault(ConnectError("gone"), request=3, tokens=1)]
+    with pytest.raises(ConnectError, match="gone") as found:
+        await fuse("Q", models=models, method="cool")
+    assert found.value.endpoint == "scripted"
+
+
+async def test_a_model_that_is_down_from_the_start_is_left_out() -> None:
+    class Down(ScriptedProvider):
+        async def describe(self) -> Any:
+            raise ConnectError("down")
+
+        async def word_splitter(self) -> Any:
+            raise ConnectError("down")
+
+    models = [one(), other(), Down(TextModel(OTHER))]
+    result = await fuse("Q", models=models, method="cool", on_assistant_error="draft")
+    assert result.text == (await fuse("Q", models=[one(), other()], method="cool")).text
+    assert not any(token.verified for token in result.tokens)
+    assert "assistant 2 failed before this answer began" in " ".join(result.warnings)
 
 
 async def test_a_provider_of_its_own_error_is_not_hidden_in_a_group() -> None:
