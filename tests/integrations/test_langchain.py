@@ -241,6 +241,15 @@ def test_settings_of_a_fusion_are_fields() -> None:
         chat(tuning=Tuning(hedge=1), draft_length=4)
 
 
+@pytest.mark.parametrize("method", ["cool", "cool+rerank", "rerank"])
+def test_a_method_that_chooses_between_texts(method: str) -> None:
+    answer = chat(method=method).invoke("Where?")
+    details = answer.response_metadata["cosd"]
+    assert details["settings"]["method"] == method.removesuffix("+rerank")
+    assert details["acceptance_rate"] is None
+    assert "".join(one["candidates"][one["winner"]]["text"] for one in details["segments"]) == answer.text
+
+
 def test_the_method_is_a_setting_of_the_fusion() -> None:
     method = CoSD(verifier=AgreementVerifier(alpha=0.2), unit="word")
     settings = chat(method=method).invoke("Where?").response_metadata["cosd"]["settings"]
