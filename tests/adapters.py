@@ -228,7 +228,7 @@ class Case:
     scored: bool = True
     pieces: bool = True
     complete: bool = True
-    end: Literal["scored", "listed", "unknown", "refused"] = "refused"
+    end: Literal["scored", "listed", "unknown"] = "scored"
     drew: Callable[[], bool] = lambda: True
     learns: bool = False
 
@@ -296,7 +296,7 @@ class LlamaCppEngine(Engine):
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeLlamaCpp(model, beginning=True)
         make = _maker(LlamaCpp, server, url="http://gpu:8080")
-        return Case(model, server, ScriptedProvider(model), make, by_ids=True, end="scored")
+        return Case(model, server, ScriptedProvider(model), make, by_ids=True)
 
 
 class VllmEngine(Engine):
@@ -325,7 +325,6 @@ class VllmEngine(Engine):
             by_ids=way["ids"],
             same_requests=False,  # a character may be written once more
             ids=way["ids"],
-            end="scored",
             drew=lambda: not across(model) and all(drawable(model, ids) for ids in server.drawn),
             learns=True,
         )

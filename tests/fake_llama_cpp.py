@@ -74,13 +74,15 @@ class FakeLlamaCpp:
         match request.url.path:
             case "/props":
                 settings = {"n_ctx": self.context, "params": {}}
-                return httpx.Response(200, json={"default_generation_settings": settings, "eos_token": "</s>"})
+                named = {"eos_token": "</s>", **({"bos_token": "<s>"} if self.beginning else {})}
+                return httpx.Response(200, json={"default_generation_settings": settings, **named})
             case "/v1/models":
                 more = {"meta": {"n_vocab": self.vocabulary}} if self.vocabulary else {}
                 listed = [{"id": name, "aliases": [name], **more} for name in self.models]
                 return httpx.Response(200, json={"data": listed})
             case "/tokenize":
-                ids = self._encode(body["content"])
+                special = self.beginning and body.get("add_special")
+                ids = [*([len(self.model.tokens)] if special else []), *self._encode(body["content"])]
                 tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
                 return httpx.Response(200, json={"tokens": tokens})
             case "/slots":
@@ -112,6 +114,7 @@ class FakeLlamaCpp:
         for prompt in prompts:
             parts = prompt if isinstance(prompt, list) else [prompt]
             ids = [n for part in parts for n in (self._encode(part) if isinstance(part, str) else [part])]
+            ids = [n for n in ids if n < len(self.model.tokens)]  # the beginning of sequence is counted anyway
             asked.append(ids)
             if len(ids) + self.beginning >= self.context:
                 words = f"request ({len(ids)} tokens) exceeds the available context size ({self.context} tokens)"

@@ -50,7 +50,6 @@ __all__ = [
     "ask_only",
     "broken_off",
     "cannot_sample",
-    "cannot_score_end",
     "checked_extra",
     "choose",
     "miscounted",
@@ -547,13 +546,6 @@ def cannot_sample(endpoint: str) -> UnsupportedError:
     """The endpoint is not known to sample from the model's own distribution."""
     words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
     hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
-    return UnsupportedError(words, endpoint=endpoint, hint=hint)
-
-
-def cannot_score_end(endpoint: str) -> UnsupportedError:
-    """The endpoint cannot score the end of sequence."""
-    words = "the probability of the end of sequence cannot be asked for in score()"
-    hint = "Score without end=True; docs/servers.md lists the servers that can."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
