@@ -14,6 +14,7 @@ from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceE
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.likelihood import LikelihoodToken, LogLikelihood
+from cosd_api.methods.average import Average
 from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.cool import CoolFusion
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgreementVerifier",
     "AnswerTuning",
+    "Average",
     "Cascade",
     "ChowVerifier",
     "CoSD",

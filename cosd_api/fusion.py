@@ -290,8 +290,7 @@ def _roles(
         words = "give the URL of a server, or a provider (see cosd_api.connect)"
         raise SettingError(f"{missing} {are} missing: {words}{more}")
     count = 1 + len(assistant) if isinstance(assistant, Sequence) and not isinstance(assistant, str) else 2
-    if method.most_models is not None and count > method.most_models:
-        raise SettingError(f"{method.name!r} takes {method.most_models} models at most, not {count}")
+    method.check_models(count)
     return draft, assistant
 
 

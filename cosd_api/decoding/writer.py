@@ -19,7 +19,7 @@ from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, Piece, Token, WordEnds, WordSplitter
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import sendable
@@ -293,8 +293,11 @@ class AnswerWriter:
         max_tokens: int,
         enough: Callable[[Sequence[Token]], bool] = lambda _: False,
         alternatives: int = 0,
+        after: Passage | None = None,
     ) -> Passage:
         """A model's greedy continuation of `text`, by its own encoding of it, until it is `enough`.
+
+        `after` is the passage that the text ends with, whose own tokens the model continues where it can.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -309,7 +312,8 @@ class AnswerWriter:
             tokens.append(item)
             return not item.end and enough(tokens)
 
-        command = StartDraft(next(self._numbers), text, max_tokens, None, (), alternatives=alternatives)
+        ids = None if after is None or after.end is None else after.end.continuation
+        command = StartDraft(next(self._numbers), text, max_tokens, ids, (), alternatives=alternatives)
         await self._with_place(model, self.calls.generate(model, command, take))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 
@@ -399,6 +403,16 @@ class AnswerWriter:
         before, after = found[text], found[data]
         own = [token.data for token in tokens if not token.end]
         return after[: len(before)] == before and [piece.data for piece in after[len(before) :]] == own
+
+    async def propose(
+        self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
+    ) -> list[Proposal | None]:
+        """A model's own choices at places of `text`; see `contract.Provider.propose`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        return await self._with_place(model, self.calls.propose(model, text, questions, alternatives=alternatives))
 
     async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
         """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.

@@ -30,6 +30,7 @@ METHODS: Mapping[str, str] = {
     "speculative": "speculative:Speculative",
     "route": "route:Route",
     "cascade": "cascade:Cascade",
+    "average": "average:Average",
 }
 """The methods: their names, and where they are."""
 
@@ -76,6 +77,15 @@ class Method(ABC):
             UnsupportedError: one of them cannot; the message names a method that would work.
         """
         return ()
+
+    def check_models(self, count: int) -> None:
+        """Check the number of models.
+
+        Raises:
+            SettingError: there are too many, or its settings are for another number.
+        """
+        if self.most_models is not None and count > self.most_models:
+            raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
 
     @abstractmethod
     def start(self, work: Work) -> Run:

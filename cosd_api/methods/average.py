@@ -1,0 +1,369 @@
+"""Averaging: every token is the most probable one of the weighted mean of all models' distributions.
+
+::
+
+    1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
+    2   all others say what is most probable in each of these places                               `asked`
+    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any of them lists                         `bounded`
+    4   x~_i stands without a sum if every model would write it, or its mean exceeds 1/2           `decide`
+    5   otherwise the token with the largest mean is written; if it is x~_i, that stands           `decide`
+    6   at the first place where it is another one, what was written ahead is thrown away          `write`
+
+A token that a model does not list has a probability there of at most the least one listed, and of at most what all of
+those leave over. So each mean has a lower and an upper bound. The largest is *proved* when its lower bound exceeds the
+upper bound of every other token, listed or not. Until then the models are asked for more. Where they list no more, the
+token with the largest lower bound is written, and a warning counts such places.
+
+Of equal means x~_i wins, then the end of sequence, then the first in the order of bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_count
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_providers.contract import Question, Token
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.text import readable
+
+_EQUAL = 1e-9  # relative difference of two means that is rounding
+_SURE = 0.5  # a mean above this is the largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(Written):
+    """The most probable token of the weighted mean of all models' distributions (a baseline of the CoSD paper).
+
+    It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first one writes
+    ahead, and all others are asked about every token.
+
+    Attributes:
+        weights: of the models, in their order; equal by default. Only their ratios count.
+        ahead: tokens that are written before the others are asked. It changes the cost only.
+        listed: tokens to ask for in each place at first; more where they do not prove the choice. It changes the cost
+            only, where the endpoints list enough.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    name: ClassVar[str] = "average"
+    takes: ClassVar[frozenset[str]] = Written.takes | {"unit"}
+    decides: ClassVar[str] = "the mean of the models' probabilities"
+    symmetric: ClassVar[bool] = True
+    compares_tokenizers: ClassVar[bool] = True
+    one_tokenizer: ClassVar[bool] = True
+
+    weights: tuple[float, ...] | None = None
+    ahead: int = 8
+    listed: int = 20
+
+    def __post_init__(self) -> None:
+        check_count("ahead", self.ahead)
+        check_count("listed", self.listed)
+        if self.weights is None:
+            return
+        numbers = isinstance(self.weights, Sequence) and all(
+            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf for one in self.weights
+        )
+        if not numbers or not sum(self.weights) > 0:
+            raise SettingError(f"weights must be numbers of at least 0, not all of them 0; not {self.weights!r}")
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
+
+    def check_models(self, count: int) -> None:
+        """Check that there is a weight for each model; see `Method.check_models`."""
+        if self.weights is not None and len(self.weights) != count:
+            raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them."""
+        return super().options() | {"weights": None if self.weights is None else [*self.weights]}
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model whose distribution is not reported; see `Method.examine`."""
+        for name, info in models:
+            can = info.capabilities
+            if not can.probs or not can.top_k:
+                missing = "does not list its most probable tokens, whose means 'average' compares"
+            elif not can.end_prob:
+                missing = "does not report the probability of its end of sequence, which 'average' compares, too"
+            else:
+                continue
+            hint = 'method="cosd" needs no lists, and an assistant with verifier=AgreementVerifier() no probabilities.'
+            raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write one answer to its end."""
+        unproved, before = 0, None
+        try:
+            while not writer.over:
+                ahead = RoundStart(writer.text, before)
+                passage = await self._written(writer, ahead, min(self.ahead, writer.left), self.listed)
+                for at, place in enumerate(await self._asked(writer, passage)):
+                    choice = await self._chosen(writer, ahead, at, place)
+                    unproved += not choice.proved
+                    writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                    if writer.over or _key(choice.token) != _key(passage.tokens[at]):
+                        before = None
+                        break
+                else:
+                    writer.end_with(passage)
+                    before = passage
+        finally:
+            if unproved:
+                words = f"at {unproved} places the endpoints list too little to prove which token has the largest mean"
+                writer.warn(f"{words}: the largest that is known was taken")
+
+    async def _written(self, writer: AnswerWriter, ahead: RoundStart, tokens: int, listed: int) -> Passage:
+        """Line 1: what the first model writes."""
+        return await writer.continuation(
+            0, ahead.text, max_tokens=tokens, enough=writer.stops, alternatives=listed, after=ahead.before
+        )
+
+    async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
+        """Line 2: what every model finds most probable in the place of each token that was written ahead."""
+        text, questions = writer.text, list[Question]()
+        for token in passage.tokens:
+            questions.append(Question(len(text), (token.data,)))
+            text += token.data
+
+        async def ask(model: int) -> Sequence[Token | None]:
+            if not model or not questions:
+                return passage.tokens
+            return await self._proposed(writer, model, text, questions, self.listed)
+
+        found = await writer.everybody(ask)
+        return [{model: tokens[at] for model, tokens in found.items()} for at in range(len(passage.tokens))]
+
+    async def _proposed(
+        self, writer: AnswerWriter, model: int, text: bytes, questions: Sequence[Question], count: int
+    ) -> list[Token | None]:
+        proposals = await writer.propose(model, text, questions, alternatives=count)
+        return [None if proposal is None else proposal.tokens[0] for proposal in proposals]
+
+    async def _chosen(self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing) -> MeanChoice:
+        """Lines 4 and 5, with more tokens listed until the choice is proved, or nobody lists more."""
+        choice, listed = self._decide(writer, place), self.listed
+        while not choice.proved:
+            listed *= 2
+            size, place = _size(place), await self._asked_again(writer, ahead, at, place, listed)
+            choice = self._decide(writer, place)
+            if _size(place) <= size:
+                break
+        return choice
+
+    async def _asked_again(
+        self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing, listed: int
+    ) -> Listing:
+        """The same place with more tokens listed. The first model writes again, from the same tokens as before."""
+        drafted = place[0]
+        question = Question(len(writer.text), () if drafted is None else (drafted.data,))
+
+        async def ask(model: int) -> Token | None:
+            if model:
+                return (await self._proposed(writer, model, writer.text, [question], listed))[0]
+            tokens = (await self._written(writer, ahead, at + 1, listed)).tokens
+            return tokens[at] if at < len(tokens) else None
+
+        found = await writer.everybody(ask)
+        return {model: _longer(place[model], token) for model, token in found.items()}
+
+    def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
+        """Lines 3 to 5: the token with the largest mean, as far as the lists show."""
+        drafted = place[0]
+        assert drafted is not None
+        if all(token is not None and _key(token) == _key(drafted) for token in place.values()):
+            entry = Entry(tuple(model - 1 for model in place), drafted.data, drafted.end)
+            return MeanChoice(drafted, 0, proved=True, contest=Contest((entry,), 0, "all models write the same"))
+        for model, token in place.items():
+            if token is not None and _is_joined(token):
+                words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
+                words += " of the answer, one character of several tokens, whose distributions cannot be averaged"
+                raise UnsupportedError(words, hint='method="cosd" compares such characters as a whole.')
+        weights = self._weights(writer.count, place)
+        means = _means(place, weights)
+        best = next(iter(means))
+        for key, mean in means.items():
+            if mean.low > means[best].low * (1 + _EQUAL):
+                best = key
+        proved = means[best].low > _SURE or _is_proved(best, means, _unlisted(place, weights))
+        return _choice(writer, place, means, best, proved=proved)
+
+    def _weights(self, count: int, place: Listing) -> dict[int, float]:
+        """The weights of the models that are heard, which sum to 1; equal ones if all others have none."""
+        given = self.weights or (1.0,) * count
+        total = sum(given[model] for model in place)
+        return {model: given[model] / total if total else 1 / len(place) for model in place}
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """The cost of an answer at one model: rounds of the first, and places for the others; see `Method.cost`."""
+        n = plan.max_tokens
+        expected = 2 * n / self.ahead if model == 0 else n
+        written = self.ahead if model == 0 else 1
+        high = n * (self.ahead + ROUNDS) * ROUNDS
+        tokens = Bounds(
+            prompt.least + 1,
+            expected * (prompt.expected + n / 2 + written),
+            high * (prompt.most + FINER * (n + self.ahead)),
+        )
+        return Cost(Bounds(1, expected, high), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again behind every "
+            f"{self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
+            f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
+        )
+
+
+Listing = Mapping[int, Token | None]
+"""By model: its most probable token in a place, with others listed beside it; None where it has no answer."""
+
+Key = tuple[bytes, bool]
+"""A token's bytes, and whether it is the end of sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """The beginning of what is written ahead.
+
+    Attributes:
+        text: the answer before it.
+        before: the passage that the text ends with, whose own tokens the first model continues.
+    """
+
+    text: bytes
+    before: Passage | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanBounds:
+    """Bounds of the mean probability of a token."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeanChoice:
+    """A token that is written.
+
+    Attributes:
+        token: the token.
+        model: the first model that would write it; if none would, the one that finds it most probable.
+        proved: whether its mean is proved to be the largest.
+        contest: the record of it.
+    """
+
+    token: Token
+    model: int
+    proved: bool
+    contest: Contest
+
+
+def _key(token: Token) -> Key:
+    return token.data, token.end
+
+
+def _size(place: Listing) -> int:
+    """The tokens that are listed in a place."""
+    return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
+
+
+def _longer(one: Token | None, other: Token | None) -> Token | None:
+    """The token beside which more are listed; the second only if it is the same token."""
+    if one is None or other is None:
+        return one or other
+    return other if _key(one) == _key(other) and len(other.alternatives) > len(one.alternatives) else one
+
+
+def _is_joined(token: Token) -> bool:
+    """True for a character of several tokens: nothing is listed beside it."""
+    return token.prob is None or (token.prob < 1 and not token.alternatives)
+
+
+def _listed(token: Token | None) -> dict[Key, float]:
+    """The probabilities that a model lists in a place, in its order."""
+    return {} if token is None else {_key(one): one.prob or 0.0 for one in (token, *token.alternatives)}
+
+
+def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds]:
+    """Line 3: the mean of every token that is listed, between its bounds: x~ first, then in the order of bytes."""
+    lists = {model: _listed(token) for model, token in place.items()}
+    rests = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
+    most = {model: min(rests[model], min(probs.values(), default=1.0)) for model, probs in lists.items()}
+    found: dict[Key, MeanBounds] = {}
+    drafted, *_ = lists[0]
+    for key in (drafted, *sorted({key for probs in lists.values() for key in probs} - {drafted})):
+        low = sum(weights[model] * probs.get(key, 0.0) for model, probs in lists.items())
+        high = sum(weights[model] * probs.get(key, most[model]) for model, probs in lists.items())
+        found[key] = MeanBounds(low, high)
+    return found
+
+
+def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
+    """The mean of a token that nobody lists, at most: part of a character may have all that is left over."""
+    return sum(weight * max(0.0, 1 - math.fsum(_listed(place[model]).values())) for model, weight in weights.items())
+
+
+def _is_proved(best: Key, means: Mapping[Key, MeanBounds], unlisted: float) -> bool:
+    """Test whether no other token can have a larger mean, or an equal one and come first."""
+    least, before = means[best].low, True
+    for key, mean in means.items():
+        if key == best:
+            before = False
+        elif mean.high > least * (1 - _EQUAL if before else 1 + _EQUAL):
+            return False
+    return unlisted < max(least, _EQUAL)
+
+
+def _choice(
+    writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
+) -> MeanChoice:
+    """The choice of a token, with the record of what it was compared with."""
+    choices = {model: _key(token) for model, token in place.items() if token is not None}
+    models = [model for model, key in choices.items() if key == best]
+    if not models:
+        models = [max(place, key=lambda model: _listed(place[model]).get(best, 0.0))]
+    compared = [key for key in means if key == best or key in choices.values()]
+    entries = [_entry(writer, place, means[key], key, models if key == best else None) for key in compared]
+    second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
+    reason = f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
+    if means[best].low > _SURE:
+        reason = f"mean probability {means[best].low:.2g} > 0.5"
+    elif not proved:
+        reason += ", which is not proved"
+    token = next(one for one in _tokens(place) if _key(one) == best)
+    contest = Contest(tuple(entries), compared.index(best), reason)
+    return MeanChoice(replace(token, alternatives=()), models[0], proved=proved, contest=contest)
+
+
+def _tokens(place: Listing) -> Iterator[Token]:
+    for token in place.values():
+        if token is not None:
+            yield from (token, *token.alternatives)
+
+
+def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, models: Sequence[int] | None) -> Entry:
+    """The record of a token: 1 / probability by model, which is the perplexity of a single token, and of the mean."""
+    if models is None:
+        models = [model for model, token in place.items() if token is not None and _key(token) == key]
+    probs = [_listed(place.get(model)).get(key) for model in range(writer.count)]
+    scores = tuple(None if prob is None else _inverse(prob) for prob in probs)
+    exact = mean.high - mean.low <= _EQUAL * mean.high
+    return Entry(tuple(model - 1 for model in models), *key, scores, _inverse(mean.low) if exact else None)
+
+
+def _inverse(prob: float) -> float:
+    return 1 / prob if prob else math.inf
