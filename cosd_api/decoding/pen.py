@@ -10,7 +10,7 @@ from cosd_providers.contract import DraftEnd, Token
 
 
 class Pen:
-    """What one request writes, as it comes.
+    """Writing of one request, as it comes.
 
     Args:
         start: the text that it continues.
