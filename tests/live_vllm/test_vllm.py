@@ -21,6 +21,7 @@ TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
 Strategy = Literal["echo", "list", "singles"]
 STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 ENDS = {"sums": "<|endoftext|>", "facts": "</s>"}
+TOLERANCE = 2e-3  # of a probability, by how its place came into a batch
 CUES = {"sums": "<|im_end|>\n<|im_start|>assistant\n", "facts": "[/INST]"}
 
 
@@ -176,6 +177,61 @@ async def test_scores(url: str) -> None:
             assert math.exp(found) == pytest.approx(prob, abs=1e-5)
     assert (first.prob is None) == (encoded(url, "") == [])
     assert all(token.prob is not None for token in others)
+
+
+async def test_long_lists_and_the_end_are_those_of_plain_requests(url: str, vllm_name: str) -> None:
+    """As many alternatives as the server lists, in a draft, in proposals and in scores; by ids in plain requests."""
+    text = " The capital is Lima and 15 pens."
+    async with Vllm(url) as provider:
+        able = (await provider.describe()).capabilities
+        assert (able.top_k, able.score_top_k, able.sampling) == (19, 19, True)
+        scored = await provider.score(MIXED, text.encode(), alternatives=50, end=True, usage=Usage())
+        starts = [len(b"".join(token.data for token in scored[:at])) for at in range(len(scored))]
+        questions = [Question(start, (b"x",)) for start in starts]
+        by_echo = await provider.with_strategy("echo").propose(
+            MIXED, text.encode(), questions, alternatives=50, usage=Usage()
+        )
+        by_list = await provider.with_strategy("list").propose(
+            MIXED, text.encode(), questions, alternatives=50, usage=Usage()
+        )
+        [drafted, _] = await draft(provider, MIXED, text.encode(), 1, alternatives=50)
+    ids, at = encoded(url, MIXED + text), len(encoded(url, MIXED))
+    assert len(scored) == len(ids) - at + 1
+    for place, token, one, other in zip(range(at, len(ids) + 1), scored, by_echo, by_list, strict=True):
+        plain = ask(url, ids[:place], logprobs=20, return_tokens_as_token_ids=True)["logprobs"]["top_logprobs"][0]
+        probs = sorted((math.exp(value) for value in plain.values()), reverse=True)
+        assert one is not None
+        assert other is not None
+        for listed in (token, one.tokens[0], other.tokens[0]):
+            found = [listed.prob or 0.0, *(more.prob or 0.0 for more in listed.alternatives)]
+            assert len(found) > 5  # what is left out is a part of a character, or looks like a special token
+            assert all(min(abs(value - known) for known in probs) < TOLERANCE for value in found[1:])
+            assert max(found) == pytest.approx(probs[0], abs=TOLERANCE)
+    assert by_list[-1] is not None
+    assert drafted.prob == pytest.approx(by_list[-1].tokens[0].prob, abs=TOLERANCE)
+    end = ask(url, ids, logprobs=1, logit_bias={str(token_id(url, ENDS[vllm_name])): 100})["logprobs"][
+        "token_logprobs"
+    ][0]
+    assert scored[-1].prob == pytest.approx(math.exp(end), rel=1e-3)  # raw, however it was forced
+
+
+def token_id(url: str, name: str) -> int:
+    """The id of the end of sequence."""
+    body = {"prompt": name, "add_special_tokens": False, "return_token_strs": True}
+    found = post(url, "/tokenize", body)
+    assert found["token_strs"] == [name]
+    return int(found["tokens"][0])
+
+
+async def test_samples_are_those_of_plain_requests(url: str) -> None:
+    """A seed is sent as it is, and the first draft of it is what the server draws by it."""
+    sampled = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "max_tokens": 8}
+    async with Vllm(url) as provider:
+        for seed in (3, 4):
+            *tokens, _ = await draft(provider, "Q", limit=8, temperature=1, seed=seed)
+            plain = ask(url, "Q", seed=seed, **sampled)
+            text = b"".join(token.data for token in tokens).decode()
+            assert text.startswith(plain["text"].rstrip("\ufffd")) or plain["text"].startswith(text)
 
 
 async def test_the_context(url: str) -> None:

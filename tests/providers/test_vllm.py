@@ -299,6 +299,17 @@ async def test_the_server_tells_how_many_it_lists(listed: int, most: int) -> Non
     assert [body["logprobs"] for body in completions(server) if "logit_bias" not in body] == [most + 1] * 2
 
 
+async def test_a_token_of_the_text_is_no_alternative_where_it_is_improbable() -> None:
+    """A server lists it all the same; others that are not listed may be more probable."""
+    server = FakeVllm(unsure())
+    server.listed = 5
+    provider = provider_of(server, strategy="echo")
+    questions = [Question(0, (b"x",)), Question(1, (b"y",))]
+    for one in await provider.propose("Q", b"xy", questions, alternatives=9, usage=Usage()):
+        assert one is not None
+        assert [other.data for other in one.tokens[0].alternatives] == [b" b", b"c", b"d"]
+
+
 async def test_improbable_tokens_that_hide_each_other_are_not_asked_again() -> None:
     """Two tokens of a long list have the same string: neither is as probable as the one that was taken."""
     twins = [b" a", b"b", b"b", b"c", b"c", *(bytes([n]) for n in range(256) if n not in b"bc")]

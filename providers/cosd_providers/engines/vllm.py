@@ -492,7 +492,10 @@ def _scored_positions(
     for piece, entry in zip(pieces, ranked, strict=True):
         inside, held = bool(held), held + piece.data
         finished = bool(held) and whole(held) == len(held)
-        found.append(_scored_position(facts, piece.id, held if finished else b"", entry or {}, inside=inside))
+        position = _scored_position(facts, piece.id, held if finished else b"", entry or {}, inside=inside)
+        if position is not None and entry is not None and len(entry) > listed:  # the text's own is listed in addition
+            position = replace(position, top=[choice for choice in position.top if choice.id != piece.id])
+        found.append(position)
         held = b"" if finished else held
     aligner = TokenAligner(facts.info.endpoint, facts.ends, bare=facts.bare)
     last = next(iter(list(aligner.feed(answer)) if answer else []), None)
