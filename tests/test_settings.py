@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, Settings, Tuning, fuse, fuse_sync
+from cosd_api.methods.base import method_from_text
 from cosd_api.settings import AnswerLimits, AnswerOptions, FuseOptions, FusionOptions, FusionSettings
 
 
@@ -88,3 +89,11 @@ def test_a_method_is_refused_in_words(given: dict[str, Any], words: str) -> None
 def test_models_are_refused_in_words(given: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=re.escape(words)):
         Fusion(**given)
+
+
+def test_settings_of_a_method_may_be_text() -> None:
+    assert method_from_text("cool", {"align": "true"}).options()["align"] is True
+    assert method_from_text("average", {"weights": "2,1"}).options()["weights"] == (2.0, 1.0)
+    for text in ("2", "2,x"):
+        with pytest.raises(SettingError, match=f"weights of the method 'average' cannot be '{text}'"):
+            method_from_text("average", {"weights": text})

@@ -207,10 +207,7 @@ class SharedOptions:
                 words = "is for other methods: cosd has options of its own, such as --alpha and --unit"
                 raise typer.BadParameter(words, param_hint="--set")
             return None
-        try:
-            return method_from_text(self.method, {name: value for name, _, value in given})
-        except ValidationError as error:
-            raise typer.BadParameter(_first(error), param_hint="--set") from error
+        return method_from_text(self.method, {name: value for name, _, value in given})
 
     def _verifier(self) -> KnownVerifier:
         name = self.verifier

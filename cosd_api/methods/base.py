@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
@@ -165,17 +165,24 @@ def method_named(name: str, **options: Any) -> Method:
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
-    """A method by its name, with options as somebody wrote them down, such as `{"align": "true"}`.
+    """A method by its name, with options as somebody wrote them: `{"align": "true"}`, several numbers as `"2,1"`.
 
     Raises:
-        SettingError: see `method_named`.
-        pydantic.ValidationError: an option is not of its type.
+        SettingError: see `method_named`; or an option is not of its type.
     """
     hints = get_type_hints(_kind(name))
-    read = {
-        option: TypeAdapter[Any](hints[option]).validate_strings(value) if option in hints else value
-        for option, value in options.items()
-    }
+    read: dict[str, Any] = {}
+    for option, value in options.items():
+        if option not in hints:
+            read[option] = value  # refused with the rest
+            continue
+        adapter = TypeAdapter[Any](hints[option])
+        try:
+            several = "," in value
+            read[option] = adapter.validate_python(value.split(",")) if several else adapter.validate_strings(value)
+        except ValidationError as error:
+            words = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise SettingError(f"{option} of the method {name!r} cannot be {value!r}: {words}") from None
     return method_named(name, **read)
 
 

@@ -320,7 +320,10 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--verifier", "random", "--rate", "0.5", "--tau", "0.5"], "random takes only rate and seed, no tau"),
         (["Q", "--method", "col"], "did you mean 'cool'?"),
         (["Q", "--method", "cool", "--set", "normalisation"], "'normalisation' is not NAME=VALUE"),
-        (["Q", "--method", "cool", "--set", "normalisation=word"], "Input should be 'token', 'byte' or 'sum'"),
+        (
+            ["Q", "--method", "cool", "--set", "normalisation=word"],
+            "normalisation of the method 'cool' cannot be 'word'",
+        ),
         (["Q", "--method", "cool", "--set", "aline=1"], "has no setting 'aline'; did you mean 'align'?"),
         (["Q", "--method", "cool", "--alpha", "0.3"], "verifier means nothing to the method 'cool'"),
         (["Q", "--set", "unit=word"], "cosd has options of its own"),
