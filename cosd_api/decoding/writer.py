@@ -386,8 +386,11 @@ class AnswerWriter:
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
         """Test whether a model encodes `text` and these tokens' bytes as it encodes `text`, and then these tokens.
 
-        False where it cannot be known. No generation request is sent.
+        False where it cannot be known. No generation request is sent. A token with a character of several bytes may be
+        joined of several tokens, and looks like the one token of the same bytes: of it nothing is known.
         """
+        if not all(token.data.isascii() for token in tokens):
+            return False
         turn = self._work.turns[model]
         data = text + b"".join(token.data for token in tokens)
         if sendable(data).encode() != data or not (await turn.provider.describe()).capabilities.tokenize:

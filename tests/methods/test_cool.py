@@ -16,7 +16,7 @@ import naive_cool
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
-from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
 
 pytestmark = pytest.mark.timeout(400)
@@ -79,6 +79,22 @@ async def test_what_is_read_on_is_what_a_new_request_would_write(
     naive: Any = {"cool": naive_cool.cool, "cool+rerank": naive_cool.cool_and_rerank}[method]
     wanted = naive(task.prompt, task.models, max_tokens=task.max_tokens, stop=task.stop)
     contests.check(await contests.fused(task, method_named(method), delays=delays, tokenizes=True), wanted)
+
+
+async def test_a_character_of_several_tokens_is_not_taken_for_the_one_token_of_its_bytes() -> None:
+    """The model writes 一 in two tokens, and reads it as one: what it writes behind depends on that."""
+    tokens = [b"", *(bytes([n]) for n in range(256)), b"\xe4\xb8", "一".encode()]
+    half, whole, rest, end = 257, 258, 1 + 0x80, 0
+
+    def following(ids: Any) -> list[float]:
+        probs = [0.0] * len(tokens)
+        nexts = {half: rest, rest: 1 + ord("x"), whole: 1 + ord("y")}
+        probs[nexts.get(ids[-1], half if tokens[ids[-1]] == b"Q" else end)] = 1.0
+        return probs
+
+    model = TableModel(tokens, following, end_ids=(end,))
+    result = await fuse("Q", models=[ScriptedProvider(model), ScriptedProvider(model)], method="cool")
+    assert result.text == "一y"
 
 
 # By hand: two models that differ in one word.
