@@ -93,7 +93,7 @@ def test_models_are_refused_in_words(given: dict[str, Any], words: str) -> None:
 
 def test_settings_of_a_method_may_be_text() -> None:
     assert method_from_text("cool", {"align": "true"}).options()["align"] is True
-    assert method_from_text("average", {"weights": "2,1"}).options()["weights"] == (2.0, 1.0)
+    assert method_from_text("average", {"weights": "2,1"}).options()["weights"] == [2.0, 1.0]
     for text in ("2", "2,x"):
         with pytest.raises(SettingError, match=f"weights of the method 'average' cannot be '{text}'"):
             method_from_text("average", {"weights": text})
