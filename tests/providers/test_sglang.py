@@ -32,6 +32,7 @@ from cosd_providers import (
 )
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
+from drawn import partly
 from splits import check_every_split, in_parts
 from stand_in_sglang import StandInSglang
 
@@ -256,13 +257,13 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 2, 5)
 
 
-@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("incremental", partly([False, True]))
 async def test_a_stream_may_be_split_anywhere(incremental: bool) -> None:
     server = stand_in(in_parts(), incremental=incremental)
     await check_every_split(server, Sglang(URL, http_client=server.client()))
 
 
-@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("incremental", partly([False, True]))
 async def test_a_long_draft_is_asked_in_parts(incremental: bool) -> None:
     server, provider = fake({"Q": [" a"] * 600}, incremental=incremental)
     ours = await draft(provider, limit=520)
