@@ -118,6 +118,15 @@ class Plain(ABC):
 CLOSE = {"Connection": "close"}
 
 
+def _ends(name: str) -> set[int]:
+    """The ids that end a sequence, or a turn, of one of our own models; none of another."""
+    path = MODELS / name / "generation_config.json"
+    if not path.exists():
+        return set()
+    ends = json.loads(path.read_text(encoding="utf-8"))["eos_token_id"]
+    return {*ends} if isinstance(ends, list) else {ends}
+
+
 def ask(url: str, prompt: Any, **fields: Any) -> Any:
     """A plain request to a llama.cpp server; the answer, or the answers to a list."""
     body = {"prompt": prompt, "temperature": 0, "n_probs": 5, "n_predict": 1, "return_tokens": True, **fields}
@@ -141,7 +150,7 @@ class PlainLlamaCpp(Plain):
         self.model = model or naive.HttpModel(url, self.client, depth=10**6)
         self.context = int(self.get("/props")["default_generation_settings"]["n_ctx"])
         self.name = self.get("/v1/models")["data"][0]["id"]
-        self.end = self.model.vocabulary.end
+        self.ends = {self.model.vocabulary.end, *_ends(self.name)}  # the server names one of them
 
     def after(self, text: str, count: int) -> list[Raw]:
         return [listed[0] for listed in self.choices(text, count)]
@@ -156,7 +165,8 @@ class PlainLlamaCpp(Plain):
         return steps
 
     def _raw(self, token_id: int, prob: float) -> Raw:
-        return Raw(self.model.vocabulary.tokens[token_id], prob, token_id == self.end)
+        end = token_id in self.ends
+        return Raw(b"" if end else self.model.vocabulary.tokens[token_id], prob, end)
 
     def ids(self, text: str) -> list[int]:
         return list(self.model.vocabulary.encode(text.encode()))
@@ -250,9 +260,7 @@ class PlainVllm(Plain):
         self.asked = 0
         # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-        settings = json.loads((MODELS / self.name / "generation_config.json").read_text(encoding="utf-8"))
-        ends = settings["eos_token_id"]  # one, or several: those of a text and of a turn
-        self.ends = {*ends} if isinstance(ends, list) else {ends}
+        self.ends = _ends(self.name)
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:
