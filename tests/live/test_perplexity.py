@@ -16,6 +16,7 @@ from cosd_api import Fusion, Method
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.methods.base import method_named
+from drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
@@ -53,7 +54,7 @@ async def compared(
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("names", SETS, ids="-".join)
+@pytest.mark.parametrize("names", partly(SETS), ids="-".join)
 async def test_two_prompts(pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str) -> None:
     await compared(pair, models, names, method, PROMPTS[:2])
 
