@@ -184,7 +184,7 @@ async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
         ids.pop()
     assume(len(ids) > first)
     text = vocabulary.decode(ids[first:]).decode()
-    total, refusable = 0.0, False
+    total, refusable, twins = 0.0, False, False
     for at in range(first, len(ids)):
         here = placed(verifier, prompt, len(vocabulary.decode(ids[first:at])))
         model, _ = gated(draft, assistants, here.replaces, ids[:at])
@@ -192,7 +192,8 @@ async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
         total += math.log(prob) if prob else -math.inf
         probable = {ids[at], *(n for model in models for n, prob in enumerate(model.next(ids[:at])) if prob)}
         tokens = [vocabulary.tokens[n] for n in probable if n != vocabulary.end]
-        refusable = refusable or len({*tokens}) < len(tokens) or not all(map(is_text, tokens))
+        twins = twins or len({*tokens}) < len(tokens)
+        refusable = refusable or twins or not all(map(is_text, tokens))
     providers = [ScriptedProvider(toys.Plain(model)) for model in models]
     options: dict[str, Any] = {"draft": providers[0], "assistant": providers[1:], "verifier": verifier}
     try:
@@ -201,7 +202,8 @@ async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
         if not refusable:
             raise
     else:
-        assert found.total == total or math.isclose(found.total, total)
+        # Tokens of the same bytes cannot always be told apart by what an endpoint shows.
+        assert twins or found.total == total or math.isclose(found.total, total)
 
 
 def is_read_back(vocabulary: toys.Vocabulary, ids: Sequence[int], first: int) -> bool:
