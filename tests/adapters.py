@@ -60,7 +60,7 @@ TOY = Dialect("toy", known_text=TEXT, sample=TEXT, shows_parts=True, probs=True)
 
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
-"""How many tokens the events of a stream hold, in turn: as many as were written while the server was busy."""
+"""Numbers of tokens in the events of a stream, in turn: as many as were written while the server was busy."""
 
 
 class Local:

@@ -404,7 +404,7 @@ class Conformance(Proposals):
 
     @pytest.mark.parametrize("model", partly(["facts", "sums"]))
     async def test_alternatives_of_scores(self, subject: Callable[[str], Subject], model: str) -> None:
-        """What else the model might have said in the place of each token of a text, where it is one token."""
+        """Other tokens that the model might have said in the place of each token of a text, where it is one token."""
         one = subject(model)
         provider, before = one.make(), MIXED
         able = (await provider.describe()).capabilities

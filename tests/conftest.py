@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What has been collected stays: without it, each full garbage collection walks through all of it again."""
+    """Freeze what has been collected, or each full garbage collection walks through all of it again."""
     gc.collect()
     gc.freeze()
 

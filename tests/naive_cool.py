@@ -178,7 +178,7 @@ def common(text: bytes, splits: Sequence[Split]) -> bytes:
 
 
 def segment(model: Model, at: int, text: bytes, left: int, splits: Sequence[Split]) -> Option:
-    """What one model proposes as what comes next."""
+    """One model's proposal for the next segment."""
     tokens: list[Out] = []
     for token in islice(generate(model, text), min(left, LONGEST_SEGMENT)):
         tokens.append(Out(token.data, at, token.end))

@@ -17,7 +17,7 @@ from toys import Model
 def answer(
     model: Model, at: int, prompt: bytes, before: Sequence[Out], *, max_tokens: int, stop: Sequence[bytes] = ()
 ) -> Answered:
-    """What one model writes behind `before`, to the end of the answer."""
+    """One model's tokens after `before`, to the end of the answer."""
     tokens = list(before)
     for token in islice(generate(model, prompt + text_of(before)), max_tokens - len(before)):
         tokens.append(Out(token.data, at, token.end))

@@ -39,7 +39,7 @@ Choose = Callable[[int], int]
 
 
 def position(model: Model, ids: Sequence[int], *, listed: bool = False) -> Position:
-    """What a server with this model writes after `ids`: the lowest id of the most probable, and all that tie.
+    """The next token of a server with this model after `ids`: the lowest id of the most probable, and all that tie.
 
     `listed`: and all the others.
     """

@@ -523,7 +523,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _left(self, seconds: float) -> bool:
-        """Whether the client is gone, or goes within these seconds: there is something to read, and it is the end."""
+        """True if the client is gone, or goes within these seconds: there is something to read, and it is the end."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         return bool(readable) and not self.connection.recv(1, 2)  # 2: only to look (MSG_PEEK)
 

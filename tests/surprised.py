@@ -10,7 +10,7 @@ from toys import Model
 
 
 def draft_q(model: Model, before: bytes, ours: reference.Tok, verifier: SurpriseVerifier) -> float:
-    """What the model's list at the end of a text says of a token: its probability, or the most that it can be."""
+    """A token's probability at the end of a text, by the model's list there, or the most that it can be."""
     wanted = math.floor(1 / verifier.gamma)
     theirs = next(reference.generate(model, before, [ours], patience=3))
     listed = {(theirs.data, theirs.end): theirs.prob or 0.0}
@@ -30,7 +30,7 @@ def draft_q(model: Model, before: bytes, ours: reference.Tok, verifier: Surprise
 
 
 def is_text(data: bytes) -> bool:
-    """Whether the bytes are whole characters, and some."""
+    """True if the bytes are whole characters, and some."""
     try:
         return bool(data.decode())
     except UnicodeDecodeError:

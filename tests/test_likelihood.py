@@ -207,13 +207,13 @@ async def test_where_tokens_are_parts_of_characters_it_is_exact_or_refused(
 
 
 def is_read_back(vocabulary: toys.Vocabulary, ids: Sequence[int], first: int) -> bool:
-    """Whether a server that is given the text behind the first ids reads these ids."""
+    """True if a server that is given the text behind the first ids reads these ids."""
     data = vocabulary.decode(ids)
     return is_text(vocabulary.decode(ids[first:])) and list(vocabulary.encode(data)) == list(ids)
 
 
 def is_text(data: bytes) -> bool:
-    """Whether it is whole characters, and at least one."""
+    """True if it is whole characters, and at least one."""
     return bool(data) and data.decode("utf-8", "ignore").encode() == data
 
 

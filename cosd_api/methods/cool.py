@@ -41,12 +41,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice
 from cosd_api.decoding.writer import AnswerWriter, Passage
-from cosd_api.methods.base import Models, Written
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import Normalisation, ProposedText, ProposedTexts, choose, scores_needed
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.rerank import Rerank, answers, proposed
 from cosd_api.methods.words import complete_words, unicode_words
 from cosd_providers.contract import Token, WordEnds
@@ -59,7 +56,7 @@ _DIFFERENT = 0.25  # segments about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoolFusion(Written):
+class CoolFusion(ByPerplexity):
     """Cool-Fusion: each model writes the next words, all of them score each proposal, and the least perplexing stands.
 
     The method of arXiv 2407.19807, for two or more models with any tokenizers, each of which scores text
@@ -79,19 +76,9 @@ class CoolFusion(Written):
 
     name: ClassVar[str] = "cool"
     decides: ClassVar[str] = "the perplexity of segments"
-    symmetric: ClassVar[bool] = True
 
-    normalisation: Normalisation = "token"
     align: bool = False
     rerank: bool = False
-
-    def __post_init__(self) -> None:
-        check_choice("normalisation", self.normalisation, Normalisation)
-
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.name)
-        return ()
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.checks import check_unit, check_verifier
@@ -148,18 +148,7 @@ class CoSD(DraftFirst):
             words = "the verifier looks at the assistant's probability of each draft token, and words are judged"
             hint = 'unit="token" says that the models have one tokenizer. RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
-        return CoSDDecoder(
-            self.verifier,
-            unit=work.unit,
-            max_tokens=work.max_tokens,
-            assistants=len(work.turns) - 1,
-            stop=work.stop,
-            skip=work.skip,
-            survives=work.survives,
-            without=work.without,
-            pace=work.pace,
-            prompt=work.turns[0].prompt,
-        )
+        return CoSDDecoder.of(work, self.verifier, unit=work.unit)
 
 
 def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
@@ -234,6 +223,22 @@ class CoSDDecoder:
         self._survives = survives
         self._counts = Report()
         self._settled_units = 0
+
+    @classmethod
+    def of(cls, work: Work, verifier: Verifier, *, unit: Unit) -> Self:
+        """The decoder of one answer, within its limits and by its schedule."""
+        return cls(
+            verifier,
+            unit=unit,
+            max_tokens=work.max_tokens,
+            assistants=len(work.turns) - 1,
+            stop=work.stop,
+            skip=work.skip,
+            survives=work.survives,
+            without=work.without,
+            pace=work.pace,
+            prompt=work.turns[0].prompt,
+        )
 
     @property
     def finished(self) -> Finish | None:

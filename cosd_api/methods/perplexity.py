@@ -18,11 +18,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_choice
 from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.writer import AnswerWriter, Passage
-from cosd_api.methods.base import Models
+from cosd_api.methods.base import Models, Written
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
@@ -75,6 +77,30 @@ def scores_needed(models: Models, method: str) -> None:
             words = f"the {name} does not report the probabilities of a given text, by which {method!r} compares"
             hint = 'method="cosd", the default, needs only what each model writes by itself.'
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByPerplexity(Written):
+    """A method in which all models score the texts that they propose.
+
+    Attributes:
+        normalisation: the divisor of a text's negative log-likelihood.
+
+    Raises:
+        SettingError: there is no such normalisation.
+    """
+
+    symmetric: ClassVar[bool] = True
+
+    normalisation: Normalisation = "token"
+
+    def __post_init__(self) -> None:
+        check_choice("normalisation", self.normalisation, Normalisation)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that does not score text; see `Method.examine`."""
+        scores_needed(models, self.name)
+        return ()
 
 
 @dataclass(slots=True)

@@ -19,16 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice
 from cosd_api.decoding.writer import AnswerWriter, Passage
-from cosd_api.methods.base import Models, Written
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import Normalisation, ProposedText, ProposedTexts, choose, scores_needed
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rerank(Written):
+class Rerank(ByPerplexity):
     """The whole answer of one of the models: the one that all of them together find least perplexing.
 
     The baseline of Cool-Fusion (arXiv 2407.19807). It takes two or more models with any tokenizers, each of which
@@ -44,17 +41,6 @@ class Rerank(Written):
 
     name: ClassVar[str] = "rerank"
     decides: ClassVar[str] = "the perplexity of whole answers"
-    symmetric: ClassVar[bool] = True
-
-    normalisation: Normalisation = "token"
-
-    def __post_init__(self) -> None:
-        check_choice("normalisation", self.normalisation, Normalisation)
-
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.name)
-        return ()
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""

@@ -76,16 +76,7 @@ class Speculative(DraftFirst):
 
     def decoder(self, work: Work) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder(
-            self.judge,
-            unit="token",
-            max_tokens=work.max_tokens,
-            assistants=len(work.turns) - 1,
-            stop=work.stop,
-            survives=work.survives,
-            without=work.without,
-            pace=work.pace,
-        )
+        return CoSDDecoder.of(work, self.judge, unit="token")
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model, which is asked about every token; see `Method.cost`."""

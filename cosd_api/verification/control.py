@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import ClassVar, Literal, NoReturn
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.place import Place
+from cosd_api.verification.place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
 
 
-class RandomVerifier(BaseModel):
+class RandomVerifier(PlaceVerifier):
     """Replaces a share of the differing tokens at random: any switching between the models, with no information.
 
     A coin for each place decides. It is a hash of the seed, the draft model's prompt and the byte offset in the answer
@@ -31,6 +31,7 @@ class RandomVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     needs_q: ClassVar[bool] = False
+    basis: ClassVar[str] = "decides by the place, not by p and q"
 
     kind: Literal["random"] = "random"
     rate: float = Field(ge=0, le=1)
@@ -49,25 +50,9 @@ class RandomVerifier(BaseModel):
         digest = blake2b(b"%d %d " % (self.seed, place.start) + place.prompt, digest_size=8).digest()
         return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
 
-    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
-
-        Raises:
-            TypeError: always; see `at`.
-        """
-        raise TypeError("RandomVerifier decides by the place, not by p and q: use at(place).replaces(p, q)")
-
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
         """True if there is a place where it replaces."""
         return self.rate > 0
-
-    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
-
-        Raises:
-            TypeError: always; see `at`.
-        """
-        raise TypeError("RandomVerifier decides by the place, not by p and q: use at(place).explain(p, q)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import ClassVar, NoReturn
+
+from pydantic import BaseModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,32 @@ class Place:
     start: int | None = None
     coin: float | None = None
     draft_q: float | None = None
+
+
+class PlaceVerifier(BaseModel):
+    """A verifier that decides at a place only: `at(place)` is the verifier that decides there.
+
+    Attributes:
+        basis: what it looks at, for messages.
+    """
+
+    basis: ClassVar[str]
+
+    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError(f"{type(self).__name__} {self.basis}: use at(place).replaces(p, q)")
+
+    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
+        """Undecided without a place.
+
+        Raises:
+            TypeError: always; see `at`.
+        """
+        raise TypeError(f"{type(self).__name__} {self.basis}: use at(place).explain(p, q)")
 
 
 def digest_of(prompt: str) -> bytes:

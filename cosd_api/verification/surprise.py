@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import ConfigDict, Field, field_serializer
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.place import Place
+from cosd_api.verification.place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
 
 
-class SurpriseVerifier(BaseModel):
+class SurpriseVerifier(PlaceVerifier):
     """Replaces a token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
 
     The rule questions the draft where the draft is unsure. This one finds what the draft is sure of and wrong about, so
@@ -32,6 +32,8 @@ class SurpriseVerifier(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
+
+    basis: ClassVar[str] = "looks at the draft's token, too"
 
     kind: Literal["surprise"] = "surprise"
     gamma: float = Field(default=0.1, gt=0, le=1)
@@ -57,25 +59,9 @@ class SurpriseVerifier(BaseModel):
             raise SettingError("the assistant's probability of the draft's text is not recorded there")
         return Surprise(self.gamma, self.beta, place.draft_q)
 
-    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
-
-        Raises:
-            TypeError: always; see `at`.
-        """
-        raise TypeError("SurpriseVerifier looks at the draft's token, too: use at(place).replaces(p, q)")
-
     def contestable(self, p: float) -> bool:
         """Exact: the assistant may be certain of another token, so nothing is replaced where `beta * p >= 1`."""
         return self.beta * p < 1
-
-    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
-
-        Raises:
-            TypeError: always; see `at`.
-        """
-        raise TypeError("SurpriseVerifier looks at the draft's token, too: use at(place).explain(p, q)")
 
 
 @dataclass(frozen=True, slots=True)

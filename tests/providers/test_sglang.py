@@ -126,7 +126,7 @@ def unsure(*ends: float, part: bytes = b"\xc3") -> TableModel:
 
 @pytest.mark.parametrize("space", [False, True])
 async def test_alternatives_of_proposals_and_scores(space: bool) -> None:
-    """What a listed token says is asked for once, where its text alone does not tell it."""
+    """The bytes of a listed token are asked for once, where its text alone does not show them."""
     server = stand_in(unsure(), begins=False, space=space)
     provider = Sglang(URL, http_client=server.client())
     told = (Token(b" b", near(0.25)), Token(b"c", near(0.15)), Token(b"<|stop|>", near(0.06)))

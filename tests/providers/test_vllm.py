@@ -240,7 +240,7 @@ async def test_without_special_tokens() -> None:
 # Alternatives, ends and samples.
 
 UNSURE = {b" a": 0.4, b" b": 0.25, b"c": 0.15, b"d": 0.1, b"<|stop|>": 0.06, b"": 0.04}
-"""What a model says everywhere, its end too. What looks like a special token is not told as another one."""
+"""A model's distribution everywhere, its end too. What looks like a special token is not told as another one."""
 
 
 def unsure(*ends: float, part: bytes = b"d") -> TableModel:

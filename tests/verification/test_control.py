@@ -107,7 +107,7 @@ def test_there_and_back() -> None:
 
 
 def tossed(task: dict[str, Any], **more: Any) -> reference.Fused:
-    """What the naive reference writes with the coins of the definition."""
+    """The naive reference's answer with the coins of the definition."""
     verifier, prompt = task["verifier"], task["prompt"]
 
     def placed(_: toys.Model, before: bytes, __: reference.Tok) -> Callable[[float, float], bool]:

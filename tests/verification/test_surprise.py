@@ -1,4 +1,4 @@
-"""What surprises the assistant is replaced: the comparison, the list that it is known from, and a fusion."""
+"""Tokens that surprise the assistant: the comparison, the list that it is known from, and a fusion."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_no_list_holds_is_at_most_what_is_left_over() -> None:
 
 
 def surprised(task: dict[str, Any], **more: Any) -> reference.Fused:
-    """What the naive reference writes."""
+    """The naive reference's answer."""
     verifier = task["verifier"]
 
     def placed(model: toys.Model, before: bytes, ours: reference.Tok) -> Callable[[float, float], bool]:
