@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from cosd_api import Average, Fusion
+from cosd_api import Average, Fusion, Segment
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import UnsupportedError, connect
@@ -15,6 +17,7 @@ from drawn import partly
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=9)]
+MAY_TIE = 2  # answers of 50
 
 
 @pytest.mark.parametrize("count", partly([2, 50]))
@@ -27,9 +30,17 @@ async def test_the_mean_of_a_model_with_itself_is_its_own(pair: Pair, name: str,
         for prompt in PROMPTS[:count]:
             written = alone.generate(prompt, b"", max_tokens=30, usage=Usage())
             wanted.append(b"".join([token.data async for token in written if isinstance(token, Token)]))
-    assert [result.text.encode() for result in results] == wanted
+    tied = [result for result in results if any(is_tied(segment) for segment in result.segments)]
+    assert len(tied) <= MAY_TIE
+    assert all(result.text.encode() == text for result, text in zip(results, wanted, strict=True) if result not in tied)
     assert all(result.trace.replay() == result.text for result in results)
     assert not [words for result in results for words in result.warnings if "to prove" in words]
+
+
+def is_tied(segment: Segment) -> bool:
+    """Test whether another token was as probable: one at a time and in a batch, a server's digits differ."""
+    means = [entry.mean for entry in segment.candidates if entry.mean is not None]
+    return len(means) > 1 and math.isclose(*sorted(means)[:2], rel_tol=1e-2)
 
 
 @pytest.mark.parametrize("first", ["sums", "facts"])
