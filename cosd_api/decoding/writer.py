@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
@@ -27,37 +28,6 @@ from cosd_providers.text import sendable
 _log = logging.getLogger("cosd_api")
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A model's own greedy continuation of a text.
-
-    Attributes:
-        tokens: its tokens; the end of sequence, if it comes, is the last.
-        number: of its request, as drafts are counted.
-        end: why it ended; None where nothing more was wanted.
-    """
-
-    tokens: tuple[Token, ...]
-    number: int
-    end: DraftEnd | None
-
-    @property
-    def data(self) -> bytes:
-        """Its bytes."""
-        return b"".join(token.data for token in self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """Tokens that were written: by which model, in which of its requests, why, and whether others were compared."""
-
-    tokens: Sequence[Token]
-    model: int
-    number: int
-    reason: str | None
-    compared: bool
 
 
 class AnswerWriter:
@@ -89,7 +59,7 @@ class AnswerWriter:
         self._finished: Finish | None = None
         self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
         self._numbers = count(1)
-        self._pieces: list[_Written] = []
+        self._pieces: list[WrittenPart] = []
         self._aside = False
         self._group: TaskGroup
         self._pens: dict[int, Pen] = {}
@@ -175,20 +145,29 @@ class AnswerWriter:
         response.finish()
         return response
 
-    def write(self, tokens: Sequence[Token], model: int, *, number: int = 0, contest: Contest | None = None) -> None:
-        """Write a segment: these tokens are final.
+    def write(
+        self,
+        tokens: Sequence[Token],
+        model: int,
+        *,
+        number: int = 0,
+        contest: Contest | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Write a segment, or the next part of one that is still open: these tokens are final.
 
         Args:
             tokens: its tokens.
             model: the model that wrote them.
             number: the request that brought them.
-            contest: how it was decided.
+            contest: how it was decided; None leaves the segment open, until it is added to `segments`.
+            reason: why a part is there.
         """
-        reason = None if contest is None else contest.reason
-        self._place(_Written(tokens, model, number, reason, contest is not None and len(contest.candidates) > 1))
+        reason = reason if contest is None else contest.reason
+        self._place(WrittenPart(tokens, model, number, reason, contest is not None and len(contest.candidates) > 1))
         self._settle(contest)
 
-    def _place(self, piece: _Written) -> None:
+    def _place(self, piece: WrittenPart) -> None:
         self._pieces.append(piece)
         for token in piece.tokens:
             if self._response.over is None:
@@ -220,18 +199,17 @@ class AnswerWriter:
             ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
         """
         start, before = len(self._response.text), len(self._pieces)
-        command = StartDraft(next(self._numbers), self.text, self.left, None, ())
 
-        def take(item: Token | DraftEnd) -> bool:
+        def take(item: Token | DraftEnd, number: int) -> bool:
             if isinstance(item, DraftEnd):
-                self.end_with(Passage((), command.draft, item))
+                self.end_with(Passage((), number, item))
             else:
-                self._place(_Written([item], model, command.draft, contest.reason, len(contest.candidates) > 1))
+                self._place(WrittenPart([item], model, number, contest.reason, len(contest.candidates) > 1))
                 self._settle(None)
             return self.over
 
         try:
-            await self._with_place(model, self.calls.generate(model, command, take))
+            await self.read(model, self.text, take, max_tokens=self.left)
         except Exception as error:
             if not model or not self._work.survives(error):
                 raise
@@ -316,6 +294,24 @@ class AnswerWriter:
         command = StartDraft(next(self._numbers), text, max_tokens, ids, (), alternatives=alternatives)
         await self._with_place(model, self.calls.generate(model, command, take))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
+
+    async def read(
+        self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
+    ) -> None:
+        """Let a model continue `text`, by its own encoding of it, and read each token as it comes.
+
+        Args:
+            model: its index.
+            text: the answer so far, or what it may become.
+            take: gets each token and the number of the request, and a `DraftEnd` at last; true if nothing more is
+                wanted, which ends the request.
+            max_tokens: at most.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        command = StartDraft(next(self._numbers), text, max_tokens, None, ())
+        await self._with_place(model, self.calls.generate(model, command, lambda item: take(item, command.draft)))
 
     async def read_on(
         self, model: int, *, max_tokens: int, ahead: int, enough: Callable[[Sequence[Token]], bool]
@@ -450,8 +446,10 @@ class AnswerWriter:
         turn = RenderedPrompt(provider, "")
         return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
 
-    async def everybody(self, ask: Callable[[int], Awaitable[_T]]) -> dict[int, _T]:
-        """Ask every model that is still heard, at the same time; by model, in the order given.
+    async def everybody(
+        self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None
+    ) -> dict[int, _T]:
+        """Ask every model that is still heard, at the same time; by model, in the order given. `models`: these alone.
 
         A model that fails is lost from here on where the answer may continue without it. The first one, the draft, is
         never lost.
@@ -470,10 +468,10 @@ class AnswerWriter:
                     raise
                 failed[model] = error
 
-        await concurrently([partial(one, model) for model in self.models])
+        await concurrently([partial(one, model) for model in self.models if models is None or model in models])
         for model, error in failed.items():
             self._lose(model, error)
-        return {model: found[model] for model in self.models}
+        return {model: found[model] for model in self.models if model in found}
 
     def _lose(self, model: int, error: Exception) -> None:
         _log.debug("a model failed: %s", type(error).__name__)

@@ -27,7 +27,8 @@ from typing import Any, ClassVar
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
 from cosd_api.decoding.commands import Contest, Entry
-from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models, Written
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading

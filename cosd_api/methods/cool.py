@@ -41,7 +41,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.rerank import Rerank, answers, proposed
@@ -151,19 +152,8 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
     if passage.end is not None:  # no word is complete, or it is the last one
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
-    tokens = _cut(passage.tokens, complete(passage.tokens))
+    tokens = passage.first(complete(passage.tokens))
     return ProposedText(b"".join(token.data for token in tokens), False, tokens, passage)
-
-
-def _cut(tokens: Sequence[Token], length: int) -> list[Token]:
-    """The first `length` bytes of tokens; the probability of a part of one is not known."""
-    kept: list[Token] = []
-    for token in tokens:
-        if length <= 0:
-            break
-        kept.append(token if len(token.data) <= length else Token(token.data[:length], None))
-        length -= len(token.data)
-    return kept
 
 
 def _sum(one: Bounds, other: Bounds) -> Bounds:

@@ -23,7 +23,8 @@ from typing import ClassVar, Literal
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice
 from cosd_api.decoding.commands import Contest, Entry
-from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cosd_api.decoding.writer import AnswerWriter, Passage
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 

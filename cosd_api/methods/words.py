@@ -40,18 +40,18 @@ def _boundary() -> Any:
 
 
 def complete_words(data: bytes, splitters: Sequence[WordEnds]) -> int:
-    """The length in bytes of the longest prefix that ends with a word by every splitter; the last word does not count.
+    """Length in bytes of the longest prefix that ends with a word by every splitter; the last word does not count."""
+    first, *others = ({*ends_of_words(data, split)[:-1]} for split in splitters)
+    return max(first.intersection(*others), default=0)
+
+
+def ends_of_words(data: bytes, split: WordEnds) -> list[int]:
+    """Ends of the words of a text, in bytes, growing; the last one is that of the text.
 
     Bytes that are no characters are words by Unicode's boundaries; no tokenizer is asked about a text that has some.
     """
     text = data.decode("utf-8", "surrogateescape")
     readable = data == text.encode("utf-8", "ignore")
-    own = splitters if readable else [unicode_words]
-    first, *others = (_prefixes(split(text), len(text)) for split in own)
-    longest = max(first.intersection(*others), default=0)
-    return len(text[:longest].encode("utf-8", "surrogateescape"))
-
-
-def _prefixes(ends: Sequence[int], length: int) -> set[int]:
-    """The ends of all words but the last one."""
-    return {end for end in ends[:-1] if 0 < end < length}
+    ends = (split if readable else unicode_words)(text)
+    inner = {len(text[:end].encode("utf-8", "surrogateescape")) for end in ends if 0 < end < len(text)}
+    return [*sorted(inner), len(data)] if data else []

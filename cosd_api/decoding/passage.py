@@ -1,0 +1,49 @@
+"""What a model wrote by itself in one request, and the parts of it that were written into an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cosd_providers.contract import DraftEnd, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A model's own greedy continuation of a text.
+
+    Attributes:
+        tokens: its tokens; the end of sequence, if it comes, is the last.
+        number: of its request, as drafts are counted.
+        end: why it ended; None where nothing more was wanted.
+    """
+
+    tokens: tuple[Token, ...]
+    number: int
+    end: DraftEnd | None
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return b"".join(token.data for token in self.tokens)
+
+    def first(self, length: int) -> list[Token]:
+        """The tokens of its first `length` bytes; the probability of a part of a token is not known."""
+        kept: list[Token] = []
+        for token in self.tokens:
+            if length <= 0:
+                break
+            kept.append(token if len(token.data) <= length else Token(token.data[:length], None))
+            length -= len(token.data)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """Tokens that were written: by which model, in which of its requests, why, and whether others were compared."""
+
+    tokens: Sequence[Token]
+    model: int
+    number: int
+    reason: str | None
+    compared: bool
