@@ -22,16 +22,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
 from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.methods.base import Models, Written
+from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
@@ -41,7 +41,7 @@ _SURE = 0.5  # a mean above this is the largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average(Written):
+class Average(Weighted):
     """The most probable token of the weighted mean of all models' distributions (a baseline of the CoSD paper).
 
     It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first one writes
@@ -58,36 +58,18 @@ class Average(Written):
     """
 
     name: ClassVar[str] = "average"
-    takes: ClassVar[frozenset[str]] = Written.takes | {"unit"}
+    takes: ClassVar[frozenset[str]] = Weighted.takes | {"unit"}
     decides: ClassVar[str] = "the mean of the models' probabilities"
-    symmetric: ClassVar[bool] = True
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
 
-    weights: tuple[float, ...] | None = None
     ahead: int = 8
     listed: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("ahead", self.ahead)
         check_count("listed", self.listed)
-        if self.weights is None:
-            return
-        numbers = isinstance(self.weights, Sequence) and all(
-            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf for one in self.weights
-        )
-        if not numbers or not sum(self.weights) > 0:
-            raise SettingError(f"weights must be numbers of at least 0, not all of them 0; not {self.weights!r}")
-        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
-
-    def check_models(self, count: int) -> None:
-        """Check that there is a weight for each model; see `Method.check_models`."""
-        if self.weights is not None and len(self.weights) != count:
-            raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
-
-    def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them."""
-        return super().options() | {"weights": None if self.weights is None else [*self.weights]}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
         """Refuse a model whose distribution is not reported; see `Method.examine`."""
@@ -191,7 +173,7 @@ class Average(Written):
                 words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
                 words += " of the answer, one character of several tokens, whose distributions cannot be averaged"
                 raise UnsupportedError(words, hint='method="cosd" compares such characters as a whole.')
-        weights = self._weights(writer.count, place)
+        weights = self.shares(writer.count, [*place])
         means = _means(place, weights)
         best = next(iter(means))
         for key, mean in means.items():
@@ -199,12 +181,6 @@ class Average(Written):
                 best = key
         proved = means[best].low > _SURE or _is_proved(best, means, _unlisted(place, weights))
         return _choice(writer, place, means, best, proved=proved)
-
-    def _weights(self, count: int, place: Listing) -> dict[int, float]:
-        """The weights of the models that are heard, which sum to 1; equal ones if all others have none."""
-        given = self.weights or (1.0,) * count
-        total = sum(given[model] for model in place)
-        return {model: given[model] / total if total else 1 / len(place) for model in place}
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model: rounds of the first, and places for the others; see `Method.cost`."""
