@@ -31,12 +31,12 @@ from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
 
-_EQUAL = 1e-9  # relative difference of two means that is rounding
 _SURE = 0.5  # a mean above this is the largest
 
 
@@ -73,16 +73,7 @@ class Average(Weighted):
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
         """Refuse a model whose distribution is not reported; see `Method.examine`."""
-        for name, info in models:
-            can = info.capabilities
-            if not can.probs or not can.top_k:
-                missing = "does not list its most probable tokens, whose means 'average' compares"
-            elif not can.end_prob:
-                missing = "does not report the probability of its end of sequence, which 'average' compares, too"
-            else:
-                continue
-            hint = 'method="cosd" needs no lists, and an assistant with verifier=AgreementVerifier() no probabilities.'
-            raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
+        lists_needed(models, self.name)
         return ()
 
     async def write(self, writer: AnswerWriter) -> None:
@@ -96,7 +87,7 @@ class Average(Weighted):
                     choice = await self._chosen(writer, ahead, at, place)
                     unproved += not choice.proved
                     writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
-                    if writer.over or _key(choice.token) != _key(passage.tokens[at]):
+                    if writer.over or key_of(choice.token) != key_of(passage.tokens[at]):
                         before = None
                         break
                 else:
@@ -165,11 +156,11 @@ class Average(Weighted):
         """Lines 3 to 5: the token with the largest mean, as far as the lists show."""
         drafted = place[0]
         assert drafted is not None
-        if all(token is not None and _key(token) == _key(drafted) for token in place.values()):
+        if all(token is not None and key_of(token) == key_of(drafted) for token in place.values()):
             entry = Entry(tuple(model - 1 for model in place), drafted.data, drafted.end)
             return MeanChoice(drafted, 0, proved=True, contest=Contest((entry,), 0, "all models write the same"))
         for model, token in place.items():
-            if token is not None and _is_joined(token):
+            if token is not None and is_joined(token):
                 words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
                 words += " of the answer, one character of several tokens, whose distributions cannot be averaged"
                 raise UnsupportedError(words, hint='method="cosd" compares such characters as a whole.')
@@ -177,7 +168,7 @@ class Average(Weighted):
         means = _means(place, weights)
         best = next(iter(means))
         for key, mean in means.items():
-            if mean.low > means[best].low * (1 + _EQUAL):
+            if mean.low > means[best].low * (1 + ROUNDING):
                 best = key
         proved = means[best].low > _SURE or _is_proved(best, means, _unlisted(place, weights))
         return _choice(writer, place, means, best, proved=proved)
@@ -206,9 +197,6 @@ class Average(Weighted):
 
 Listing = Mapping[int, Token | None]
 """By model: its most probable token in a place, with others listed beside it; None where it has no answer."""
-
-Key = tuple[bytes, bool]
-"""A token's bytes, and whether it is the end of sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +237,6 @@ class MeanChoice:
     contest: Contest
 
 
-def _key(token: Token) -> Key:
-    return token.data, token.end
-
-
 def _size(place: Listing) -> int:
     """The tokens that are listed in a place."""
     return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
@@ -262,22 +246,12 @@ def _longer(one: Token | None, other: Token | None) -> Token | None:
     """The token beside which more are listed; the second only if it is the same token."""
     if one is None or other is None:
         return one or other
-    return other if _key(one) == _key(other) and len(other.alternatives) > len(one.alternatives) else one
-
-
-def _is_joined(token: Token) -> bool:
-    """True for a character of several tokens: nothing is listed beside it."""
-    return token.prob is None or (token.prob < 1 and not token.alternatives)
-
-
-def _listed(token: Token | None) -> dict[Key, float]:
-    """The probabilities that a model lists in a place, in its order."""
-    return {} if token is None else {_key(one): one.prob or 0.0 for one in (token, *token.alternatives)}
+    return other if key_of(one) == key_of(other) and len(other.alternatives) > len(one.alternatives) else one
 
 
 def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds]:
     """Line 3: the mean of every token that is listed, between its bounds: x~ first, then in the order of bytes."""
-    lists = {model: _listed(token) for model, token in place.items()}
+    lists = {model: probs_of(token) for model, token in place.items()}
     rests = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
     most = {model: min(rests[model], min(probs.values(), default=1.0)) for model, probs in lists.items()}
     found: dict[Key, MeanBounds] = {}
@@ -291,7 +265,7 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
 
 def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
     """The mean of a token that nobody lists, at most: part of a character may have all that is left over."""
-    return sum(weight * max(0.0, 1 - math.fsum(_listed(place[model]).values())) for model, weight in weights.items())
+    return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
 def _is_proved(best: Key, means: Mapping[Key, MeanBounds], unlisted: float) -> bool:
@@ -300,19 +274,19 @@ def _is_proved(best: Key, means: Mapping[Key, MeanBounds], unlisted: float) -> b
     for key, mean in means.items():
         if key == best:
             before = False
-        elif mean.high > least * (1 - _EQUAL if before else 1 + _EQUAL):
+        elif mean.high > least * (1 - ROUNDING if before else 1 + ROUNDING):
             return False
-    return unlisted < max(least, _EQUAL)
+    return unlisted < max(least, ROUNDING)
 
 
 def _choice(
     writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
 ) -> MeanChoice:
     """The choice of a token, with the record of what it was compared with."""
-    choices = {model: _key(token) for model, token in place.items() if token is not None}
+    choices = {model: key_of(token) for model, token in place.items() if token is not None}
     models = [model for model, key in choices.items() if key == best]
     if not models:
-        models = [max(place, key=lambda model: _listed(place[model]).get(best, 0.0))]
+        models = [max(place, key=lambda model: probs_of(place[model]).get(best, 0.0))]
     compared = [key for key in means if key == best or key in choices.values()]
     entries = [_entry(writer, place, means[key], key, models if key == best else None) for key in compared]
     second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
@@ -321,7 +295,7 @@ def _choice(
         reason = f"mean probability {means[best].low:.2g} > 0.5"
     elif not proved:
         reason += ", which is not proved"
-    token = next(one for one in _tokens(place) if _key(one) == best)
+    token = next(one for one in _tokens(place) if key_of(one) == best)
     contest = Contest(tuple(entries), compared.index(best), reason)
     return MeanChoice(replace(token, alternatives=()), models[0], proved=proved, contest=contest)
 
@@ -335,10 +309,10 @@ def _tokens(place: Listing) -> Iterator[Token]:
 def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, models: Sequence[int] | None) -> Entry:
     """The record of a token: 1 / probability by model, which is the perplexity of a single token, and of the mean."""
     if models is None:
-        models = [model for model, token in place.items() if token is not None and _key(token) == key]
-    probs = [_listed(place.get(model)).get(key) for model in range(writer.count)]
+        models = [model for model, token in place.items() if token is not None and key_of(token) == key]
+    probs = [probs_of(place.get(model)).get(key) for model in range(writer.count)]
     scores = tuple(None if prob is None else _inverse(prob) for prob in probs)
-    exact = mean.high - mean.low <= _EQUAL * mean.high
+    exact = mean.high - mean.low <= ROUNDING * mean.high
     return Entry(tuple(model - 1 for model in models), *key, scores, _inverse(mean.low) if exact else None)
 
 

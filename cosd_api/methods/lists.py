@@ -1,0 +1,53 @@
+"""Lists of the most probable tokens in a place, as endpoints show them."""
+
+from __future__ import annotations
+
+from cosd_api.methods.base import Models
+from cosd_providers.contract import Token
+from cosd_providers.errors import UnsupportedError
+
+ROUNDING = 1e-9
+"""Relative difference of two means that is rounding: they are equal."""
+
+Key = tuple[bytes, bool]
+"""A token's bytes, and whether it is the end of sequence."""
+
+
+def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
+    """Check that every model lists its most probable tokens, the end of sequence among them.
+
+    Args:
+        models: what is known of them.
+        method: the method that needs it.
+        others: how many it needs beside the most probable one.
+
+    Raises:
+        UnsupportedError: one of them does not.
+    """
+    for name, info in models:
+        can = info.capabilities
+        if not can.probs or not can.top_k:
+            missing = f"does not list its most probable tokens, whose means {method!r} compares"
+        elif can.top_k < others:
+            missing = f"lists {1 + can.top_k} tokens at most, and {method!r} needs the {1 + others} most probable ones"
+        elif not can.end_prob:
+            missing = f"does not report the probability of its end of sequence, which {method!r} compares, too"
+        else:
+            continue
+        hint = 'method="cosd" needs no lists, and an assistant with verifier=AgreementVerifier() no probabilities.'
+        raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
+
+
+def key_of(token: Token) -> Key:
+    """The token's bytes, and whether it is the end of sequence."""
+    return token.data, token.end
+
+
+def is_joined(token: Token) -> bool:
+    """True for a character of several tokens: nothing is listed beside it."""
+    return token.prob is None or (token.prob < 1 and not token.alternatives)
+
+
+def probs_of(token: Token | None) -> dict[Key, float]:
+    """The probabilities that a model lists in a place, in its order."""
+    return {} if token is None else {key_of(one): one.prob or 0.0 for one in (token, *token.alternatives)}
