@@ -6,14 +6,16 @@ tuned and trees are trained on them. Then all answer questions with held-out num
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio.to_thread
+from sklearn.tree import DecisionTreeClassifier
 
 from benchmarks.report import HERE, Cell, Options, Table
 from cosd_api import (
@@ -23,6 +25,7 @@ from cosd_api import (
     RuleVerifier,
     Samples,
     Training,
+    TreeVerifier,
     Verifier,
     collect,
     train_tree,
@@ -33,24 +36,37 @@ from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure
 from cosd_api.demo.servers import bundled_pair
 from cosd_api.report.heatmap import Heatmap, save_heatmaps
+from cosd_api.training.evaluation import places_of
+from cosd_api.training.fit import nodes_of
 
 __all__ = ["run"]
 
 HEATMAP = HERE.parent / "docs" / "tuning.png"
 SIZES = (3, 10, 100)
-KINDS = ("mixed", "sum", "difference", "capital", "currency", "symbol")
+FEW = 3
+NUMBERS, ABOUT_FACTS = ("sum", "difference"), ("capital", "currency", "symbol")
+OTHER_KINDS = (*NUMBERS, *ABOUT_FACTS)
+KINDS = ("mixed", *OTHER_KINDS)
 COUNT, QUICK = 200, 5
 DIRECTIONS = (("sums", "facts"), ("facts", "sums"))
 SEED = 11
-DRAWN = (3, 10)
+DRAWN = ((FEW, "mixed"), (10, "mixed"), (FEW, "other"))
+MOST_DRAWS = 100
 DRAWS = 10
 ASKED = 50
 
+PAPER = (
+    "*The paper's tree* is as scikit-learn grows it by default: it keeps the places where both models agree, with the "
+    "draft's label, weights no class, has no limit on its depth, and asks about *p* or *q* at random where both would "
+    "do."
+)
 ABOUT = (
     "Right answers of {count} questions of each kind, with numbers that were kept out of both models' training. A "
     "mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can add; of the other kinds "
     "each model knows its own and guesses at the rest. Trees and rule see mixed questions of other numbers: the tree "
-    "of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100."
+    "of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100. *Other* examples are three "
+    "questions of the single kinds, out of the distribution of the mixed ones, as the paper's three are out of that of "
+    f"its tests. {PAPER}"
 )
 SAMPLES = (
     "What was learned from. Each example is one scoring request to each model, and one more to the assistant where it "
@@ -60,18 +76,30 @@ SAMPLES = (
 
 
 OTHERS = (
-    f"Trees of {DRAWS} draws from the 100 examples, and how many of the first {ASKED} mixed questions each gets right: "
-    "the worst, the median and the best of them. Below five examples nothing is known of a tree beforehand."
+    f"Trees of {DRAWS} draws from 100 examples, and how many of the first {ASKED} mixed questions each gets right: the "
+    "worst, the median and the best of them. Below five examples nothing is known of a tree beforehand. *Other* "
+    "examples are of the single kinds, a question with a number, one about a fact and one of either in each draw; a "
+    f"draw in which one of the models is never the only one that is right is replaced by another. {PAPER}"
 )
-DRAWN_COLUMNS = ["pair", "examples in a draw", "trees", "questions", "worst", "median", "best"]
+DRAWN_COLUMNS = ["pair", "tree", "examples", "draws", "questions", "worst", "median", "best"]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Results of training for one direction: samples and trees by the number of examples, and the tuned rule."""
+    """Results of training for one direction.
+
+    Attributes:
+        samples: samples of mixed questions, by the number of examples.
+        trees: trees from them, by the number of examples.
+        papers: the paper's trees from the same.
+        others: samples of questions of the other kinds, by kind.
+        tuning: the tuned rule.
+    """
 
     samples: Mapping[int, Samples]
     trees: Mapping[int, Training]
+    papers: Mapping[int, TreeVerifier]
+    others: Mapping[str, Samples]
     tuning: RuleTuning
 
 
@@ -116,31 +144,84 @@ async def run(options: Options) -> list[Table]:
 
 def examples(size: int) -> list[Example]:
     """Mixed questions whose numbers may have been trained on; of more, the first are the same."""
-    unique = {question.prompt: question for question in sample("mixed", 2 * max(SIZES), SEED, held_out=False)}
+    return _examples("mixed", size)
+
+
+def _examples(kind: str, size: int) -> list[Example]:
+    unique = {question.prompt: question for question in sample(kind, 2 * max(SIZES), SEED, held_out=False)}
     return [Example(prompt=one.prompt, answer=one.answer) for one in [*unique.values()][:size]]
 
 
 async def _learn(draft: str, assistant: str, options: Options) -> Learned:
-    whole = await collect(examples(10 if options.quick else max(SIZES)), draft=draft, assistant=assistant)
+    count = 10 if options.quick else max(SIZES)
+    whole = await collect(examples(count), draft=draft, assistant=assistant)
     sizes = [size for size in SIZES if size <= len(whole.examples)]
     samples = {size: whole.model_copy(update={"examples": whole.examples[:size]}) for size in sizes}
     trees = {size: await anyio.to_thread.run_sync(train_tree, samples[size]) for size in sizes}
-    return Learned(samples, trees, await anyio.to_thread.run_sync(partial(tune, whole)))
+    papers = {size: await anyio.to_thread.run_sync(papers_tree, samples[size]) for size in sizes}
+    others = {
+        kind: await collect(_examples(kind, count // len(OTHER_KINDS)), draft=draft, assistant=assistant)
+        for kind in OTHER_KINDS
+    }
+    return Learned(samples, trees, papers, others, await anyio.to_thread.run_sync(partial(tune, whole)))
+
+
+def our_tree(samples: Samples) -> TreeVerifier:
+    """A tree with the library's defaults."""
+    return train_tree(samples).tree
+
+
+def papers_tree(samples: Samples) -> TreeVerifier:
+    """The tree that the paper describes, as scikit-learn grows it by default."""
+    places = places_of(samples, keep_agreeing=True)
+    classifier = DecisionTreeClassifier(random_state=0).fit(
+        [(at.p, at.q) for at in places], [at.label for at in places]
+    )
+    return TreeVerifier(nodes=nodes_of(classifier))
+
+
+def _from_mixed(learned: Learned, size: int, rng: random.Random) -> Samples:
+    """Some of the mixed questions."""
+    whole = learned.samples[max(learned.samples)]
+    return whole.model_copy(update={"examples": tuple(rng.sample(whole.examples, size))})
+
+
+def _from_others(learned: Learned, size: int, rng: random.Random) -> Samples:
+    """Some questions of the other kinds: one with a number, one about a fact, the others of either sort."""
+    kinds = [rng.choice(NUMBERS), rng.choice(ABOUT_FACTS), *rng.choices(OTHER_KINDS, k=size - 2)]
+    found = {one.example.key: one for kind in kinds for one in [rng.choice(learned.others[kind].examples)]}
+    return learned.others[kinds[0]].model_copy(update={"examples": tuple(found.values())})
+
+
+SOURCES: Mapping[str, Callable[[Learned, int, random.Random], Samples]] = {"mixed": _from_mixed, "other": _from_others}
+TREES: Mapping[str, Callable[[Samples], TreeVerifier]] = {"tree": our_tree, "the paper's tree": papers_tree}
+
+
+def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
+    """Draws of a few examples, without those that have no place for one of the two answers."""
+    rng = random.Random(f"{SEED}/{size}/{source}")
+    for _ in range(MOST_DRAWS):
+        few = SOURCES[source](learned, size, rng)
+        labels = {one.label for found in few.examples for one in found.samples if not one.agreed}
+        if len(few.examples) == size and {0, 1} <= labels:
+            yield few
+    raise RuntimeError(f"hardly any draw of {size} {source} examples has a place for both answers")
 
 
 async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, options: Options) -> list[list[Cell]]:
     """How trees of other draws of a few examples do."""
-    whole = learned.samples[max(learned.samples)]
     questions = {"mixed": sample("mixed", QUICK if options.quick else ASKED, SEED)}
-    rng = random.Random(SEED)
     rows: list[list[Cell]] = []
-    for size in (size for size in DRAWN if size < len(whole.examples)):
-        right: list[int] = []
-        for _ in range(2 if options.quick else DRAWS):
-            few = whole.model_copy(update={"examples": tuple(rng.sample(whole.examples, size))})
-            tree = (await anyio.to_thread.run_sync(train_tree, few)).tree
-            right.append((await _answered(draft, assistant, tree, questions)).right["mixed"])
-        rows.append([pair, size, len(right), len(questions["mixed"]), min(right), statistics.median(right), max(right)])
+    for size, source in DRAWN:
+        if size >= max(learned.samples):
+            continue
+        drawings = [*itertools.islice(_drawings(source, size, learned), 2 if options.quick else DRAWS)]
+        for name, train in TREES.items():
+            options.say(f"trees: {draft} drafting: {len(drawings)} x {name} of {size} {source} examples")
+            trees = [await anyio.to_thread.run_sync(train, few) for few in drawings]
+            right = [(await _answered(draft, assistant, tree, questions)).right["mixed"] for tree in trees]
+            spread = [min(right), statistics.median(right), max(right)]
+            rows.append([pair, name, f"{size} {source}", len(right), len(questions["mixed"]), *spread])
     return rows
 
 
@@ -148,6 +229,7 @@ def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, 
     """Who decides: a name, who drafts, who is asked, and the verifier."""
     never = RuleVerifier(alpha=0)
     best = learned.tuning.best
+    other = next(_drawings("other", FEW, learned))
     tuned = f"tuned rule ({best.alpha:g}, {best.beta:g})"
     return [
         ("draft alone", draft, assistant, never),
@@ -155,6 +237,8 @@ def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, 
         ("rule (0.5, 0.5)", draft, assistant, RuleVerifier()),
         (tuned, draft, assistant, best),
         *((f"tree of {size} examples", draft, assistant, found.tree) for size, found in learned.trees.items()),
+        *((f"the paper's tree of {size} examples", draft, assistant, tree) for size, tree in learned.papers.items()),
+        *((f"{name} of {FEW} other examples", draft, assistant, train(other)) for name, train in TREES.items()),
     ]
 
 
