@@ -196,8 +196,12 @@ async def test_words_are_the_models_own(
     ours = b"".join(token.data for token in found.tokens)
     # One word that is the draft's, but for the space before it: nothing shows whether the server took that space off.
     drafted = b"".join(question.tokens).strip()
-    agreed = ours[:1].isspace() and ours.strip() == drafted and whole.startswith(ours.lstrip())
-    assert whole.startswith(ours) or agreed
+    spaced = ours[:1].isspace() and whole.startswith(ours.lstrip())
+    if spaced and ours.strip() != drafted:
+        # Nor where the model, behind that space, leaves out the next one by itself.
+        behind = await draft(expected, prompt.decode(), text[:start] + found.tokens[0].data, limit=300)
+        spaced = not b"".join(token.data for token in behind[:-1])[:1].isspace()
+    assert whole.startswith(ours) or spaced
     assert found.tokens[-1].end <= (ours == whole)
 
 
