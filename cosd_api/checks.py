@@ -129,6 +129,18 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
         raise SettingError(f"{name} must be a number {words}, not {value!r}")
 
 
+def check_temperature(value: float) -> float:
+    """The temperature as given: 0 for the most probable tokens, 1 for draws from the models' own distributions.
+
+    Raises:
+        SettingError: it is neither: at another one a server changes the probabilities that are compared.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in (0, 1):
+        words = "0 takes the most probable tokens, 1 draws from the models' own distributions, and servers change the"
+        raise SettingError(f"temperature must be 0 or 1, not {value!r}: {words} probabilities at any other")
+    return float(value)
+
+
 def check_count(name: str, value: int, *, least: int = 1) -> int:
     """The number as given: a whole one, at least `least`.
 

@@ -77,6 +77,8 @@ class Fusion:
             an endpoint that takes token ids. With one that takes only text, the model reads it as the token: `"warn"`
             says so in the result's warnings, `"refuse"` raises before the first token.
         tuning: requests and drafted tokens traded for time, see `Tuning`. The text is the same.
+        temperature: 1 draws every token from the models' own distributions, by methods that can; 0 is greedy. It is a
+            statement of the method, and by default the method's own: see its settings.
 
     Attributes:
         settings: as given, checked.
@@ -143,9 +145,12 @@ class Fusion:
                 `cosd_api.budget.Budget` for the exact count.
             on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with what is
                 verified (`finish_reason="budget"`, and `stop_reason` says which), unless no server is known yet.
+            seed: of what is drawn, where the method draws. The same seed and prompt give the same answer from servers
+                that repeat themselves, and each prompt has draws of its own. By default a random one, which the
+                result records.
 
         Raises:
-            SettingError: e.g. `temperature`: the draft is greedy by definition.
+            SettingError: one of them is invalid, or means nothing to the method.
             ProviderError: while reading; its `partial` is the result so far, None before the first request.
         """
         refuse(limits, Fusion.stream)
@@ -213,6 +218,7 @@ class Fusion:
         check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
         checked = AnswerLimits.checked(**limits)
+        checked.seeded(self.settings.method)  # refuses
         work = (self._generate(prompt, checked) for prompt in prompts)
         async with aclosing(_together(work, concurrency, order)) as complete:
             async for answer in complete:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
@@ -60,6 +61,7 @@ class AnswerOptions(TypedDict, total=False):
     max_requests: int | None
     max_billed_tokens: int | None
     on_budget: OnBudget
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class AnswerLimits:
     max_requests: int | None = None
     max_billed_tokens: int | None = None
     on_budget: OnBudget = "raise"
+    seed: int | None = None
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
@@ -85,7 +88,22 @@ class AnswerLimits:
         check_count("max_tokens", limits.max_tokens)
         _check_limits(limits)
         check_choice("on_budget", limits.on_budget, OnBudget)
+        if limits.seed is not None:
+            check_count("seed", limits.seed, least=0)
         return limits
+
+    def seeded(self, method: Method) -> Self:
+        """The same limits with the seed of an answer: the given one, else a random one where the method draws.
+
+        Raises:
+            SettingError: a seed is given, and the method draws nothing.
+        """
+        if method.temperature:
+            return self if self.seed is not None else replace(self, seed=secrets.randbits(31))
+        if self.seed is not None:
+            words = f"seed is not accepted: the method {method.name!r} draws nothing, as {method.why_greedy}"
+            raise SettingError(f"{words}. Leave it out")
+        return self
 
 
 class LikelihoodOptions(TypedDict, total=False):
@@ -176,6 +194,7 @@ class FusionOptions(TypedDict, total=False):
     on_assistant_error: OnAssistantError
     on_special_tokens: OnSpecialTokens
     tuning: Tuning | None
+    temperature: float | None
 
 
 class FuseOptions(FusionOptions, AnswerOptions, total=False):
@@ -198,6 +217,7 @@ class FusionSettings:
     on_assistant_error: OnAssistantError = "raise"
     on_special_tokens: OnSpecialTokens = "warn"
     tuning: Tuning = field(default_factory=Tuning)
+    temperature: float = 0.0
 
     @classmethod
     def checked(cls, **given: Unpack[FusionOptions]) -> Self:
@@ -206,7 +226,7 @@ class FusionSettings:
         Raises:
             SettingError: one of them is invalid, or excludes another one.
         """
-        by_default = {name for name in ("method", "verifier", "tuning") if given.get(name) is None}
+        by_default = {name for name in ("method", "verifier", "tuning", "temperature") if given.get(name) is None}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
         settings = cls(**chosen | _method(chosen))
         if settings.draft_length is not None:
@@ -270,11 +290,12 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
     if method.one_tokenizer and unit == "word":
         raise SettingError(f'unit="word" means nothing to the method {method.name!r}: it compares single tokens')
+    if given.get("temperature") is not None:
+        method = method.at_temperature(given["temperature"])
+    chosen: dict[str, Any] = {"method": method, "temperature": method.temperature}
     if isinstance(method, CoSD):
-        return {"method": method, "verifier": method.verifier, "unit": method.unit}
-    if isinstance(method, DraftFirst):
-        return {"method": method, "verifier": method.judge}
-    return {"method": method}
+        return chosen | {"verifier": method.verifier, "unit": method.unit}
+    return chosen | ({"verifier": method.judge} if isinstance(method, DraftFirst) else {})
 
 
 # ---------------------------------------------------------------------------------------------------- as a record
@@ -314,6 +335,8 @@ class Settings(Record):
         method_options: its own settings.
         verifier: None if the method has none.
         unit: what was judged together; None if the method judges no units.
+        temperature: 1 if tokens were drawn.
+        seed: of the draws; None if nothing was drawn.
     """
 
     method: str = CoSD.name
@@ -334,6 +357,8 @@ class Settings(Record):
     max_requests: int | None = None
     max_billed_tokens: int | None = None
     on_budget: OnBudget = "raise"
+    temperature: float = 0.0
+    seed: int | None = None
 
     @classmethod
     def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit) -> Self:
@@ -353,10 +378,14 @@ class Settings(Record):
 
 # ------------------------------------------------------------------------------------- refused keywords
 
-_GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
+_GREEDY = CoSD.why_greedy
+_OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
+_OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
 REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "seed", "mirostat"), _GREEDY),
+    **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
+    "temperature": _OF_ALL,
+    "seed": _OF_ONE,
     **dict.fromkeys(("n", "best_of", "num_return_sequences", "num_beams"), _ONE),
     **dict.fromkeys(
         ("frequency_penalty", "presence_penalty", "repetition_penalty", "repeat_penalty", "logit_bias"),

@@ -43,7 +43,7 @@ class FusionStream:
         self._endpoints = endpoints
         self._settings = settings
         self._prompt = prompt
-        self._limits = limits
+        self._limits = limits.seeded(settings.method)
         self._past = past
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
@@ -155,6 +155,7 @@ class FusionStream:
             pace=settings.pace,
             skip=settings.ask == "contestable",
             batch_wait=settings.tuning.batch_wait,
+            seed=limits.seed or 0,
         )
         run = settings.method.start(work)
         self._work = facts, budget, run

@@ -343,7 +343,10 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"temperature": 0.7}, "temperature is not accepted: the draft of CoSD is greedy by definition"),
+        ({"temperature": 0.7}, "temperature must be 0 or 1, not 0.7: 0 takes the most probable tokens"),
+        ({"temperature": 1, "method": "cool"}, "temperature is not accepted by the method 'cool'"),
+        ({"seed": 3}, "seed is not accepted: the method 'cosd' draws nothing, as the draft of CoSD is greedy by def"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"top_p": 0.9}, "greedy by definition"),
         ({"n": 2}, "one answer"),
         ({"logprobs": 5}, "carries its probabilities already"),

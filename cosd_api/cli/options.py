@@ -99,7 +99,14 @@ Tau = Annotated[
     float | None, typer.Option(help="Margin of chow (0.5 by default) and diff (0 by default), between 0 and 1.")
 ]
 Rate = Annotated[float | None, typer.Option(help="Share of the differing words that random replaces, between 0 and 1.")]
-Seed = Annotated[int | None, typer.Option(help="Of random: another one tosses other coins; 0 by default.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Of what is drawn, by methods that draw; of random: another one tosses other coins."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(metavar="0|1", help="1 draws every token, by methods that can; 0 takes the most probable ones."),
+]
 Gamma = Annotated[
     float | None, typer.Option(help="Of surprise: the assistant finds a token improbable below this; 0.1 by default.")
 ]
@@ -170,6 +177,7 @@ class SharedOptions:
     window: Window = None
     agreement: Agreement = False
     tree: Tree = None
+    temperature: Temperature = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
     timeout: Timeout = None
 
@@ -185,6 +193,7 @@ class SharedOptions:
             assistant=connect_assistants(self.assistant, self.assistant_model, read_timeout),
             method=self._method(),
             verifier=self._verifier(),
+            temperature=self.temperature,
             **settings,
         )
 
@@ -195,7 +204,14 @@ class SharedOptions:
             typer.BadParameter: the timeout is invalid.
             SettingError: another limit is invalid.
         """
-        return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=seconds(self.timeout, "--timeout"), **more)
+        timeout = seconds(self.timeout, "--timeout")
+        seed = self.seed if self._draws() else None
+        return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=timeout, seed=seed, **more)
+
+    def _draws(self) -> bool:
+        """True if the seed is that of an answer."""
+        method = self._method() or CoSD()
+        return bool((method if self.temperature is None else method.at_temperature(self.temperature)).temperature)
 
     def _method(self) -> Method | None:
         """The method; None for CoSD, whose settings are options of their own."""
@@ -215,7 +231,9 @@ class SharedOptions:
             if name not in (None, "agreement"):
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
-        options = ("alpha", "beta", "tau", "rate", "seed", "gamma", "window")
+        options = ["alpha", "beta", "tau", "rate", "gamma", "window"]
+        if name == "random" or not self._draws():
+            options.append("seed")
         given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
         if self.tree is not None and name is None:
             if given:

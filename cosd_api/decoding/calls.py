@@ -69,7 +69,9 @@ class Calls:
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             with self._budget.spending(model, [self._sizes[model] + len(command.text)], drafts=True) as usage:
                 # Asked for only where they are of use, so that a provider need not know the keyword.
-                also = {"alternatives": command.alternatives} if command.alternatives else {}
+                also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
+                if command.temperature:
+                    also |= {"temperature": command.temperature, "seed": command.seed}
                 stream = provider.generate(
                     self.turns[model].prompt,
                     command.text,

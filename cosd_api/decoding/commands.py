@@ -62,6 +62,8 @@ class StartDraft:
         own: the tokens that the draft model wrote since the start or the last replacement.
         ahead: whether it is a hedge, started before the verdict that would make it the draft.
         alternatives: how many other choices are wanted with each token.
+        temperature: 0 for the most probable tokens, 1 to draw them.
+        seed: of the draws.
     """
 
     draft: int
@@ -71,6 +73,8 @@ class StartDraft:
     own: tuple[bytes, ...]
     ahead: bool = False
     alternatives: int = 0
+    temperature: float = 0
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

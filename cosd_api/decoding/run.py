@@ -34,6 +34,7 @@ class Work:
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
         batch_wait: seconds that a question waits for others.
+        seed: of what is drawn at random.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -50,6 +51,7 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     batch_wait: float = 0.0
+    seed: int = 0
 
 
 class CallCounts(Protocol):

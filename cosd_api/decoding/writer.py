@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.chance import Chance
 from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.pen import Pen
@@ -45,11 +46,13 @@ class AnswerWriter:
         segments: what was decided so far.
         warnings: of the method, for the result.
         count: how many models there are, lost ones included.
+        chance: the random numbers of the answer.
     """
 
     def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
         self.calls = Calls(work.turns, work.budget, work.timeline)
         self.count = len(work.turns)
+        self.chance = Chance(work.seed, work.turns[0].prompt)
         self.models = [model for model in range(self.count) if model - 1 not in work.without]
         self.segments: list[Contest] = []
         self.warnings: list[str] = []
@@ -272,10 +275,20 @@ class AnswerWriter:
         enough: Callable[[Sequence[Token]], bool] = lambda _: False,
         alternatives: int = 0,
         after: Passage | None = None,
+        temperature: float = 0,
+        seed: int | None = None,
     ) -> Passage:
-        """A model's greedy continuation of `text`, by its own encoding of it, until it is `enough`.
+        """A model's continuation of `text`, by its own encoding of it, until it is `enough`.
 
-        `after` is the passage that the text ends with, whose own tokens the model continues where it can.
+        Args:
+            model: its index.
+            text: the answer so far.
+            max_tokens: at most.
+            enough: true where nothing more is wanted, which ends the request.
+            alternatives: how many other tokens to list in each place.
+            after: the passage that the text ends with, whose own tokens the model continues where it can.
+            temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
+            seed: of the draws, see `chance`; another one for each request.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -291,7 +304,16 @@ class AnswerWriter:
             return not item.end and enough(tokens)
 
         ids = None if after is None or after.end is None else after.end.continuation
-        command = StartDraft(next(self._numbers), text, max_tokens, ids, (), alternatives=alternatives)
+        command = StartDraft(
+            next(self._numbers),
+            text,
+            max_tokens,
+            ids,
+            (),
+            alternatives=alternatives,
+            temperature=temperature,
+            seed=seed,
+        )
         await self._with_place(model, self.calls.generate(model, command, take))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 

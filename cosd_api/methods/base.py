@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
+from cosd_api.checks import check_temperature
 from cosd_api.decoding.commands import Decoder
 from cosd_api.decoding.driver import Driver
 from cosd_api.decoding.run import Run, Work
@@ -53,6 +54,9 @@ class Method(ABC):
         most_models: how many models it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
         one_tokenizer: whether it is refused where they are not known to have one.
+        why_greedy: the reason why it draws nothing, for messages.
+        temperature: 0 where the models write their most probable tokens, 1 where tokens are drawn: then an answer
+            has a seed.
     """
 
     name: ClassVar[str]
@@ -62,6 +66,27 @@ class Method(ABC):
     most_models: ClassVar[int | None] = None
     compares_tokenizers: ClassVar[bool] = False
     one_tokenizer: ClassVar[bool] = False
+    why_greedy: ClassVar[str] = "its models write their most probable tokens"
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of what the models write."""
+        return 0.0
+
+    def at_temperature(self, temperature: float) -> Method:
+        """The same method at a temperature, 0 or 1.
+
+        Raises:
+            SettingError: it is another temperature, or the method has no such form.
+        """
+        return self if check_temperature(temperature) == self.temperature else self._at(temperature)
+
+    def _at(self, temperature: float) -> Method:
+        """The form at the other temperature, where there is one; see `at_temperature`."""
+        if temperature:
+            words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
+            raise SettingError(f"{words}. Leave it out")
+        raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models can serve.

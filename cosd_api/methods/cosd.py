@@ -80,6 +80,7 @@ class CoSD(DraftFirst):
     takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit"}
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
+    why_greedy: ClassVar[str] = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None

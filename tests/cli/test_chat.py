@@ -97,7 +97,7 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
         ("Q", ["--beta", "-1"], "greater than or equal to 0"),
         ("Q", ["--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
         (b"Q \xff", [], "not UTF-8 text at byte 2 of a line"),
-        ("Q", ["--temperature", "1"], "No such option"),
+        ("Q", ["--top-p", "1"], "No such option"),
     ],
 )
 def test_wrong_usage(text: str | bytes, options: list[str], words: str) -> None:

@@ -166,16 +166,20 @@ def test_a_models_name_is_for_people() -> None:
     }
 
 
-def test_a_temperature_other_than_0_is_refused_as_a_fusion_does() -> None:
+def test_a_temperature_is_refused_as_a_fusion_does() -> None:
     with pytest.raises(SettingError) as ours:
-        Fusion(**URLS).stream("Q:", temperature=0.7)  # type: ignore[call-arg]
+        Fusion(**URLS, temperature=0.7)
     with pytest.raises(ValidationError) as made:
         chat(temperature=0.7)
     assert str(ours.value) in str(made.value)
+    with pytest.raises(SettingError) as theirs:
+        Fusion(**URLS).stream("Q:", temperature=0.7)  # type: ignore[call-arg]
     with pytest.raises(SettingError) as called:
         chat().invoke("Where?", temperature=0.7)
-    assert str(called.value) == str(ours.value)
+    assert str(called.value) == str(theirs.value)
     assert chat(temperature=0).invoke("Where?", temperature=0.0).text == FUSED
+    with pytest.raises(ValidationError, match="seed is not accepted: the method 'cosd' draws nothing"):
+        chat(seed=3)
 
 
 @pytest.mark.parametrize(

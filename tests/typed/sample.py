@@ -266,7 +266,7 @@ async def mistakes() -> None:
 
 async def misspelt_keywords() -> None:
     await fuse("Q:", draft="a", assistant="b", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    await fuse("Q:", draft="a", assistant="b", temperature=0.7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await fuse("Q:", draft="a", assistant="b", top_p=0.7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fuse_sync("Q:", draft="a", assistant="b", hedge=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fusion = Fusion(draft="a", assistant="b", tunning=Tuning(hedge=1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Fusion(draft="a", assistant="b", tuning=Tuning(max_ahed=3))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -102,7 +102,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
     max_requests: int | None = None
     max_billed_tokens: int | None = None
     on_budget: OnBudget | None = None
-    temperature: float | None = None
+    seed: int | None = None
+    temperature: float | None = Field(default=None, frozen=True)
     streaming: bool = False
 
     verifier: SkipValidation[Verifier | None] = Field(default=None, frozen=True)
@@ -132,11 +133,6 @@ class LangChainFusion(BaseLanguageModel[Any]):
         servers = {name: os.environ.get(f"COSD_{name.upper()}_URL", "").split() for name in ("draft", "assistant")}
         return {**{name: urls if urls[1:] else urls[0] for name, urls in servers.items() if urls}, **fields}
 
-    @field_validator("temperature")
-    @classmethod
-    def _check_temperature(cls, temperature: float | None) -> float | None:
-        return _greedy(temperature)
-
     @field_validator("verifier", mode="before")
     @classmethod
     def _read_verifier(cls, verifier: Any) -> Any:
@@ -152,8 +148,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
         """Make the fusion, which sends nothing yet, to find invalid settings now."""
-        self._pattern()
-        AnswerLimits.checked(**self._asked_with(None, {}).limits)
+        AnswerLimits.checked(**self._asked_with(None, {}).limits).seeded(self._pattern().settings.method)
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
@@ -165,7 +160,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """
         call = {name: value for name, value in given.items() if value is not None}
         call.pop("stream", None)  # LangChain has handled it
-        _greedy(call.pop("temperature", None))
+        if call.get("temperature") == self._pattern().settings.temperature:
+            del call["temperature"]
         retries = check_count("max_retries", call.pop("max_retries", self.max_retries), least=0)
         model = call.pop("model", self.model)
         for name in _TOOLS:
@@ -183,10 +179,12 @@ class LangChainFusion(BaseLanguageModel[Any]):
         settings = {name: value for name in _OF_A_FUSION if (value := getattr(self, name)) is not None}
         servers = {name: one for name in ("draft", "assistant", "api_key") if (one := getattr(self, name)) is not None}
         if self.fusion is not None:
-            if extra := [*servers, *settings]:
-                raise SettingError(f"{', '.join(extra)}: the given fusion has its own; leave one of them out")
             if not isinstance(self.fusion, Fusion):
                 raise SettingError(f"fusion must be a Fusion, not {type(self.fusion).__name__}")
+            if settings.get("temperature") == self.fusion.settings.temperature:
+                del settings["temperature"]
+            if extra := [*servers, *settings]:
+                raise SettingError(f"{', '.join(extra)}: the given fusion has its own; leave one of them out")
             return self.fusion
         for name in ("draft", "assistant"):
             if name not in servers:
@@ -404,13 +402,6 @@ def _host(url: str) -> str:
     """The host of a URL."""
     connect(url)  # raises for an invalid URL
     return urlsplit(url.strip()).hostname or ""
-
-
-def _greedy(temperature: float | None) -> float | None:
-    """The given temperature: None or 0, since the draft is greedy."""
-    if temperature:
-        refuse({"temperature": temperature}, Fusion.stream)
-    return temperature
 
 
 # Messages.

@@ -54,7 +54,8 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         max_retries: attempts to restart an answer after a retryable error, as long as no text was delivered. Single
             requests are retried anyway.
         max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
-        temperature: None or 0; other values are refused, since the draft is greedy.
+        temperature: a setting of `Fusion`; other ones are refused in a call.
+        seed: of the draws of each answer, by methods that draw. With one, equal prompts have equal answers.
         streaming: whether `invoke` streams internally; callbacks see each token either way.
         method, verifier, unit, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of `Fusion`.
 

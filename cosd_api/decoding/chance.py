@@ -1,0 +1,36 @@
+"""Chance: the random numbers of one answer, each a function of its seed, its prompt and its place."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+
+class Chance:
+    """The random numbers of one answer.
+
+    Each has a name of its own, such as `("keep", 12)`: what is drawn, and the byte offset in the answer. It depends on
+    nothing else, neither on timing nor on how many numbers were drawn before::
+
+        prompt digest = BLAKE2b(prompt, 16 bytes)
+        hash          = BLAKE2b("{seed} {name ...} " + prompt digest, 8 bytes)
+
+    Args:
+        seed: of the answer.
+        prompt: of the first model: other prompts have other numbers.
+    """
+
+    def __init__(self, seed: int, prompt: str) -> None:
+        self._seed = seed
+        self._prompt = blake2b(prompt.encode(), digest_size=16).digest()
+
+    def number(self, *name: str | int) -> float:
+        """A number in [0, 1): the first 53 bits of the hash / 2^53."""
+        return (self._hash(name) >> 11) / 2**53
+
+    def seed(self, *name: str | int) -> int:
+        """A seed for a request: the first 31 bits of the hash, which every server takes."""
+        return self._hash(name) >> 33
+
+    def _hash(self, name: tuple[str | int, ...]) -> int:
+        words = " ".join(map(str, (self._seed, *name))) + " "
+        return int.from_bytes(blake2b(words.encode() + self._prompt, digest_size=8).digest())
