@@ -40,6 +40,7 @@ class TestUnit(ChatModelUnitTests):
 
 
 @pytest.mark.live
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # where a recording is to be made first
 class TestLive(ChatModelIntegrationTests):
     pair: Pair

@@ -16,7 +16,7 @@ import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import examples
+from drawn import costly
 
 LETTERS = "ab1 ,"
 PIECES = ("ab", "aa", "ba", " a", " ab", "b1", "a,", ", ")
@@ -150,7 +150,7 @@ def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
     return [one / sum(given) for one in given]
 
 
-@examples(60)
+@costly(100)
 @given(
     weighted(),
     PROMPTS,
@@ -183,7 +183,7 @@ async def test_the_answer_is_that_of_full_enumeration_whatever_is_listed(
         assert recorded is None or recorded == pytest.approx(1 / mean)
 
 
-@examples(60)
+@costly(100)
 @given(weighted(), PROMPTS, st.integers(1, 12), st.integers(1, 4))
 async def test_what_is_proved_is_right_and_what_is_not_is_said(
     drawn: tuple[list[Whole], tuple[float, ...] | None], prompt: str, max_tokens: int, top_k: int

@@ -14,7 +14,7 @@ import toys
 from cosd_api import CoSD, Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
-from drawn import examples
+from drawn import costly
 
 
 def naive(
@@ -50,7 +50,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@examples(50)
+@costly(100)
 @given(
     toys.model_sets(same_tokenizer=True, max_assistants=1, may_hide_end=False),
     st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=6),

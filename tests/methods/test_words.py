@@ -47,7 +47,7 @@ BARE_MARK = regex.compile(r"(^|[\s\p{C}])[\p{M}\p{Cf}]")
 """A mark without a character that it belongs to: there the package's boundaries are not those of UAX 29."""
 
 
-@examples(200)
+@examples(50)
 @given(TEXTS)
 def test_words_are_those_of_the_naive_reading(text: str) -> None:
     assume(not BARE_MARK.search(text))

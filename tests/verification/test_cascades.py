@@ -14,7 +14,6 @@ from pydantic import ValidationError
 import schedules
 from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, Verifier
 from cosd_api.verification import needs_q
-from drawn import decoder_examples
 from scheduled import check, choosers, expected, tasks
 
 PROBS = st.floats(0, 1)
@@ -90,7 +89,6 @@ def test_there_and_back(verifier: ChowVerifier | DiffVerifier) -> None:
     assert needs_q(verifier) == isinstance(verifier, DiffVerifier)
 
 
-@decoder_examples
 @given(tasks(), choosers(), st.builds(ChowVerifier, tau=MARGINS) | st.builds(DiffVerifier, tau=MARGINS))
 def test_a_fusion_is_the_references_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: Verifier

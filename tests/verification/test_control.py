@@ -20,7 +20,6 @@ import schedules
 import toys
 from cosd_api import FusionResult, Place, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, Verifier, fuse
 from cosd_api.verification import needs_q, verifier_at
-from drawn import decoder_examples
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
 PROBS = st.floats(0, 1)
@@ -121,7 +120,6 @@ def tossed(task: dict[str, Any], **more: Any) -> reference.Fused:
 SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
 
 
-@decoder_examples
 @given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS), st.sampled_from((NONE, *SETTINGS)))
 def test_equal_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier, settings: dict[str, Any]
@@ -130,7 +128,6 @@ def test_equal_under_every_schedule(
     check(schedules.run(**task, choose=choose, **settings), tossed(task))
 
 
-@decoder_examples
 @given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS), failures())
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier, fails: Any
@@ -141,7 +138,6 @@ def test_without_an_assistant_that_fails_for_good(
     check(outcome, tossed(task, fails=fails))
 
 
-@decoder_examples
 @given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS))
 def test_nobody_is_asked_where_the_coins_say_no(
     task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier
@@ -207,7 +203,6 @@ class Behind:
         return f"{self.here}"
 
 
-@decoder_examples
 @given(tasks(), choosers(), st.integers(0, 20))
 def test_a_verifier_of_ones_own_may_look_at_the_place(
     task: dict[str, Any], choose: schedules.Choose, start: int

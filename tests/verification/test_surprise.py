@@ -35,7 +35,6 @@ from cosd_api.verification import alternatives_of, needs_q
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import ScriptedProvider, TableModel
-from drawn import decoder_examples
 from scheduled import NONE, check, choosers, expected, failures, tasks
 from surprised import draft_q
 
@@ -155,7 +154,6 @@ def readable(data: bytes) -> bool:
 SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
 
 
-@decoder_examples
 @given(tasks(), choosers(), SURPRISES, st.sampled_from((NONE, *SETTINGS)))
 def test_equal_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, settings: dict[str, Any]
@@ -167,7 +165,6 @@ def test_equal_under_every_schedule(
     check(outcome, wanted)
 
 
-@decoder_examples
 @given(tasks(same_tokenizer=True), choosers(), SURPRISES, failures())
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, fails: Any
