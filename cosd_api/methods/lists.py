@@ -44,8 +44,11 @@ def key_of(token: Token) -> Key:
 
 
 def is_joined(token: Token) -> bool:
-    """True for a character of several tokens: nothing is listed beside it."""
-    return token.prob is None or (token.prob < 1 and not token.alternatives)
+    """True for a character of several tokens: nothing is listed beside it, and no character of ASCII has several.
+
+    Beside a plain token, too, an endpoint may list nothing: where it does not know the text of the next one.
+    """
+    return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
 
 
 def probs_of(token: Token | None) -> dict[Key, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import reference
 import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError
 from cosd_providers import ConnectError, UnsupportedError
+from cosd_providers.contract import Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
 
@@ -277,6 +278,24 @@ async def test_a_character_of_several_tokens_is_refused() -> None:
         await fuse("Q", models=[ScriptedProvider(one), ScriptedProvider(other)], method="average")
     same = await fuse("Q", models=[ScriptedProvider(one), ScriptedProvider(one)], method="average")
     assert same.text == "é"
+
+
+class Bare(ScriptedProvider):
+    """Lists nothing beside `a`: of the next token the endpoint knows no text."""
+
+    async def generate(self, *args: Any, **options: Any) -> Any:
+        async for item in super().generate(*args, **options):
+            yield replace(item, alternatives=()) if isinstance(item, Token) and item.data == b"a" else item
+
+
+async def test_a_plain_token_without_a_list_is_bounded() -> None:
+    """What it leaves over is all that another token can have."""
+    one, other = table({b"a": 0.6, b"b": 0.4}), table({b"c": 0.7, b"a": 0.2, b"b": 0.1})
+    result = await fuse("Q", models=[Bare(one), ScriptedProvider(other)], method="average")
+    assert (result.text, len(result.warnings)) == ("a", 1)  # c has at most (0.4 + 0.7) / 2
+    sure = table({b"a": 0.95, b"b": 0.05})
+    result = await fuse("Q", models=[Bare(sure), ScriptedProvider(other)], method=Average(weights=(2, 3)))
+    assert (result.text, result.warnings) == ("a", ())
 
 
 async def test_streaming_gives_the_same_tokens() -> None:

@@ -1,0 +1,296 @@
+"""Every method over another engine: the texts are those over llama.cpp's own server, but for the closest of calls.
+
+`LINES` is the table: a method that is added gets a line. A test module for one engine derives from `EveryMethod`, gives
+it the fixture `found`, and names in `refused` what the engine cannot serve, with the words of the refusal. What each
+method writes over llama.cpp is held against a naive transcription elsewhere, in its own live tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product, takewhile, zip_longest
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+import naive
+import same_answers
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    CoSD,
+    DiffVerifier,
+    FusedToken,
+    Fusion,
+    FusionResult,
+    MatchVerifier,
+    Method,
+    RandomVerifier,
+    Segment,
+    SurpriseVerifier,
+    TokenDecision,
+)
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from cosd_api.methods.base import method_named
+from cosd_api.verification import Place, verifier_at
+from cosd_providers import Provider, UnsupportedError
+from cosd_providers.messages import Message
+from drawn import partly
+
+PROMPTS = [one.prompt for kind, count in (("mixed", 4), ("capital", 1), ("sum", 1)) for one in sample(kind, count, 47)]
+MAX_TOKENS = 30
+MAY_DIFFER = 2
+"""Answers of 6 that closest calls may change."""
+
+NEAR = 5e-3
+"""Difference of two probabilities that two engines may see the other way round."""
+NEAR_MEANS = 3e-2
+"""The same of perplexities, relative: those of improbable texts differ most."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way to fuse.
+
+    Attributes:
+        name: its name.
+        method: the method.
+        models: the models, the draft first.
+        settings: further settings of `Fusion`.
+        answer: settings of an answer, such as a seed.
+        drawn: whether tokens are drawn: engines draw other ones, so an engine is compared with itself.
+    """
+
+    name: str
+    method: str | Method
+    models: tuple[str, ...] = ("sums", "facts")
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drawn: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def fusion(self, connected: Callable[[str], str | Provider]) -> Fusion:
+        """The fusion over the models that `connected` gives by name."""
+        models = [connected(name) for name in self.models]
+        method = method_named(self.method) if isinstance(self.method, str) else self.method
+        roles: Any = {"models": models} if method.symmetric else {"draft": models[0], "assistant": models[1:]}
+        return Fusion(**roles, method=method, **self.settings)
+
+
+_TOKEN = {"unit": "token"}
+LINES = (
+    Line("cosd", "cosd"),
+    Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
+    Line("agreement", CoSD(verifier=AgreementVerifier())),
+    Line("chow", CoSD(verifier=ChowVerifier(tau=0.3)), ("facts", "sums")),
+    Line("diff", CoSD(verifier=DiffVerifier(tau=0.1))),
+    Line("surprise", CoSD(verifier=SurpriseVerifier(), unit="token")),
+    Line("random", CoSD(verifier=RandomVerifier(rate=0.2, seed=7))),
+    Line("match", CoSD(verifier=MatchVerifier(), unit="token")),
+    Line("two assistants", "cosd", ("sums", "facts", "sums")),
+    # No bundled pair has one tokenizer. These cut an answer in plain letters alike nearly everywhere.
+    Line("speculative", "speculative", settings=_TOKEN),
+    Line("average", "average", ("facts", "sums"), settings=_TOKEN),
+    Line("cool", "cool"),
+    Line("cool of three", "cool", ("facts", "sums", "sums")),
+    Line("cool-align", "cool-align", ("facts", "sums")),
+    Line("rerank", "rerank"),
+    Line("cool+rerank", "cool+rerank"),
+    Line("route", "route"),
+    Line("cascade", "cascade"),
+)
+"""Every method, and every verifier of `cosd`."""
+
+
+class EveryMethod:
+    """Derive from this; see the module.
+
+    Attributes:
+        engine: the name of the engine, for the summary.
+        refused: the lines that it cannot serve: for each the words of the refusal, as a regular expression.
+        apart: lines whose text is another one here, with good reason: they are compared with themselves.
+        chat: whether prompts are messages.
+        count: of the prompts.
+    """
+
+    engine: ClassVar[str]
+    refused: ClassVar[Mapping[str, str]] = {}
+    apart: ClassVar[Sequence[str]] = ()
+    chat: ClassVar[bool] = False
+    count: ClassVar[int] = len(PROMPTS)
+
+    @pytest.fixture
+    def found(self) -> Callable[[str], str | Provider]:
+        """From a model's name to the engine with that model: what a module for one engine gives."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("line", partly(LINES, 2), ids=str)
+    async def test_the_texts_are_those_over_llama_cpp(
+        self, line: Line, pair: Pair, found: Callable[[str], str | Provider]
+    ) -> None:
+        if line.name in self.refused:
+            async with line.fusion(found) as fusion:
+                with pytest.raises(UnsupportedError, match=self.refused[line.name]) as refusal:
+                    await fusion.generate(PROMPTS[0], max_tokens=MAX_TOKENS, **line.answer)
+            assert refusal.value.hint
+            return
+        ours = await self.answers(line, found)
+        alone = line.drawn or line.name in self.apart
+        theirs = await (self.answers(line, found) if alone else self.expected(line, pair))
+        differing = [at for at, (one, other) in enumerate(zip(ours, theirs, strict=True)) if not same(one, other)]
+        same_answers.LINES.append(f"{line} over {self.engine}: {len(ours) - len(differing)} of {len(ours)} texts equal")
+        with httpx.Client(timeout=60) as client:
+            for at in differing:
+                asked = {name: naive.HttpModel(url, client) for name, url in pair.items()}
+                words = excuse(line, PROMPTS[at], ours[at], theirs[at], asked, chat=self.chat)
+                assert words, (PROMPTS[at], ours[at].text, theirs[at].text)
+                same_answers.LINES.append(f"    {PROMPTS[at]!r}: {words}")
+        assert len(differing) <= MAY_DIFFER
+
+    async def answers(self, line: Line, connected: Callable[[str], str | Provider]) -> list[FusionResult]:
+        """The answers to all prompts."""
+        prompts = PROMPTS[: self.count]
+        given = [[Message("user", one)] for one in prompts] if self.chat else prompts
+        async with line.fusion(connected) as fusion:
+            asked = fusion.map(given, concurrency=4, max_tokens=MAX_TOKENS, **line.answer)
+            return [result async for result in asked]
+
+    async def expected(self, line: Line, pair: Pair) -> list[FusionResult]:
+        """Those over llama.cpp; asked once for all engines of a run."""
+        key = (line.name, self.chat, self.count, pair.sums)
+        if key not in EXPECTED:
+            EXPECTED[key] = await self.answers(line, lambda name: pair[name])
+        return EXPECTED[key]
+
+
+EXPECTED: dict[tuple[object, ...], list[FusionResult]] = {}
+
+
+def same(one: FusionResult, other: FusionResult) -> bool:
+    """Whether two answers are the same text, by the same models."""
+    return (one.text, one.finish_reason) == (other.text, other.finish_reason)
+
+
+# Excuses: the first decision that differs was a close one, of a model about its next token, or of the method.
+
+
+def excuse(
+    line: Line,
+    prompt: str,
+    one: FusionResult,
+    other: FusionResult,
+    asked: Mapping[str, naive.HttpModel],
+    *,
+    chat: bool = False,
+) -> str | None:
+    """How close the first decision was in which two answers differ, in words; None if it was not close."""
+    by_name = dict(zip(names(one), line.models, strict=True))
+
+    def undecided(source: str, text: bytes, mine: bytes, theirs: bytes) -> str | None:
+        """How close two texts of one model are where they part."""
+        model = asked[by_name[source]]
+        margin = greedy_margin(model, (rendered(model, prompt) if chat else prompt).encode() + text, mine, theirs)
+        return f"{source} is undecided by {margin:.2g}" if margin < NEAR else None
+
+    text = b""
+    for mine, theirs in zip_longest(one.segments, other.segments):
+        if mine is None or theirs is None or written(mine) != written(theirs) or mine.winner != theirs.winner:
+            return _contest(mine, theirs, text, undecided) if mine and theirs else None
+        text += mine.candidates[mine.winner].text.encode()
+    for at, (placed, theirs) in enumerate(zip_longest(one.tokens, other.tokens)):
+        if placed is None or theirs is None or (placed.data, placed.end) != (theirs.data, theirs.end):
+            before = b"".join(token.data for token in one.tokens[:at])
+            return _verdict(one.settings.verifier, before, placed, theirs, undecided) if placed and theirs else None
+    return None
+
+
+Undecided = Callable[[str, bytes, bytes, bytes], str | None]
+
+
+def names(result: FusionResult) -> list[str]:
+    """The models of an answer, the draft's first."""
+    return ["draft", *(assistant.name for assistant in result.assistants)]
+
+
+def written(segment: Segment) -> list[tuple[object, ...]]:
+    """What was proposed, by whom."""
+    return [(one.sources, one.text, one.end) for one in segment.candidates]
+
+
+def _contest(mine: Segment, theirs: Segment, text: bytes, undecided: Undecided) -> str | None:
+    """Another text was proposed, by a model that was undecided; or two texts compared nearly alike."""
+    means = sorted(one.mean for one in (*mine.candidates, *theirs.candidates) if one.mean is not None)
+    if mine.winner != theirs.winner or written(mine) == written(theirs):
+        for segment in (mine, theirs):
+            close = sorted(one.mean for one in segment.candidates if one.mean is not None)
+            if len(close) > 1 and close[1] - close[0] <= NEAR_MEANS * max(1.0, close[0]):
+                return f"means of {close[0]:.4g} and {close[1]:.4g}"
+    by_source = [
+        {source: one.text.encode() for one in segment.candidates for source in one.sources}
+        for segment in (mine, theirs)
+    ]
+    for source in by_source[0].keys() & by_source[1].keys():
+        if by_source[0][source] != by_source[1][source]:
+            words = undecided(source, text, by_source[0][source], by_source[1][source])
+            if words:
+                return words
+    return None if means else "nothing was compared"
+
+
+def _verdict(verifier: Any, before: bytes, mine: FusedToken, theirs: FusedToken, undecided: Undecided) -> str | None:
+    """A model was undecided, or the verifier is, of numbers as near as these."""
+    if any(token.end and token.draft_prob is None for token in (mine, theirs)):
+        return "a hidden end, which nobody contests"
+    drafts = [_drafted(token) for token in (mine, theirs)]
+    if drafts[0] != drafts[1]:
+        return undecided("draft", before, *drafts)
+    said = [{one.assistant: one for one in token.decisions} for token in (mine, theirs)]
+    for name in said[0].keys() | said[1].keys():
+        one, other = said[0].get(name), said[1].get(name)
+        if one and other and one.text != other.text:
+            return undecided(name, before, one.text.encode(), other.text.encode())
+        heard = one or other  # of the other nobody asked, as nothing could have replaced it
+        if heard and (one is None or other is None or one.fired != other.fired):
+            return _near_verdict(verifier, heard)
+    return None
+
+
+def _near_verdict(verifier: Any, heard: TokenDecision) -> str | None:
+    p, q = heard.draft_prob, heard.prob
+    if verifier is None or p is None or q is None:
+        return None
+    here = verifier_at(verifier, Place(coin=heard.coin, draft_q=heard.draft_text_prob))
+    near = {here.replaces(x, y) for x, y in product((p - NEAR, p + NEAR), (q - NEAR, q + NEAR))}
+    return f"a verdict on {p:.4g} and {q:.4g}" if len(near) > 1 else None
+
+
+def _drafted(token: FusedToken) -> bytes:
+    """What the draft wrote there."""
+    if token.replaced_tokens:
+        return b"".join(one.text.encode() for one in token.replaced_tokens)
+    return token.data
+
+
+def rendered(model: naive.HttpModel, prompt: str) -> str:
+    """A message, as the server's chat template renders it."""
+    body = {"messages": [{"role": "user", "content": prompt}]}
+    return str(model.client.post(f"{model.url}/apply-template", json=body).json()["prompt"])
+
+
+def greedy_margin(model: naive.HttpModel, text: bytes, mine: bytes, theirs: bytes) -> float:
+    """The difference of a model's two largest probabilities at the place where two of its texts part."""
+    model.depth = model.size
+    model.next(model.vocabulary.encode(b"Q"))  # after which the bytes of all tokens are known
+    data = text + mine
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(data, text + theirs, strict=False)))
+    size = len(data)
+    ids = list(model.vocabulary.encode(data))
+    while size > common:
+        size -= len(model.vocabulary.tokens[ids.pop()])
+    first, second, *_ = sorted(model.next(ids), reverse=True)
+    return first - second

@@ -1,0 +1,52 @@
+"""Every method over llama.cpp's `/v1`, by the adapter for OpenAI's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cosd_api.demo.servers import Pair
+from cosd_providers import Provider, connect
+from every_method import EveryMethod
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+_SCORES = "does not report the probabilities of a given text"
+_LISTS = "lists no other tokens"
+
+
+class TestCompletions(EveryMethod):
+    """`/v1/completions`: no text is scored, and alternatives are listed."""
+
+    engine = "llama.cpp's /v1/completions"
+    refused = dict.fromkeys(("cool", "cool of three", "cool-align", "rerank", "cool+rerank", "route"), _SCORES)
+
+    @pytest.fixture
+    def found(self, pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(pair[name], engine="openai", dialect="llama.cpp")
+
+
+class TestUnknownServer(EveryMethod):
+    """The same by nothing but the protocol: it lists nothing in proposals, and hides the end of a draft."""
+
+    engine = "llama.cpp as any server of OpenAI's protocol"
+    refused = TestCompletions.refused | {"average": "does not list its most probable tokens", "surprise": _LISTS}
+    count = 3
+
+    @pytest.fixture
+    def found(self, pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(pair[name], engine="openai")
+
+
+class TestChat(EveryMethod):
+    """`/v1/chat/completions`: messages, with the answer so far as a partial reply."""
+
+    engine = "llama.cpp's /v1/chat/completions"
+    refused = TestCompletions.refused | {"average": "does not report the probability of its end of sequence"}
+    apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
+    chat, count = True, 2
+
+    @pytest.fixture
+    def found(self, pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(pair[name], engine="openai", dialect="llama.cpp", api="chat")

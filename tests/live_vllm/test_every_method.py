@@ -1,0 +1,33 @@
+"""Every method over vLLM, by its own adapter and by the one for OpenAI's protocol: the texts of llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cosd_api.demo.servers import Pair
+from cosd_providers import Provider, connect
+from every_method import EveryMethod
+
+
+class TestVllm(EveryMethod):
+    """Token ids, lists and scores: nothing is refused."""
+
+    engine = "vLLM"
+    count = 4
+
+    @pytest.fixture
+    def found(self, vllm_pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(vllm_pair[name], engine="vllm")
+
+
+class TestCompletions(EveryMethod):
+    """`/v1/completions`, which scores a text by `echo`."""
+
+    engine = "vLLM's /v1/completions"
+    count = 2
+
+    @pytest.fixture
+    def found(self, vllm_pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(vllm_pair[name], engine="openai", dialect="vllm")
