@@ -19,6 +19,7 @@ from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
 from cosd_api.methods.speculative import Speculative
@@ -89,6 +90,7 @@ __all__ = [
     "MatchVerifier",
     "Message",
     "Method",
+    "Nudging",
     "Place",
     "ProbeReport",
     "RandomVerifier",

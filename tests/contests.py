@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -15,6 +16,14 @@ import toys
 from cosd_api import FusionResult, Method, fuse
 from cosd_providers.contract import ServerInfo, WordEnds
 from cosd_providers.testing import Fault, ScriptedProvider
+
+
+def _by(pattern: str) -> naive_cool.Split:
+    return lambda text: re.findall(pattern, text, re.DOTALL)
+
+
+SPLITS: tuple[naive_cool.Split, ...] = (naive_cool.words, _by("."), _by(".[^a ]*"), _by(".[^b1]*"), _by("..?"))
+"""Ways to split a text into words."""
 
 NORMALISATIONS = st.sampled_from(("token", "byte", "sum"))
 

@@ -32,6 +32,7 @@ METHODS: Mapping[str, str] = {
     "route": "route:Route",
     "cascade": "cascade:Cascade",
     "average": "average:Average",
+    "nudging": "nudging:Nudging",
 }
 """The methods: their names, and where they are."""
 

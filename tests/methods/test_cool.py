@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from drawn import costly
 pytestmark = pytest.mark.timeout(400)
 
 
-def _by(pattern: str) -> naive_cool.Split:
-    return lambda text: re.findall(pattern, text, re.DOTALL)
-
-
-SPLITS: tuple[naive_cool.Split, ...] = (naive_cool.words, _by("."), _by(".[^a ]*"), _by(".[^b1]*"), _by("..?"))
-
-
 @costly(100)
 @given(contests.tasks(longest=24), contests.NORMALISATIONS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
@@ -41,7 +33,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
 
 
 @costly(100)
-@given(contests.tasks(longest=24), st.lists(st.sampled_from(SPLITS), min_size=4, max_size=4), st.booleans())
+@given(contests.tasks(longest=24), st.lists(st.sampled_from(contests.SPLITS), min_size=4, max_size=4), st.booleans())
 async def test_segments_end_with_words_of_all_tokenizers_or_of_ones_own(
     task: contests.Task, splits: list[naive_cool.Split], align: bool
 ) -> None:
