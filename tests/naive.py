@@ -43,13 +43,17 @@ class HttpVocabulary:
 
 @dataclass
 class HttpModel:
-    """A llama.cpp server, asked for one next token at a time."""
+    """A llama.cpp server, asked for one next token at a time.
+
+    `closest`: the least difference so far between the two most probable tokens of a place.
+    """
 
     url: str
     client: httpx.Client
     hides_end: bool = False
     depth: int = 10
     asked: int = 0
+    closest: float = 1.0
     _known: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,6 +77,8 @@ class HttpModel:
                 self.vocabulary.tokens.setdefault(one["id"], bytes(one["bytes"]))
             self.vocabulary.tokens[self.vocabulary.end] = b""
             self._known[key] = probs
+        second, first = sorted(self._known[key])[-2:]
+        self.closest = min(self.closest, first - second)
         return self._known[key]
 
     def _ask(self, ids: Sequence[int], **more: object) -> dict[str, Any]:

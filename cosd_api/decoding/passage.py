@@ -1,4 +1,4 @@
-"""What a model wrote by itself in one request, and the parts of it that were written into an answer."""
+"""Passages that a model wrote by itself in one request, and the parts of them that were written into an answer."""
 
 from __future__ import annotations
 

@@ -246,6 +246,11 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
         (["rerank"], "rerank", {"normalisation": "token"}),
         (["route", "--set", "tau=2"], "route", {"tau": 2.0}),
         (["cascade", "--set", "quantile=0.5"], "cascade", {"quantile": 0.5, "tau": 1.0}),
+        (
+            ["nudging", "--set", "gamma=0.1", "--set", "nudge_tokens=2"],
+            "nudging",
+            {"gamma": 0.1, "nudge_tokens": 2},
+        ),
     ],
 )
 def test_a_method_and_its_settings(

@@ -203,8 +203,10 @@ async def test_where_the_base_model_is_never_confident_the_last_word_of_a_nudge_
 
 async def test_the_same_nudge_is_written_three_times() -> None:
     def again(*words: bytes) -> ScriptedProvider:
-        vocabulary = [b"", b"Q", *words]
-        return ScriptedProvider(TableModel(vocabulary, lambda _: [0.0, 0.0, 1.0], end_ids=(0,)))
+        def always(_: object) -> list[float]:
+            return [0.0, 0.0, 1.0]
+
+        return ScriptedProvider(TableModel([b"", b"Q", *words], always, end_ids=(0,)))
 
     result = await fuse("Q", draft=ScriptedProvider.from_texts({}), assistant=again(b" a"), method=NUDGE)
     assert (result.text, result.finish_reason, result.stop_reason) == (" a" * 9, "length", "repetition")

@@ -1,0 +1,67 @@
+"""Nudging on real llama.cpp servers: the answers are those of a naive script over plain HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import contests
+import naive
+import naive_nudging
+from cosd_api import Fusion, FusionResult, Nudging
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from drawn import partly
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+MAX_TOKENS = 30
+METHOD = Nudging(nudge_tokens=4)  # an answer of 16 tokens would mostly be one nudge
+PROMPTS = [
+    question.prompt
+    for kinds in zip(*(sample(kind, 17, seed=37) for kind in ("sum", "capital", "mixed")), strict=True)
+    for question in kinds
+][:50]
+CLOSE = 1e-3
+"""Margin of a decision that a batch and a single token may take differently."""
+MAY_DIFFER = 2
+
+
+@pytest.fixture(scope="module")
+def asked(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers, asked directly for the probabilities of one place at a time."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
+
+
+@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums"), ("sums", "sums")], ids="-".join)
+async def test_the_answers_are_the_naive_ones(
+    pair: Pair, asked: dict[str, naive.HttpModel], names: tuple[str, str], count: int
+) -> None:
+    async with Fusion(draft=pair[names[0]], assistant=pair[names[1]], method=METHOD) as fusion:
+        results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS, concurrency=4)]
+    excused = [
+        prompt for prompt, result in zip(PROMPTS, results, strict=False) if not same(result, prompt, asked, names)
+    ]
+    assert len(excused) <= MAY_DIFFER
+    assert any(len(result.segments) > 2 for result in results)
+
+
+def same(result: FusionResult, prompt: str, asked: dict[str, naive.HttpModel], names: tuple[str, str]) -> bool:
+    """Test whether an answer is the naive one. It must be, unless a call was close."""
+    models, margins = [asked[name] for name in names], list[float]()
+    for model in models:
+        model.closest = 1.0
+    wanted = naive_nudging.nudging(
+        prompt.encode(), models, max_tokens=MAX_TOKENS, nudge_tokens=METHOD.nudge_tokens, margins=margins
+    )
+    try:
+        contests.check(result, wanted)
+    except AssertionError:
+        if min([*margins, *(model.closest for model in models)]) > CLOSE:
+            raise
+        return False
+    return True
