@@ -20,6 +20,7 @@ from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.nudging import Nudging
+from cosd_api.methods.defer import Defer
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
 from cosd_api.methods.speculative import Speculative
@@ -40,6 +41,7 @@ from cosd_api.stream import FusionStream
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
+    DeferralVerifier,
     DiffVerifier,
     MatchVerifier,
     Place,
@@ -72,6 +74,8 @@ __all__ = [
     "CoSD",
     "CoolFusion",
     "CustomVerifier",
+    "Defer",
+    "DeferralVerifier",
     "DiffVerifier",
     "DraftToken",
     "Endpoint",

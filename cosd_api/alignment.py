@@ -51,7 +51,7 @@ class Decision:
         agreed: both wrote the same.
         fired: they differ and the verifier chose the assistant.
         draft: the draft's text there.
-        coin: the number that the verifier drew there, if it draws; this and the next are for the record alone.
+        coin: a number of its own by which the verifier decided, if it has one; this and the next are for the record.
         draft_q: the assistant's probability of the draft's text, or the most that it can be, if the verifier wants it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.

@@ -37,7 +37,14 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
-from cosd_api.verification import Place, Verifier, alternatives_of, digest_of, verifier_at
+from cosd_api.verification import (
+    Place,
+    Verifier,
+    alternatives_of,
+    digest_of,
+    draft_alternatives_of,
+    verifier_at,
+)
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
@@ -136,9 +143,10 @@ def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
     if settings.unit == "word":
         words = 'log_likelihood is not defined for unit="word": words have no next-token distribution'
         raise SettingError(f'{words}. Models with one tokenizer can be fused with unit="token"')
-    if alternatives_of(settings.verifier):
+    if alternatives_of(settings.verifier) or draft_alternatives_of(settings.verifier):
         words = f"log_likelihood is not computed for a {type(settings.verifier).__name__}"
-        raise SettingError(f"{words}, which also looks at the assistant's probability of the draft's token")
+        more = "the assistant's probability of" if alternatives_of(settings.verifier) else "the draft's list beside"
+        raise SettingError(f"{words}, which also looks at {more} the draft's token")
     if not isinstance(continuation, str):
         raise SettingError(f"continuation must be a string, not {type(continuation).__name__}")
     if not continuation and not end:

@@ -50,7 +50,8 @@ class TokenDecision(Record):
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
         draft_text: the draft's text there: the tokens that were judged together.
         draft_prob: the draft's probability of the least probable of them.
-        coin: the number that a verifier such as `RandomVerifier` drew there.
+        coin: the number by which a verifier such as `RandomVerifier` decided: its coin there, or of `DeferralVerifier`
+            the probability of deferral.
         draft_text_prob: the assistant's probability of the draft's text, or the most that it can be, where a verifier
             such as `SurpriseVerifier` looks at it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.

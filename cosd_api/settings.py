@@ -28,6 +28,7 @@ from cosd_api.records import Record
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
+    DeferralVerifier,
     DiffVerifier,
     MatchVerifier,
     RandomVerifier,
@@ -317,6 +318,7 @@ KnownVerifier = (
     | MatchVerifier
     | RandomVerifier
     | SurpriseVerifier
+    | DeferralVerifier
 )
 
 

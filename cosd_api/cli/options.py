@@ -223,7 +223,10 @@ class SharedOptions:
                 words = "is for other methods: cosd has options of its own, such as --alpha and --unit"
                 raise typer.BadParameter(words, param_hint="--set")
             return None
-        return method_from_text(self.method, {name: value for name, _, value in given})
+        try:
+            return method_from_text(self.method, {name: value for name, _, value in given})
+        except OSError as error:  # a file that a setting names
+            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--set") from error
 
     def _verifier(self) -> KnownVerifier:
         name = self.verifier

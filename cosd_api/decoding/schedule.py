@@ -36,6 +36,7 @@ class Pace:
         patient: while drafting continues, a first question waits for more to join it.
         window: while drafting continues, places are asked about when there are this many.
         alternatives: other tokens that an assistant lists with each of its own.
+        draft_alternatives: the same for the draft, whatever is hedged.
     """
 
     draft_length: int | None = None
@@ -45,6 +46,12 @@ class Pace:
     patient: bool = False
     window: int = 1
     alternatives: int = 0
+    draft_alternatives: int = 0
+
+    @property
+    def listed(self) -> int:
+        """Other tokens that a draft lists with each of its own."""
+        return max(self.hedge, self.draft_alternatives)
 
 
 @dataclass(slots=True)
@@ -144,7 +151,7 @@ class Drafts:
             most = min(most, max(1, self._pace.max_ahead - ahead))
         self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
-        also = self._pace.hedge
+        also = self._pace.listed
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, alternatives=also)
 
     def number(self) -> int:
@@ -304,7 +311,7 @@ class Hedges:
             most = response.max_tokens - unit.first - unit.settled_tokens - 1
             if self._pace.max_ahead is not None:
                 most = min(most, self._pace.max_ahead)
-            also = self._pace.hedge
+            also = self._pace.listed
             started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, alternatives=also)
             self.under_way[started.draft] = Hedge(started, unit, ahead)
             self.count += 1

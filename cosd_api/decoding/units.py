@@ -165,7 +165,7 @@ class DraftUnit:
             known = None
             if wanted and proposal is not None and unit == "token":
                 known = most_probable(self.tokens[decision.first], proposal.tokens[0], wanted)
-            return Place(prompt, self.offset(decision.first), draft_q=known)
+            return Place(prompt, self.offset(decision.first), draft_q=known, token=self.tokens[decision.first])
 
         def replaces(decision: Decision) -> bool:
             p, q = decision.p, decision.q

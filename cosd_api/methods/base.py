@@ -33,6 +33,7 @@ METHODS: Mapping[str, str] = {
     "cascade": "cascade:Cascade",
     "average": "average:Average",
     "nudging": "nudging:Nudging",
+    "defer": "defer:Defer",
 }
 """The methods: their names, and where they are."""
 

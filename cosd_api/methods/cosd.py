@@ -46,6 +46,7 @@ from cosd_api.verification import (
     alternatives_of,
     decides_by_place,
     digest_of,
+    draft_alternatives_of,
     needs_q,
     verifier_at,
 )
@@ -121,6 +122,7 @@ class CoSD(DraftFirst):
             warnings.append(
                 "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
             )
+        check_draft_lists(models[0][1], self.verifier)
         return tuple(warnings)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -145,8 +147,10 @@ class CoSD(DraftFirst):
         Raises:
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
-        if alternatives_of(self.verifier) and work.unit != "token":
-            words = "the verifier looks at the assistant's probability of each draft token, and words are judged"
+        assistants, drafts = alternatives_of(self.verifier), draft_alternatives_of(self.verifier)
+        if (assistants or drafts) and work.unit != "token":
+            looks = "looks at the assistant's probability of" if assistants else "looks at the draft's list beside"
+            words = f"the verifier {looks} each draft token, and words are judged"
             hint = 'unit="token" says that the models have one tokenizer. RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
         return CoSDDecoder.of(work, self.verifier, unit=work.unit)
@@ -164,6 +168,21 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
         hint = "RuleVerifier and DiffVerifier need none."
         if most:
             hint = f"SurpriseVerifier needs no more with a gamma above {1 / (most + 1):.3g}. {hint}"
+        raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+def check_draft_lists(info: ServerInfo, verifier: Verifier) -> None:
+    """Refuse a draft that lists fewer tokens at a place than the verifier looks at.
+
+    Raises:
+        UnsupportedError: the message says what would work.
+    """
+    wanted, most = draft_alternatives_of(verifier), info.capabilities.top_k
+    if most < wanted:
+        words = f"the draft lists {most or 'no'} other tokens at a place, and the gate looks at {wanted}"
+        hint = 'method="cosd" needs no lists.'
+        if most:
+            hint = f"Train a gate with listed={most}. {hint}"
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
@@ -215,7 +234,8 @@ class CoSDDecoder:
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
         window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
-        pace = replace(pace or Pace(), window=window, alternatives=alternatives)
+        also = draft_alternatives_of(verifier)
+        pace = replace(pace or Pace(), window=window, alternatives=alternatives, draft_alternatives=also)
         self.schedule = Schedule(pace, unit, assistants, lambda token, at: self.could_change((token,), at))
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
@@ -387,7 +407,7 @@ class CoSDDecoder:
         """True if an answer about these tokens, the first of them at a byte offset, could change the text."""
         if self._by_place:
             for token in tokens:
-                here = verifier_at(self.verifier, Place(self.prompt, start))
+                here = verifier_at(self.verifier, Place(self.prompt, start, token=token))
                 if token.prob is not None and here.contestable(token.prob):
                     return True
                 start += len(token.data)

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
 from cosd_api.verification.control import RandomVerifier
+from cosd_api.verification.deferral import DeferralVerifier
 from cosd_api.verification.match import MatchVerifier
 from cosd_api.verification.place import Place, digest_of
 from cosd_api.verification.rule import RuleVerifier
@@ -17,6 +18,7 @@ from cosd_api.verification.tree import TreeVerifier
 __all__ = [
     "AgreementVerifier",
     "ChowVerifier",
+    "DeferralVerifier",
     "DiffVerifier",
     "MatchVerifier",
     "Place",
@@ -28,6 +30,7 @@ __all__ = [
     "alternatives_of",
     "decides_by_place",
     "digest_of",
+    "draft_alternatives_of",
     "needs_q",
     "verifier_at",
 ]
@@ -45,7 +48,8 @@ class Verifier(Protocol):
     A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
     Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision. With an attribute
     `alternatives`, assistants list as many other tokens at each place, and the place has `draft_q` (`unit="token"`
-    only). With `window`, this number of places at least is asked about together while the draft is being written.
+    only). With `window`, this number of places at least is asked about together while the draft is being written. With
+    `draft_alternatives`, the draft lists this number of other tokens with each of its own, and the place has `token`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -69,6 +73,11 @@ def needs_q(verifier: Verifier) -> bool:
 def alternatives_of(verifier: Verifier) -> int:
     """The number of other tokens that the verifier wants an assistant to list at each place."""
     return int(getattr(verifier, "alternatives", 0))
+
+
+def draft_alternatives_of(verifier: Verifier) -> int:
+    """The number of other tokens that the verifier wants the draft to list with each of its own."""
+    return int(getattr(verifier, "draft_alternatives", 0))
 
 
 def decides_by_place(verifier: Verifier) -> bool:

@@ -8,25 +8,30 @@ from typing import ClassVar, NoReturn
 
 from pydantic import BaseModel
 
+from cosd_providers.contract import Token
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place in an answer where a verifier decides.
 
-    A decision that is judged again from its record knows neither `prompt` nor `start`, but the others.
+    A decision that is judged again from its record knows `coin` and `draft_q` alone.
 
     Attributes:
         prompt: a digest of the draft model's prompt: BLAKE2b of 16 bytes.
         start: byte offset in the answer of the first draft token that is judged.
-        coin: the number that the verifier drew there.
+        coin: the number by which the verifier decides there: one that it drew, or a probability of its own.
         draft_q: the assistant's probability of the draft's text there, or the most that it can be; None before the
             assistant was asked, and unless the verifier has `alternatives`.
+        token: the first of the draft's tokens that are judged, beside it the draft's list if the verifier has
+            `draft_alternatives`.
     """
 
     prompt: bytes | None = None
     start: int | None = None
     coin: float | None = None
     draft_q: float | None = None
+    token: Token | None = None
 
 
 class PlaceVerifier(BaseModel):

@@ -7,23 +7,27 @@ the inputs as 32-bit floats with 64-bit thresholds.
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from reprlib import Repr
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from pydantic_core import from_json
 
 from cosd_api.errors import SettingError
+from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
 
 MAX_NODES = 10_000
-_MAX_BYTES = 2_000_000  # as many nodes, indented, and what they were trained on
 
-_TREE = "a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it"
-_FIELDS = {"kind", "schema_version", "nodes", "trained_on"}
+_FILE = TrainedFile(
+    thing="a tree",
+    kind="tree",
+    described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
+    made_by="cosd train-tree makes a tree of them",
+    fields=("kind", "schema_version", "nodes", "trained_on"),
+    most_bytes=2_000_000,  # as many nodes, indented, and what they were trained on
+    bounded=f"a tree has at most {MAX_NODES} nodes",
+)
 _EXPECTED = {
     "feature": "'p' (the draft's probability) or 'q' (the assistant's)",
     "threshold": "a number",
@@ -32,10 +36,6 @@ _EXPECTED = {
     "value": "0 (keep) or 1 (replace)",
     "trained_on": "an object of plain JSON",
 }
-
-_shown = Repr()
-_shown.maxstring = _shown.maxother = _shown.maxlong = 40
-_shown.maxlevel = 2
 
 _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
@@ -106,7 +106,9 @@ class TreeVerifier(BaseModel):
             OSError: the file cannot be read.
             SettingError: it is not a tree of this schema; the message names the file and says what is wrong.
         """
-        fields = _read_object(Path(path))
+        fields = _FILE.read(Path(path))
+        if (fault := _fault(fields)) is not None:
+            raise SettingError(f"{path} is not a tree: {fault}")
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -118,7 +120,7 @@ class TreeVerifier(BaseModel):
         Raises:
             OSError: the file cannot be written; an old one is unchanged.
         """
-        _write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
+        write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
     def replaces(self, p: float, q: float) -> bool:
         """`T(p, q) = 1`."""
@@ -219,54 +221,11 @@ def _float32_at_most(x: float) -> float:
 # ------------------------------------------------------------------------------------------------------- the file
 
 
-def _read_object(path: Path) -> dict[str, object]:
-    """Read the JSON object in a tree's file, with care: anybody may have written it. Its nodes are not checked here.
-
-    A file larger than any tree is not parsed, nor is JSON nested more than 200 deep.
-
-    Raises:
-        OSError: the file cannot be read.
-        SettingError: it holds no JSON object, or not that of a tree of this version; the message names the file.
-    """
-    if path.is_dir():
-        raise SettingError(f"{path} is a folder, and {_TREE}")
-    with path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        words = f"it has more than {_MAX_BYTES // 1_000_000} MB, and a tree has at most {MAX_NODES} nodes"
-        raise SettingError(f"{path} is not a tree: {words}")
-    try:
-        found: object = from_json(data.decode("utf-8-sig"))  # some editors put a mark before a text
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is not a tree: it is not UTF-8 text at byte {error.start}; {_TREE}") from None
-    except ValueError as error:
-        words = "it holds samples; cosd train-tree makes a tree of them" if _is_samples(data) else f"{_TREE} ({error})"
-        raise SettingError(f"{path} is not a tree: it is not one JSON document; {words}") from None
-    if not isinstance(found, dict):
-        raise SettingError(f"{path} is not a tree: it holds {_shown.repr(found)}; {_TREE}")
-    fields = cast("dict[str, object]", found)
-    if (fault := _fault(fields)) is not None:
-        raise SettingError(f"{path} is not a tree: {fault}")
-    return fields
-
-
-def _is_samples(data: bytes) -> bool:
-    return b'"cosd-samples"' in data.partition(b"\n")[0][:200]
-
-
 def _fault(fields: dict[str, object]) -> str | None:
-    """The fault of the object as a whole; None if it may be a tree."""
-    kind, version, nodes = fields.get("kind", "tree"), fields.get("schema_version", 1), fields.get("nodes")
-    if kind != "tree":
-        return f"its kind is {_shown.repr(kind)}, not 'tree'"
-    if version != 1 or isinstance(version, bool):
-        newer = isinstance(version, int) and version > 1
-        advice = "update cosd-api, or train it again" if newer else "train it again"
-        return f"its schema_version is {_shown.repr(version)}, and this version of cosd-api reads 1: {advice}"
-    if unknown := fields.keys() - _FIELDS:
-        return f"it has an unknown field {_shown.repr(min(unknown))}"
+    """The fault of the nodes as a whole; None if they may be a tree's."""
+    nodes = fields.get("nodes")
     if not isinstance(nodes, list) or not nodes:
-        return f"it has no nodes; {_TREE}"
+        return f"it has no nodes; {_FILE.described}"
     if (count := len(cast("list[object]", nodes))) > MAX_NODES:
         return f"it has {count} nodes, and at most {MAX_NODES} are read"
     return None
@@ -275,7 +234,7 @@ def _fault(fields: dict[str, object]) -> str | None:
 def _first_fault(error: ValidationError) -> str:
     """The first thing that is wrong with a tree, in words."""
     first = error.errors(include_url=False)[0]
-    given = _shown.repr(first["input"])
+    given = shown(first["input"])
     place = [str(one) for one in first["loc"]]
     if not place:
         return first["msg"].removeprefix("Value error, ")
@@ -287,21 +246,3 @@ def _first_fault(error: ValidationError) -> str:
         return f"{where} has an unknown field {name!r}"
     where = "" if where == "it" else f"{where}: "
     return f"{where}its {name} is {given}, not {_EXPECTED.get(name, 'what it should be')}"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader finds the old text or the new one, never a part.
-
-    Raises:
-        OSError: it cannot be written; the old file is unchanged.
-    """
-    target = path.resolve()  # a link still points at the file
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
-        return
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)

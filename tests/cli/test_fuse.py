@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commands import ANSWER, Scripted, cosd, start, start_scripted
+from commands import ANSWER, Scripted, cosd, start, start_scripted, words
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
@@ -30,6 +30,7 @@ from cosd_api.verification.tree import Node
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import partly
+from naive_defer import gate
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
@@ -263,6 +264,18 @@ def test_a_method_and_its_settings(
     trace = Trace.load(path)
     assert trace.replay() == " a b"
     assert (trace.result.settings.method, trace.result.settings.method_options) == (name, options)
+
+
+def test_a_gate_is_a_file(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "gate.json"
+    gate(bias=4.0, top=-8.0).save(path)
+    result = scripted("Q", "--json", "--unit", "token", "--method", "defer", "--set", f"gate={path}")
+    found = FusionResult.model_validate_json(result.stdout)
+    assert (found.settings.method, found.text) == ("defer", " a c.")
+    lost = scripted("Q", "--method", "defer", "--set", "gate=nowhere.json")
+    assert lost.exit_code == 2
+    assert "nowhere.json: No such file or directory" in words(lost)
+    assert "the method 'defer' needs a gate" in words(scripted("Q", "--method", "defer"))
 
 
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:

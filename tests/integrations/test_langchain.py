@@ -22,9 +22,10 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from cosd_api import AgreementVerifier, CoSD, Fusion, RuleVerifier, SettingError, Tuning
+from cosd_api import AgreementVerifier, CoSD, Defer, Fusion, RuleVerifier, SettingError, Tuning
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
+from naive_defer import gate
 
 TOKENS = [" The", " cap", "ital", " is", " Li", "ma", ".", " Really", "."]
 URLS: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}
@@ -262,6 +263,17 @@ def test_the_method_is_a_setting_of_the_fusion() -> None:
     assert "CoSD(" in chat(method=method)._identifying_params["method"]
     with pytest.raises(ValidationError, match="there is no method 'csd'; did you mean 'cosd'"):
         chat(method="csd")
+
+
+def test_a_gate_is_a_setting_of_its_method() -> None:
+    method = Defer(gate=gate(bias=4.0, top=-8.0))
+    model = chat(method=method, unit="token")
+    assert model.invoke("Where?").response_metadata["cosd"]["settings"]["method"] == "defer"
+    assert chat(method={"name": "defer", **method.options()}).method == method
+
+
+def test_a_method_that_drafts_has_a_verifier_of_its_own() -> None:
+    assert chat(method="speculative", unit="token").invoke("Where?").response_metadata["cosd"]["acceptance_rate"] < 1
 
 
 def test_every_setting_of_a_fusion_is_a_field() -> None:

@@ -21,6 +21,7 @@ import lima
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
+    DeferralVerifier,
     DiffVerifier,
     FusionResult,
     MatchVerifier,
@@ -37,12 +38,18 @@ from cosd_api.report.html.elements import prob, script_json, seconds, visible
 from cosd_api.report.html.plots import Corner, points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.settings import CustomVerifier, KnownVerifier
+from cosd_api.verification.deferral import DeferralWeights
 from cosd_api.wording import counted
 from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
 from trees import float32, trees
 
+GATE = DeferralVerifier(
+    listed=1,
+    weights=DeferralWeights(bias=0, top=0, margin=0, entropy=0, number=0, word=0, part=0, end=0),
+    eta=0.25,
+)
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'"
 VOID = {"meta", "link", "br", "img", "input"}
 
@@ -341,6 +348,7 @@ def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
             ("a control: replaces 25 % of the differences at random (seed 3)", "A coin"),
         ),
         (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "of the draft's token, too")),
+        (GATE, ("a trained gate: replaces where the probability of deferral > 0.25", "before anybody is asked")),
     ],
     ids=lambda one: getattr(one, "kind", None),
 )

@@ -9,6 +9,7 @@ from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
     CustomVerifier,
+    DeferralVerifier,
     DiffVerifier,
     Endpoint,
     EndpointEstimate,
@@ -100,6 +101,7 @@ def fields(result: FusionResult) -> None:
         | MatchVerifier
         | RandomVerifier
         | SurpriseVerifier
+        | DeferralVerifier
         | CustomVerifier
         | None,
     )

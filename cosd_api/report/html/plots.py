@@ -14,6 +14,7 @@ from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
+    DeferralVerifier,
     DiffVerifier,
     MatchVerifier,
     RandomVerifier,
@@ -57,7 +58,7 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return [_rectangle(0, 1, 0, 1)]
         case TreeVerifier():
             return list(_of_tree(verifier))
-        case RandomVerifier() | SurpriseVerifier() | CustomVerifier():
+        case RandomVerifier() | SurpriseVerifier() | DeferralVerifier() | CustomVerifier():
             return None
         case _:
             assert_never(verifier)
@@ -114,6 +115,8 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"a control: replaces {100 * rate:g} % of the differences at random (seed {seed})"
         case SurpriseVerifier(gamma=gamma, beta=beta):
             return f"replaces where the assistant's probability of the draft's token < {gamma:g} and q > {beta:g} × p"
+        case DeferralVerifier(eta=eta):
+            return f"a trained gate: replaces where the probability of deferral > {eta:g}"
         case CustomVerifier(description=description):
             return f"a custom verifier: {in_line(description)}"
         case _:
@@ -230,6 +233,9 @@ def _notes(
         yield element("p", "note", "A coin decides for each place, so there is no region where it replaces.")
     elif isinstance(verifier, SurpriseVerifier):
         words = "It decides by the assistant's probability of the draft's token, too, so there is no region."
+        yield element("p", "note", words)
+    elif isinstance(verifier, DeferralVerifier):
+        words = "It decides by what the draft shows before anybody is asked, so there is no region."
         yield element("p", "note", words)
     elif shapes is None:
         yield element("p", "note", "This is a custom verifier: the region where it replaces is unknown.")

@@ -1,0 +1,114 @@
+"""Deferral: the draft hands one token to the assistant wherever a trained gate says so, before the assistant is asked.
+
+::
+
+    1   the draft writes greedily, and lists its most probable tokens in each place: x~_1, x~_2, ...
+    2   s_i = sigma(theta . features): what the draft shows of x~_i alone        `DeferralVerifier.probability`
+    3   x~_i stands where s_i <= eta
+    4   at the first s_i > eta the assistant writes one token: its most probable one after its own encoding of
+        the text before
+    5   the draft writes on behind it: by its own tokens if that is x~_i, by its encoding of the text if not
+
+These are the steps of Algorithm 1 with a verifier that replaces whatever differs, at the places that the gate opens, so
+the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
+
+It is Co-LLM (Shen et al., ACL 2024) with another gate. There the gate is a linear function of the draft's last hidden
+state, which an API does not show; here it is one of what it does show. So it is not called by that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import Decoder
+from cosd_api.decoding.run import Work
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import DraftFirst, Models
+from cosd_api.methods.cosd import CoSDDecoder, check_draft_lists
+from cosd_api.verification import DeferralVerifier
+from cosd_providers.errors import UnsupportedError
+
+_TRAINED = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defer(DraftFirst):
+    """Deferral of single tokens by a trained gate: a baseline in the manner of Co-LLM (Shen et al., ACL 2024).
+
+    The draft writes; where the gate finds that it looks unsure, the assistant writes one token, and the draft writes on
+    behind it. It takes one assistant with the draft's tokenizer.
+
+    Attributes:
+        gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
+
+    Raises:
+        SettingError: there is no gate, or its file is none.
+        OSError: its file cannot be read.
+    """
+
+    name: ClassVar[str] = "defer"
+    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"unit"}
+    decides: ClassVar[str] = "a trained gate"
+    most_models: ClassVar[int | None] = 2
+    compares_tokenizers: ClassVar[bool] = True
+    one_tokenizer: ClassVar[bool] = True
+
+    gate: DeferralVerifier | str | Path | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate", _gate(self.gate))
+
+    @property
+    def judge(self) -> DeferralVerifier:
+        """The gate."""
+        assert isinstance(self.gate, DeferralVerifier)
+        return self.gate
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them: the gate as it would be in a file."""
+        return {"gate": self.judge.model_dump(mode="json")}
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a draft that lists less than the gate looks at; see `Method.examine`."""
+        for name, info in models:
+            if not info.capabilities.probs:
+                words = f"the {name} does not report the probabilities of its tokens"
+                words += ", which the gate looks at" if name == "draft" else ", and is not asked token by token"
+                hint = 'method="cosd" with verifier=AgreementVerifier(alpha=0.5) works with such an assistant.'
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+        name, info = models[0]
+        check_draft_lists(info, self.judge)
+        if info.capabilities.end_prob:
+            return ()
+        return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
+
+    def decoder(self, work: Work) -> Decoder:
+        """The decoder of one answer."""
+        return CoSDDecoder.of(work, self.judge, unit="token")
+
+
+def _gate(given: object) -> DeferralVerifier:
+    """The gate, however it is given.
+
+    Raises:
+        SettingError: it is none.
+        OSError: its file cannot be read.
+    """
+    if isinstance(given, DeferralVerifier):
+        return given
+    if isinstance(given, str | Path):
+        return DeferralVerifier.load(given)
+    if isinstance(given, Mapping):  # of a saved model
+        try:
+            return DeferralVerifier.model_validate(given)
+        except ValidationError as error:
+            raise SettingError(f"gate is invalid: {error.errors(include_url=False)[0]['msg']}") from None
+    if given is None:
+        raise SettingError(f"the method 'defer' needs a gate, Defer(gate=...): {_TRAINED}")
+    raise SettingError(f"gate must be a DeferralVerifier or the path of its file, not {given!r}: {_TRAINED}")

@@ -1,0 +1,209 @@
+"""Deferral: the draft shows that it is unsure, and hands one token to the assistant before anybody asked it.
+
+The probability of deferral is sigma(bias + weights . features), a logistic function of what the draft shows of one of
+its tokens. With p the token's probability, a_1 >= a_2 >= ... those above 0 of the others listed in its place, and
+r = 1 - p - a_1 - a_2 - ... what these leave over (at least 0):
+
+    top         p
+    margin      p - a_1; where no other is listed, as of a character of several tokens, p - min(p, r)
+    entropy     of (p, a_1, a_2, ..., r), in nats
+    number      1 if the token's first character, white space aside, is a digit
+    word        1 if that is a letter behind white space: the token begins a word
+    part        1 if that is a letter, and nothing is before it
+    end         1 for the end of sequence
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from cosd_api.errors import SettingError
+from cosd_api.verification.place import Place, PlaceVerifier
+from cosd_api.verification.rule import exactly, shortened
+from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_providers.contract import Token
+from cosd_providers.text import readable
+
+__all__ = ["FEATURES", "MOST_LISTED", "Deferral", "DeferralVerifier", "DeferralWeights", "features"]
+
+FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
+"""The features, in their order."""
+MOST_LISTED = 100
+"""Tokens that a gate may look at beside the draft's own."""
+
+_FILE = TrainedFile(
+    thing="a deferral gate",
+    kind="deferral",
+    described="a deferral gate is one JSON file, as cosd train-deferral and DeferralVerifier.save() write it",
+    made_by="cosd train-deferral makes a gate of them",
+    fields=("kind", "schema_version", "listed", "weights", "eta", "trained_on"),
+    most_bytes=200_000,  # a dozen numbers, and what they were trained on
+    bounded="a gate has a dozen numbers",
+)
+_EXPECTED = {
+    "listed": f"a whole number from 1 to {MOST_LISTED}",
+    "weights": f"an object with a number for bias, {', '.join(FEATURES)}",
+    "eta": "a probability between 0 and 1",
+    "trained_on": "an object of plain JSON",
+}
+_Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+
+
+class DeferralWeights(BaseModel):
+    """The weights of the features, and the bias."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    bias: _Weight
+    top: _Weight
+    margin: _Weight
+    entropy: _Weight
+    number: _Weight
+    word: _Weight
+    part: _Weight
+    end: _Weight
+
+    def logit(self, found: Sequence[float]) -> float:
+        """The logit of deferral at these features, which are in the order of `FEATURES`."""
+        return math.fsum([self.bias, *(getattr(self, name) * one for name, one in zip(FEATURES, found, strict=True))])
+
+
+class DeferralVerifier(PlaceVerifier):
+    """A trained gate: replaces where the probability of deferral is above `eta`, whatever the assistant's own is.
+
+    The gate looks at what the draft shows of its own token, so it decides before the assistant is asked. For models
+    with one tokenizer: `unit="token"`.
+
+    Attributes:
+        listed: other tokens that the draft lists with each of its own; the gate was trained with as many.
+        weights: of the features.
+        eta: the threshold, in [0, 1].
+        trained_on: what the gate was trained on (model pair, hash and counts of the data, versions); free-form.
+
+    Raises:
+        pydantic.ValidationError: a number is out of its range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
+
+    needs_q: ClassVar[bool] = False
+    basis: ClassVar[str] = "looks at the draft's list of tokens, not at p and q"
+
+    kind: Literal["deferral"] = "deferral"
+    schema_version: Literal[1] = 1
+    listed: Annotated[int, Field(ge=1, le=MOST_LISTED, strict=True)]
+    weights: DeferralWeights
+    eta: Annotated[float, Field(ge=0, le=1, strict=True)]
+    trained_on: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def draft_alternatives(self) -> int:
+        """Other tokens that the draft has to list with each of its own."""
+        return self.listed
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a gate from its JSON file.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: it is not a gate of this schema; the message names the file and says what is wrong.
+        """
+        try:
+            return cls.model_validate(_FILE.read(Path(path)))
+        except ValidationError as error:
+            raise SettingError(f"{path} is not a deferral gate: {_first_fault(error)}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the gate as JSON: the whole file, or none.
+
+        Raises:
+            OSError: the file cannot be written; an old one is unchanged.
+        """
+        write_whole(Path(path), self.model_dump_json(indent=2) + "\n")
+
+    def probability(self, token: Token) -> float:
+        """The probability of deferral at one of the draft's tokens, whose probability is known."""
+        others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
+        found = features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
+        logit = self.weights.logit(found)
+        return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
+
+    def at(self, place: Place) -> Deferral:
+        """The decision at a place: by the recorded probability of deferral, or by that of the draft's token there.
+
+        Raises:
+            SettingError: the place has neither.
+        """
+        if place.coin is not None:
+            return Deferral(self.eta, place.coin)
+        if place.token is None:
+            raise SettingError("no probability of deferral is recorded there, so DeferralVerifier cannot decide")
+        return Deferral(self.eta, self.probability(place.token))
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
+        """True if there may be a place where it replaces."""
+        return self.eta < 1
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """The verifier for one draft token.
+
+    Attributes:
+        eta: see `DeferralVerifier`.
+        coin: the probability of deferral there.
+    """
+
+    eta: float
+    coin: float
+
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the gate decides by neither
+        """True if the probability of deferral is above `eta`."""
+        return self.coin > self.eta
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002
+        """The same: below it the assistant is not asked."""
+        return self.coin > self.eta
+
+    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
+        """The comparison as it came out, e.g. `"deferral 0.71 > 0.38"`."""
+        above = self.coin > self.eta
+        (coin,) = shortened([self.coin], lambda short: (short[0] > self.eta) == above)
+        return f"deferral {coin} {'>' if above else '<='} {exactly(self.eta)}"
+
+
+def features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
+    """What a model shows of one of its tokens, in the order of `FEATURES`.
+
+    Args:
+        text: of the token.
+        probs: its probability, then those of the other tokens that are listed, the most probable first.
+        end: whether it is the end of sequence.
+    """
+    top, rest = probs[0], max(0.0, 1 - math.fsum(probs))
+    second = probs[1] if len(probs) > 1 else min(top, rest)
+    entropy = -math.fsum(one * math.log(one) for one in (*probs, rest) if one > 0) + 0.0
+    bare = text.lstrip()
+    letter, spaced = bare[:1].isalpha(), bare != text
+    kinds = (bare[:1].isdigit(), letter and spaced, letter and not spaced, end)
+    return (top, top - second, entropy, *map(float, kinds))
+
+
+def _first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a gate, in words."""
+    first = error.errors(include_url=False)[0]
+    name, *inside = [str(one) for one in first["loc"]]
+    if first["type"] == "missing":
+        return f"its {name if not inside else f'weight {inside[0]}'} is missing; {_FILE.described}"
+    if not inside or name != "weights":
+        return f"its {name} is {shown(first['input'])}, not {_EXPECTED.get(name, 'what it should be')}"
+    if first["type"] == "extra_forbidden":
+        return f"it has an unknown weight {inside[0]!r}"
+    return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"

@@ -1,0 +1,115 @@
+"""Files of what was trained: one JSON object each, read with care, as anybody may have written it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import Repr
+from typing import cast
+
+from pydantic_core import from_json
+
+from cosd_api.errors import SettingError
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 40
+_repr.maxlevel = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedFile:
+    """One kind of file, and its words in messages.
+
+    Attributes:
+        thing: what it holds, such as `"a tree"`.
+        kind: the value of its field `kind`.
+        described: what such a file is, and who writes it.
+        made_by: the command that makes it of samples.
+        fields: all that it may have.
+        most_bytes: a larger file is not parsed.
+        bounded: why none is larger.
+    """
+
+    thing: str
+    kind: str
+    described: str
+    made_by: str
+    fields: Sequence[str]
+    most_bytes: int
+    bounded: str
+
+    def read(self, path: Path) -> dict[str, object]:
+        """Read the object; its kind, version and names are checked, but not its values.
+
+        A file larger than any of its kind is not parsed, nor is JSON nested more than 200 deep.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: it holds no JSON object, or not one of this kind and version; the message names the file.
+        """
+        if path.is_dir():
+            raise SettingError(f"{path} is a folder, and {self.described}")
+        with path.open("rb") as file:
+            data = file.read(self.most_bytes + 1)
+        try:
+            return self._object(data)
+        except _FaultError as fault:
+            raise SettingError(f"{path} is not {self.thing}: {fault}") from None
+
+    def _object(self, data: bytes) -> dict[str, object]:
+        if len(data) > self.most_bytes:
+            raise _FaultError(f"it has more than {self.most_bytes / 1_000_000:g} MB, and {self.bounded}")
+        try:
+            found: object = from_json(data.decode("utf-8-sig"))  # some editors put a mark before a text
+        except UnicodeDecodeError as error:
+            raise _FaultError(f"it is not UTF-8 text at byte {error.start}; {self.described}") from None
+        except ValueError as error:
+            words = f"it holds samples; {self.made_by}" if _is_samples(data) else f"{self.described} ({error})"
+            raise _FaultError(f"it is not one JSON document; {words}") from None
+        if not isinstance(found, dict):
+            raise _FaultError(f"it holds {shown(found)}; {self.described}")
+        fields = cast("dict[str, object]", found)
+        kind, version = fields.get("kind", self.kind), fields.get("schema_version", 1)
+        if kind != self.kind:
+            raise _FaultError(f"its kind is {shown(kind)}, not {self.kind!r}")
+        if version != 1 or isinstance(version, bool):
+            newer = isinstance(version, int) and version > 1
+            advice = "update cosd-api, or train it again" if newer else "train it again"
+            words = f"its schema_version is {shown(version)}, and this version of cosd-api reads 1"
+            raise _FaultError(f"{words}: {advice}")
+        if unknown := fields.keys() - {*self.fields}:
+            raise _FaultError(f"it has an unknown field {shown(min(unknown))}")
+        return fields
+
+
+class _FaultError(Exception):
+    """The fault of a file, in words."""
+
+
+def shown(value: object) -> str:
+    """A value that somebody wrote, shortened."""
+    return _repr.repr(value)
+
+
+def _is_samples(data: bytes) -> bool:
+    return b'"cosd-samples"' in data.partition(b"\n")[0][:200]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a reader finds the old text or the new one, never a part.
+
+    Raises:
+        OSError: it cannot be written; the old file is unchanged.
+    """
+    target = path.resolve()  # a link still points at the file
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="\n")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
