@@ -180,7 +180,7 @@ class Deferral:
 
 
 def features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
-    """What a model shows of one of its tokens, in the order of `FEATURES`.
+    """Features of a token, from what its model shows of it, in the order of `FEATURES`.
 
     Args:
         text: of the token.

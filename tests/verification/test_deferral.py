@@ -245,8 +245,9 @@ async def test_it_is_refused_where_it_cannot_decide() -> None:
         await fuse("Q:", unit="word", **models)
     with pytest.raises(SettingError, match="not computed for a DeferralVerifier, which also looks at the draft's list"):
         await log_likelihood("Q:", " a", unit="token", **models)
+    models["draft"] = lima.draft(top_k=2)
     with pytest.raises(UnsupportedError, match="the draft lists 2 other tokens at a place, and the gate looks at 3"):
-        await fuse("Q:", **models | {"draft": lima.draft(top_k=2), "unit": "token"})
+        await fuse("Q:", unit="token", **models)
 
 
 async def test_a_trace_is_judged_again() -> None:
