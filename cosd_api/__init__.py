@@ -19,8 +19,8 @@ from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
-from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.defer import Defer
+from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
 from cosd_api.methods.speculative import Speculative
