@@ -28,8 +28,9 @@ demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answ
 bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(STAMPS)/test  ## Write docs/reference.md from the docstrings, and the pages of figures from benchmarks/results
+docs: $(STAMPS)/test  ## Write docs/reference.md from the docstrings, and tables from the code and benchmarks/results
 	@$(BIN)/python docs/generate_reference.py
+	@$(BIN)/python docs/generate_methods.py
 	@$(BIN)/python -m benchmarks --page
 
 test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (three minutes on two cores)

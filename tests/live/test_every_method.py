@@ -20,6 +20,7 @@ class TestCompletions(EveryMethod):
     """`/v1/completions`: no text is scored, and alternatives are listed."""
 
     engine = "llama.cpp's /v1/completions"
+    stated = ("OpenAI-compatible", "`/v1` of llama.cpp, vLLM")
     refused = dict.fromkeys(("cool", "cool of three", "cool-align", "rerank", "cool+rerank", "route"), _SCORES)
 
     @pytest.fixture
@@ -31,6 +32,7 @@ class TestUnknownServer(EveryMethod):
     """The same by nothing but the protocol: it lists nothing in proposals, and hides the end of a draft."""
 
     engine = "llama.cpp as any server of OpenAI's protocol"
+    stated = ("OpenAI-compatible", "")
     refused = TestCompletions.refused | {"average": "does not list its most probable tokens", "surprise": _LISTS}
     count = 3
 
@@ -43,6 +45,7 @@ class TestChat(EveryMethod):
     """`/v1/chat/completions`: messages, with the answer so far as a partial reply."""
 
     engine = "llama.cpp's /v1/chat/completions"
+    stated = ("messages only", "of llama.cpp, vLLM")
     refused = TestCompletions.refused | {"average": "does not report the probability of its end of sequence"}
     apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
     chat, count = True, 2

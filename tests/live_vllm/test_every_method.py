@@ -15,6 +15,7 @@ class TestVllm(EveryMethod):
     """Token ids, lists and scores: nothing is refused."""
 
     engine = "vLLM"
+    stated = ("vLLM", "")
     count = 4
 
     @pytest.fixture
@@ -26,6 +27,7 @@ class TestCompletions(EveryMethod):
     """`/v1/completions`, which scores a text by `echo`."""
 
     engine = "vLLM's /v1/completions"
+    stated = ("OpenAI-compatible", "`/v1` of vLLM")
     count = 2
 
     @pytest.fixture

@@ -1,0 +1,176 @@
+"""Write the table of methods and engines into `docs/methods.md`: `python docs/generate_methods.py`.
+
+Each method is asked, by `Method.examine`, if it takes models with the capabilities that an engine's adapter states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    CoSD,
+    DiffVerifier,
+    MatchVerifier,
+    Method,
+    RandomVerifier,
+    SurpriseVerifier,
+)
+from cosd_api.alignment import Unit
+from cosd_api.methods.base import METHODS, method_named
+from cosd_api.verification import Verifier, alternatives_of
+from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.errors import UnsupportedError
+
+PAGE = Path(__file__).parent / "methods.md"
+BEGIN, END = "<!-- engines: `make docs` writes this table -->\n", "<!-- end of engines -->\n"
+
+_TEXT = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
+_WHOLE = Capabilities(True, True, True, True, top_k=999, score_top_k=999, sampling=True)
+_LISTED = replace(_TEXT, end_prob=True, top_k=19, sampling=True)
+
+ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
+    "llama.cpp": {"": _WHOLE},
+    "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19)},
+    "SGLang": {
+        "": replace(_WHOLE, top_k=63, score_top_k=63, sampling=False),
+        "with `--enable-deterministic-inference`": replace(_WHOLE, top_k=63, score_top_k=63),
+    },
+    "TGI": {
+        "": replace(_TEXT, end_prob=True, tokenize=True),
+        "with `--enable-prefill-logprobs`": replace(_TEXT, end_prob=True, tokenize=True, score=True),
+    },
+    "Ollama": {"": _TEXT},
+    "OpenAI-compatible": {
+        "": _TEXT,
+        "where `echo` is proved": replace(_TEXT, score=True),
+        "`/v1` of llama.cpp, vLLM": _LISTED,
+        "`/v1` of vLLM": replace(_LISTED, score=True, score_top_k=19),
+    },
+    "messages only": {
+        "": replace(_TEXT, probs=False),
+        "where it reports probabilities": _TEXT,
+        "of llama.cpp, vLLM": replace(_TEXT, top_k=19, sampling=True),
+    },
+}
+"""For each engine its capabilities, and then what more it has on a condition; tests hold them against the adapters."""
+
+
+VERIFIERS: tuple[Verifier, ...] = (
+    *(AgreementVerifier(), ChowVerifier(), DiffVerifier()),
+    *(MatchVerifier(), RandomVerifier(rate=0.1), SurpriseVerifier()),
+)
+"""The verifiers of `cosd` beside its rule, and beside trees, which need what the rule needs."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Whether a method works over an engine.
+
+    Attributes:
+        words: for the table.
+        reason: why not, or not in every role.
+        warned: whether answers carry a warning that they do not carry over an engine that shows everything.
+    """
+
+    words: str
+    reason: str | None = None
+    warned: bool = False
+
+
+def row(method: Method, unit: Unit | None = None) -> tuple[Cell, ...]:
+    """The cells of a method, engine by engine."""
+    return tuple(_cell(method, unit, variants) for variants in ENGINES.values())
+
+
+def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities]) -> Cell:
+    """Where it works in every role; and in which one elsewhere."""
+    reason, _ = _asked(method, unit, variants[""], variants[""])
+    whole = _first(method, unit, variants, "both")
+    told = ', with `unit="token"`' if method.one_tokenizer and not variants[whole or ""].tokenize else ""
+    if whole == "":
+        return Cell(f"yes{told}", warned=_warned(method, unit, variants[""]))
+    roles = {"as the draft": _first(method, unit, variants, "draft"), "as an assistant": _first(method, unit, variants)}
+    alone = [words for words, condition in roles.items() if condition == ""]
+    if whole is not None:
+        words = [whole] if not alone else [*alone, f"{whole}: yes"]
+        return Cell("; ".join(words) + told, reason if alone else None, _warned(method, unit, variants[whole]))
+    some = alone or [f"{words}, {condition}" for words, condition in roles.items() if condition is not None]
+    return Cell("; ".join(some) or "no", reason)
+
+
+def _first(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities], role: str = "") -> str | None:
+    """The first condition on which models of an engine can have a role, beside one that shows everything."""
+    for condition, can in variants.items():
+        draft, assistant = (_WHOLE if role == "" else can), (_WHOLE if role == "draft" else can)
+        if _asked(method, unit, draft, assistant)[0] is None:
+            return condition
+    return None
+
+
+def _warned(method: Method, unit: Unit | None, can: Capabilities) -> bool:
+    return bool({*_asked(method, unit, can, can)[1]} - {*_asked(method, unit, _WHOLE, _WHOLE)[1]})
+
+
+def _asked(
+    method: Method, unit: Unit | None, draft: Capabilities, assistant: Capabilities
+) -> tuple[str | None, tuple[str, ...]]:
+    """Why the method refuses two such models, if it does, and its warnings."""
+    models = [
+        (name, ServerInfo(f"http://{name}", "", "", None, None, can))
+        for name, can in (("draft", draft), ("assistant", assistant))
+    ]
+    try:
+        warnings = method.examine(models, unit)
+    except UnsupportedError as error:
+        return _shortened(str(error.args[0])), ()
+    return None, warnings
+
+
+def _shortened(refusal: str) -> str:
+    """What is missing, without which model, which method, and what it is for."""
+    return re.sub(r"^the (draft|assistant) ", "", refusal).split(", ")[0]
+
+
+def table() -> str:
+    """The table, and its notes."""
+    found: dict[str, tuple[Cell, ...]] = {}
+    for name in METHODS:
+        found[f"`{name}`"] = row(method_named(name))
+        if name == "cosd":
+            found |= _verifiers(found["`cosd`"])
+    reasons: list[str] = []
+    lines = [f"| method | {' | '.join(ENGINES)} |", "| --- " * (1 + len(ENGINES)) + "|"]
+    for label, cells in found.items():
+        shown: list[str] = []
+        for cell in cells:
+            if cell.reason and cell.reason not in reasons:
+                reasons.append(cell.reason)
+            number = f" ({1 + reasons.index(cell.reason)})" if cell.reason else ""
+            shown.append(cell.words + number + (" *" if cell.warned else ""))
+        lines.append(f"| {label} | {' | '.join(shown)} |")
+    numbered = [f"{at}. The endpoint {reason}." for at, reason in enumerate(reasons, 1)]
+    return "\n".join([*lines, "", *numbered]) + "\n"
+
+
+def _verifiers(rule: tuple[Cell, ...]) -> dict[str, tuple[Cell, ...]]:
+    """Rows of `cosd` with verifiers that need more or less than its rule; those that need the same are one."""
+    alike: dict[tuple[Cell, ...], list[str]] = {}
+    for verifier in VERIFIERS:
+        unit: Unit | None = "token" if alternatives_of(verifier) else None
+        alike.setdefault(row(CoSD(verifier=verifier, unit=unit), unit), []).append(f"`{type(verifier).__name__}`")
+    return {f"`cosd` with {', '.join(names)}": cells for cells, names in alike.items() if cells != rule}
+
+
+def page(text: str) -> str:
+    """The page with the table in its place."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
