@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cosd_api import (
     AgreementVerifier,
@@ -23,6 +24,7 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.methods.base import METHODS, method_named
 from cosd_api.verification import Verifier, alternatives_of
+from cosd_api.verification.deferral import FEATURES
 from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.errors import UnsupportedError
 
@@ -65,6 +67,12 @@ VERIFIERS: tuple[Verifier, ...] = (
     *(MatchVerifier(), RandomVerifier(rate=0.1), SurpriseVerifier()),
 )
 """The verifiers of `cosd` beside its rule, and beside trees, which need what the rule needs."""
+
+
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
+}
+"""The settings of a method that have no default."""
 
 
 @dataclass(frozen=True)
@@ -133,14 +141,15 @@ def _asked(
 
 def _shortened(refusal: str) -> str:
     """What is missing, without which model, which method, and what it is for."""
-    return re.sub(r"^the (draft|assistant) ", "", refusal).split(", ")[0]
+    parts = re.split(r", (?:and )?", re.sub(r"^the (draft|assistant) ", "", refusal))
+    return next((part for part in parts if part.startswith("does not ")), parts[0])
 
 
 def table() -> str:
     """The table, and its notes."""
     found: dict[str, tuple[Cell, ...]] = {}
     for name in METHODS:
-        found[f"`{name}`"] = row(method_named(name))
+        found[f"`{name}`"] = row(method_named(name, **NEEDED.get(name, {})))
         if name == "cosd":
             found |= _verifiers(found["`cosd`"])
     reasons: list[str] = []

@@ -23,6 +23,8 @@ from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
     CoSD,
+    Defer,
+    DeferralVerifier,
     DiffVerifier,
     FusedToken,
     Fusion,
@@ -38,6 +40,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.methods.base import method_named
 from cosd_api.verification import Place, verifier_at
+from cosd_api.verification.deferral import FEATURES
 from cosd_providers import Capabilities, Provider, UnsupportedError
 from cosd_providers.messages import Message
 from drawn import partly
@@ -64,6 +67,7 @@ class Line:
         settings: further settings of `Fusion`.
         answer: settings of an answer, such as a seed.
         drawn: whether tokens are drawn: engines draw other ones, so an engine is compared with itself.
+        threshold: a probability of the draft's most probable token at which the method decides otherwise.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Line:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     drawn: bool = False
+    threshold: float | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -85,6 +90,8 @@ class Line:
 
 
 _TOKEN = {"unit": "token"}
+_WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)
+_GATE = DeferralVerifier.model_validate({"listed": 5, "weights": _WEIGHTS, "eta": 0.5})
 LINES = (
     Line("cosd", "cosd"),
     Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
@@ -105,6 +112,8 @@ LINES = (
     Line("cool+rerank", "cool+rerank"),
     Line("route", "route"),
     Line("cascade", "cascade"),
+    Line("defer", Defer(gate=_GATE), settings=_TOKEN, threshold=0.5),
+    Line("nudging", "nudging", threshold=0.4),
 )
 """Every method, and every verifier of `cosd`."""
 
@@ -210,22 +219,37 @@ def excuse(
     """How close the first decision was in which two answers differ, in words; None if it was not close."""
     by_name = dict(zip(names(one), line.models, strict=True))
 
+    def whole(model: naive.HttpModel) -> bytes:
+        return (rendered(model, prompt) if chat else prompt).encode()
+
     def undecided(source: str, text: bytes, mine: bytes, theirs: bytes) -> str | None:
         """How close two texts of one model are where they part."""
         model = asked[by_name[source]]
-        margin = greedy_margin(model, (rendered(model, prompt) if chat else prompt).encode() + text, mine, theirs)
+        margin = greedy_margin(model, whole(model) + text, mine, theirs)
         return f"{source} is undecided by {margin:.2g}" if margin < NEAR else None
 
+    at = next(at for at, (a, b) in enumerate(zip_longest(one.tokens, other.tokens)) if _parts(a, b))
+    before = b"".join(token.data for token in one.tokens[:at])
+    if line.threshold is not None:
+        model = asked[line.models[0]]
+        top = max(model.next(model.vocabulary.encode(whole(model) + before)))
+        if abs(top - line.threshold) < NEAR:
+            return f"the draft's {top:.4g}"
     text = b""
     for mine, theirs in zip_longest(one.segments, other.segments):
         if mine is None or theirs is None or written(mine) != written(theirs) or mine.winner != theirs.winner:
             return _contest(mine, theirs, text, undecided) if mine and theirs else None
         text += mine.candidates[mine.winner].text.encode()
-    for at, (placed, theirs) in enumerate(zip_longest(one.tokens, other.tokens)):
-        if placed is None or theirs is None or (placed.data, placed.end) != (theirs.data, theirs.end):
-            before = b"".join(token.data for token in one.tokens[:at])
-            return _verdict(one.settings.verifier, before, placed, theirs, undecided) if placed and theirs else None
-    return None
+    if at == min(len(one.tokens), len(other.tokens)):
+        return None
+    return _verdict(one.settings.verifier, before, one.tokens[at], other.tokens[at], undecided)
+
+
+def _parts(mine: FusedToken | None, theirs: FusedToken | None) -> bool:
+    """Whether two answers part at these tokens."""
+    if mine is None or theirs is None:
+        return True
+    return (mine.data, mine.end, mine.source) != (theirs.data, theirs.end, theirs.source)
 
 
 Undecided = Callable[[str, bytes, bytes, bytes], str | None]

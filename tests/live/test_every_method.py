@@ -33,7 +33,11 @@ class TestUnknownServer(EveryMethod):
 
     engine = "llama.cpp as any server of OpenAI's protocol"
     stated = ("OpenAI-compatible", "")
-    refused = TestCompletions.refused | {"average": "does not list its most probable tokens", "surprise": _LISTS}
+    refused = TestCompletions.refused | {
+        "average": "does not list its most probable tokens",
+        "surprise": _LISTS,
+        "defer": _LISTS,
+    }
     count = 3
 
     @pytest.fixture
