@@ -35,6 +35,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.lists import key_of, most_probable
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
 from cosd_api.verification import (
@@ -219,33 +220,12 @@ async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str]
         raise UnsupportedError(f"the {name} {missing}: it has no log-likelihoods", endpoint=info.endpoint, hint=hint)
 
 
-_Key = tuple[bytes, bool]
-
-
-def _key(token: Token) -> _Key:
-    """A token's text, for comparison; and whether it is the end of sequence."""
-    return token.data, token.end
-
-
 @dataclass(frozen=True, slots=True)
 class _Preferred:
     """A model's most probable token at a place."""
 
     token: Token
     prob: float
-
-
-def _most_probable(token: Token) -> list[_Preferred]:
-    """The most probable tokens at the place of a scored one: all that are equally probable.
-
-    Empty if the list does not show them: something that is not listed may be more probable.
-    """
-    if _has_no_distribution(token):
-        return []
-    listed = [_Preferred(one, one.prob) for one in (token, *token.alternatives) if one.prob is not None]
-    best = max(choice.prob for choice in listed)
-    rest = 1 - math.fsum(choice.prob for choice in listed)
-    return [choice for choice in listed if choice.prob == best] if best > rest else []
 
 
 def _has_no_distribution(token: Token) -> bool:
@@ -289,11 +269,11 @@ class _GatedMixture:
 
     def _check_tokens(self) -> None:
         """Refuse models that read the continuation as different tokens."""
-        mine = [_key(token) for token in self._given[0]]
+        mine = [key_of(token) for token in self._given[0]]
         if b"".join(data for data, _ in mine) != self._text:
             raise self._refusal(0, "the draft's server read another text than the continuation")
         for model, given in enumerate(self._given):
-            theirs = [_key(token) for token in given]
+            theirs = [key_of(token) for token in given]
             if theirs != mine:
                 place = next((at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), 0)
                 words = f"the {self._names[model]} cuts the continuation into other tokens than the draft"
@@ -309,8 +289,10 @@ class _GatedMixture:
         """
         found: dict[int, _Preferred] = {}
         for place, wish in places.items():
-            best = _most_probable(self._given[model][place])
-            wished = [one for one in best if wish is not None and _key(one.token) == _key(wish)]
+            given = self._given[model][place]
+            listed = [] if _has_no_distribution(given) else most_probable(given)
+            best = [_Preferred(one, one.prob or 0.0) for one in listed]
+            wished = [one for one in best if wish is not None and key_of(one.token) == key_of(wish)]
             if wished or len(best) == 1:
                 [found[place]] = wished or best
         left = {place: wish for place, wish in places.items() if place not in found}
@@ -341,7 +323,7 @@ class _GatedMixture:
         coin: float | None = getattr(verifier, "coin", None)
         for assistant, choice in enumerate(heard):
             if choice is not None:
-                agreed = _key(choice.token) == _key(drafted.token)
+                agreed = key_of(choice.token) == key_of(drafted.token)
                 fired = not agreed and verifier.replaces(drafted.prob, choice.prob)
                 mine, theirs = drafted.token.data, choice.token.data
                 decisions.append(
@@ -361,7 +343,7 @@ class _GatedMixture:
             end=token.end,
             source=self._names[model],
             logprob=math.log(token.prob) if token.prob else -math.inf,
-            is_greedy=_key(token) == _key(choice.token),
+            is_greedy=key_of(token) == key_of(choice.token),
             draft_text=readable(drafted.token.data),
             draft_prob=drafted.prob,
             decisions=tuple(TokenDecision.of(one, self._names[1:], self._verifier) for one in decisions),

@@ -14,7 +14,9 @@ from cosd_providers.text import readable
 _ROUNDING = 1e-9  # of the larger of two means, as methods take it
 
 
-def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool) -> bytes:
+def replayed(
+    tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool, drawn: bool = False
+) -> bytes:
     """Build the text from the recorded decisions, judged again unit by unit (Algorithm 1, lines 8 to 14).
 
     Args:
@@ -22,6 +24,7 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
         verifier: judges each decision again, by the recorded probabilities.
         assistants: their names, in the order given.
         stops: whether a stop string may have ended it.
+        drawn: whether tokens were drawn: a replacement is any token of the assistant's.
 
     Returns:
         The answer's bytes.
@@ -50,7 +53,7 @@ def replayed(tokens: Sequence[FusedToken], verifier: Verifier, assistants: Seque
                 f"a decision replaced {words} before token {last + 1}, but the answer has no such replacement"
             )
         if winner is not None and word:
-            _check_word(winner, word, whole=last < len(tokens))
+            _check_word(winner, word, whole=last < len(tokens), drawn=drawn)
         text += b"".join(token.data for _, token in found)
     return text
 
@@ -134,7 +137,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
     return [decision for decision in token.decisions if decision.fired]
 
 
-def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *, whole: bool) -> None:
+def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *, whole: bool, drawn: bool) -> None:
     """Check that the replacement is the word of the decision that won."""
     number, token = word[0]
     if token.source != winner.assistant:
@@ -144,7 +147,7 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
         words = f"replaced {token.replaced!r}, but the decision was about {winner.draft_text!r}"
         raise TraceError(f"token {number} ({token.text!r}) {words}")
     stands = readable(b"".join(one.data for _, one in word))
-    if stands.startswith(winner.text) and bool(stands) == bool(winner.text):
+    if drawn or (stands.startswith(winner.text) and bool(stands) == bool(winner.text)):
         return
     if whole or not stands or not winner.text.startswith(stands):  # the last one may have been cut
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

@@ -211,7 +211,8 @@ class Trace:
             return rewritten(result.tokens, result.segments)
         if isinstance(judge, CustomVerifier):
             raise TraceError(f"the verifier was one of your own ({judge.description}): give it, replay(verifier=...)")
-        return replayed(result.tokens, judge, [assistant.name for assistant in result.assistants], stops=stops)
+        names, drawn = [assistant.name for assistant in result.assistants], bool(result.settings.temperature)
+        return replayed(result.tokens, judge, names, stops=stops, drawn=drawn)
 
 
 def _json(value: object) -> str:

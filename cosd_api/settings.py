@@ -237,10 +237,7 @@ class FusionSettings:
         check_choice("on_special_tokens", settings.on_special_tokens, OnSpecialTokens)
         if not isinstance(settings.tuning, Tuning):
             raise SettingError(f"tuning must be a Tuning, such as Tuning(hedge=1), not {settings.tuning!r}")
-        hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
-        if settings.draft_length is not None and (hedge or batch_wait):
-            name = "hedge" if hedge else "batch_wait"
-            raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
+        _check_tuning(settings)
         return settings
 
     @property
@@ -253,6 +250,17 @@ class FusionSettings:
             hedge=self.tuning.hedge,
             patient=self.tuning.batch_wait > 0,
         )
+
+
+def _check_tuning(settings: FusionSettings) -> None:
+    """Refuse what is for a draft that streams on, where it does not."""
+    hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
+    if settings.draft_length is not None and (hedge or batch_wait):
+        name = "hedge" if hedge else "batch_wait"
+        raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
+    if settings.temperature and settings.tuning != Tuning():
+        words = "tuning is for a draft that is verified while it streams, and one that is drawn is written in rounds"
+        raise SettingError(f"{words}: leave it out, or give draft_length")
 
 
 _OTHER_DECISION = "it decides by {decides}"

@@ -299,7 +299,7 @@ async def test_models_with_one_tokenizer_are_known_by_their_encoding() -> None:
         ({"timeout": 0}, "timeout must be a number of seconds above 0"),
         ({"max_requests": 0}, "max_requests must be a whole number"),
         ({"end": 1}, "end must be True or False, not 1"),
-        ({"temperature": 1}, "temperature is not accepted"),
+        ({"temperature": 0.5}, "temperature must be 0 or 1"),
     ],
 )
 async def test_invalid_arguments_are_refused(options: dict[str, Any], words: str) -> None:

@@ -31,14 +31,17 @@ from enum import Enum, auto
 from typing import Any, ClassVar, Self
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
-from cosd_api.checks import check_unit, check_verifier
+from cosd_api.checks import check_temperature, check_unit, check_verifier
 from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report, cut_short
+from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
-from cosd_api.methods.base import DraftFirst, Models
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
+from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
 from cosd_api.verification import (
     Place,
     RuleVerifier,
@@ -72,6 +75,7 @@ class CoSD(DraftFirst):
     Attributes:
         verifier: decides one disagreement; `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper.
         unit: the draft tokens judged together; None compares the tokenizers. See `Fusion`.
+        temperature: 0 for Algorithm 1; 1 draws every token from that distribution instead (`unit="token"` only).
 
     Raises:
         SettingError: one of them is invalid.
@@ -85,10 +89,35 @@ class CoSD(DraftFirst):
 
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         check_verifier(self.verifier)
         check_unit(self.unit)
+        object.__setattr__(self, "temperature", check_temperature(self.temperature))
+        if self.temperature and self.unit == "word":
+            raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
+        if self.temperature and alternatives_of(self.verifier):
+            words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
+            raise SettingError(f"{words}, which also looks at the assistant's probability of the draft's token")
+
+    def _at(self, temperature: float) -> Method:
+        return replace(self, temperature=temperature)
+
+    def start(self, work: Work) -> Run:
+        """The run of one answer.
+
+        Raises:
+            UnsupportedError: tokens are to be drawn, and the models are not known to have one tokenizer.
+        """
+        if not self.temperature:
+            return super().start(work)
+        prompt = work.turns[0]
+        if work.unit != "token":
+            words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
+            hint = 'unit="token" says that they have; without a temperature any models can be fused.'
+            raise UnsupportedError(words, endpoint=prompt.provider.name, hint=hint)
+        return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
     def options(self) -> dict[str, Any]:
         """None: a result records the verifier and the unit by themselves."""
@@ -96,6 +125,9 @@ class CoSD(DraftFirst):
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not report the probabilities that are compared; see `Method.examine`."""
+        if self.temperature:
+            check_gate(models)
+            return ()
         for name, info in models:
             if info.capabilities.probs:
                 continue
@@ -134,6 +166,8 @@ class CoSD(DraftFirst):
         return super().assumptions(self._plan(plan))
 
     def _plan(self, plan: Plan) -> Plan:
+        if self.temperature and plan.pace.draft_length is None:
+            plan = replace(plan, pace=replace(plan.pace, draft_length=AHEAD))
         return replace(plan, skip=False) if alternatives_of(self.verifier) else plan
 
     @property

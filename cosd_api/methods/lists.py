@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cosd_api.methods.base import Models
 from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
@@ -49,6 +51,19 @@ def is_joined(token: Token) -> bool:
     Beside a plain token, too, an endpoint may list nothing: where it does not know the text of the next one.
     """
     return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
+
+
+def most_probable(token: Token) -> list[Token]:
+    """The most probable tokens in the place of a token: all that are equally probable.
+
+    Empty if the list does not show them: something that is not listed may be more probable.
+    """
+    if is_joined(token):
+        return []
+    listed = [one for one in (token, *token.alternatives) if one.prob is not None]
+    best = max(one.prob or 0.0 for one in listed)
+    rest = 1 - math.fsum(one.prob or 0.0 for one in listed)
+    return [one for one in listed if one.prob == best] if best > rest else []
 
 
 def probs_of(token: Token | None) -> dict[Key, float]:

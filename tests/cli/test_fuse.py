@@ -278,6 +278,15 @@ def test_a_gate_is_a_file(scripted: Scripted, tmp_path: Path) -> None:
     assert "the method 'defer' needs a gate" in words(scripted("Q", "--method", "defer"))
 
 
+def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    result = scripted("Q", "--temperature", "1", "--seed", "3", "--unit", "token", "--trace", str(path))
+    assert result.exit_code == 0
+    trace = Trace.load(path)
+    assert trace.replay() + "\n" == result.stdout
+    assert (trace.result.settings.temperature, trace.result.settings.seed) == (1, 3)
+
+
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "cool", "--explain", "--quiet")
     lines = [line.rstrip() for line in result.stdout.splitlines()]

@@ -200,6 +200,12 @@ def test_what_a_fusion_cannot_take_is_refused_with_the_reason(given: dict[str, A
             attempt()
 
 
+def test_answers_are_drawn() -> None:
+    model = chat(temperature=1, unit="token", seed=3)
+    settings = [model.invoke("Where?", **more).response_metadata["cosd"]["settings"] for more in ({}, {"seed": 4})]
+    assert [(one["temperature"], one["seed"]) for one in settings] == [(1.0, 3), (1.0, 4)]
+
+
 @pytest.mark.parametrize("name", ["tools", "response_format"])
 def test_tools_are_refused_where_they_are_bound(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is not supported: a fusion writes text and calls no tools"):

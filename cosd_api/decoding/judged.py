@@ -1,0 +1,106 @@
+"""The run of an answer whose draft is judged token by token, by a method that is a plain coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cosd_api.alignment import Decision
+from cosd_api.decoding.commands import DRAFT, Placed, Report
+from cosd_api.decoding.run import Work
+from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_providers.contract import Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The judgement on one draft token.
+
+    Attributes:
+        decisions: what the assistants said there.
+        winner: the decision that replaced it.
+        replaced: the draft's token in whose place another one stands.
+        verified: whether every assistant was heard that could have changed it.
+        asked: whether one was asked.
+        reason: why the token is there, in words, where no decision says so.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    winner: Decision | None = None
+    replaced: Token | None = None
+    verified: bool = True
+    asked: bool = False
+    reason: str | None = None
+
+
+class JudgedWriter(AnswerWriter):
+    """One answer in progress whose tokens are units of their own, each the draft's or in place of the draft's.
+
+    Attributes:
+        pace: the schedule of the draft.
+        skip: leave out questions whose answers cannot matter.
+        unanswered: places at which an assistant had no answer.
+    """
+
+    def __init__(self, work: Work, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
+        async def run(writer: AnswerWriter) -> None:
+            assert isinstance(writer, JudgedWriter)
+            await write(writer)
+
+        super().__init__(work, run)
+        self.pace: Pace = work.pace
+        self.skip = work.skip
+        self.unanswered = 0
+        self._replaced = self._restarts = 0
+        self._ended_replaced = False
+
+    @property
+    def complete(self) -> bool:
+        """True as long as every assistant is heard."""
+        return not self._lost
+
+    def put(self, token: Token, model: int, judged: Judged, *, number: int) -> None:
+        """Write one token, by a model's request of this number; it is final."""
+        if self._ended_replaced:
+            self._restarts += 1
+        at = len(self._response.tokens)
+        placed = Placed(
+            token,
+            model - 1,
+            asked=judged.asked,
+            decisions=judged.decisions,
+            winner=judged.winner,
+            replaced=() if judged.replaced is None else (judged.replaced,),
+            verified=judged.verified,
+            draft=number,
+            at=self._work.timeline.now(),
+            reason=judged.reason,
+            unit=at,
+            round=1 + self._restarts,
+        )
+        self._ended_replaced = judged.replaced is not None
+        self._replaced += self._ended_replaced
+        self._response.place(placed)
+        self._settle(None)
+
+    def report(self) -> Report:
+        """The answer so far."""
+        return replace(
+            super().report(),
+            judged=True,
+            kept=sum(one.source == DRAFT for one in self._response.tokens),
+            replaced=self._replaced,
+            replacements=self._replaced,
+            iterations=1 + self._restarts,
+            unanswered=self.unanswered,
+        )
+
+
+def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
+    """Tokens with the byte offset of each, where the first is at `start`."""
+    found: list[tuple[int, Token]] = []
+    for token in tokens:
+        found.append((start, token))
+        start += len(token.data)
+    return found

@@ -1,0 +1,224 @@
+"""Draws from the gated mixture: the distribution whose greedy decoding is Algorithm 1 of the paper.
+
+::
+
+    1   the draft model draws some tokens ahead: x_1, x_2, ... ~ M_p                              `_drafted`
+    2   x~_i = argmax M_p and p_i = max M_p are read off what it lists there                      `_preferred`
+    3   each assistant says x^_i = argmax M_q and q_i = max M_q where it could be of consequence  `_heard`
+    4   the gate opens where x~_i != x^_i and the verifier replaces on (p_i, q_i)                 `_judged`
+    5   where it is shut, x_i stands; where it opens first, x_i ~ M_q is drawn in its place       `_write_token`
+    6   behind that the draft model draws again
+
+The gate looks at the most probable tokens and never at the drawn one. So a token is drawn from M_p or from M_q by the
+text before it alone, and its distribution is exactly P_F: nothing is cut off, and no list has to be whole. Where what
+the draft lists leaves its most probable token open, it is asked for that token, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cosd_api.alignment import Decision
+from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
+from cosd_api.decoding.passage import Passage
+from cosd_api.methods.base import Models
+from cosd_api.methods.lists import key_of, most_probable
+from cosd_api.verification import Place, Verifier, digest_of, needs_q, verifier_at
+from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.errors import UnsupportedError
+
+AHEAD = 16
+"""Tokens that are drawn in one request, unless `draft_length` says otherwise."""
+_LISTED = 8  # other tokens wanted beside a drawn one
+
+
+def check_sampling(models: Models, needed_by: str) -> None:
+    """Check that every model draws from its own distribution, its end of sequence included.
+
+    Raises:
+        UnsupportedError: one of them does not.
+    """
+    for name, info in models:
+        can = info.capabilities
+        if not can.sampling:
+            words = f"the {name} does not draw tokens from the model's own distribution, which {needed_by} needs"
+            hint = 'cosd probe shows what an endpoint can do; without a temperature, method="cosd" needs no draws.'
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+def check_gate(models: Models) -> None:
+    """Check that every model shows its most probable tokens, and draws.
+
+    Raises:
+        UnsupportedError: one of them does not.
+    """
+    check_sampling(models, "CoSD with a temperature")
+    for name, info in models:
+        can = info.capabilities
+        if not can.probs or not can.end_prob or (name == "draft" and not can.top_k):
+            missing = "list its most probable tokens" if can.probs and can.end_prob else "report all probabilities"
+            words = f"the {name} does not {missing}, the end of sequence included, by which the mixture is gated"
+            hint = "Without a temperature, CoSD needs no lists."
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A model's most probable token in a place, and its probability; None where that is not known."""
+
+    token: Token
+    prob: float | None
+    strategy: str | None = None
+
+
+class GatedDraws:
+    """Draws of one answer.
+
+    Args:
+        writer: the answer.
+        verifier: the gate.
+        prompt: of the draft model, for verifiers that decide by the place.
+    """
+
+    def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
+        self._writer = writer
+        self._verifier = verifier
+        self._prompt = digest_of(prompt)
+
+    async def write(self) -> None:
+        """Write the answer to its end."""
+        writer, before = self._writer, None
+        while not writer.over:
+            passage = await self._drafted(before)
+            places = numbered(passage.tokens, len(writer.text))
+            preferred = await self._preferred(places)
+            contested = {at: one for at, one in preferred.items() if self._could_change(at, one)}
+            heard = await self._heard(passage, contested)
+            before = passage
+            for at, token in places:
+                choices = {model: found[at] for model, found in heard.items() if at in found}
+                if await self._write_token(token, preferred[at], choices, passage.number, asked=at in contested):
+                    before = None  # drawn from an assistant: the draft reads it as text
+                if writer.over or before is None:
+                    break
+            else:
+                writer.end_with(passage)
+
+    async def _drafted(self, before: Passage | None) -> Passage:
+        """Line 1: some tokens ahead."""
+        writer = self._writer
+        start = len(writer.text)
+        return await writer.continuation(
+            0,
+            writer.text,
+            max_tokens=min(writer.pace.draft_length or AHEAD, writer.left),
+            enough=writer.stops,
+            alternatives=_LISTED,
+            after=before,
+            temperature=1,
+            seed=writer.chance.seed("draft", start),
+        )
+
+    async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _Choice]:
+        """Line 2: the draft's most probable token in each place, by its byte offset."""
+        found: dict[int, _Choice] = {}
+        for at, token in places:
+            best = most_probable(token)
+            if len(best) == 1:
+                found[at] = _Choice(best[0], best[0].prob)
+        missing = [at for at, _ in places if at not in found]
+        if missing:
+            text = self._writer.text + b"".join(token.data for _, token in places)
+            proposals = await self._writer.propose(0, text, [Question(at, ()) for at in missing])
+            found |= {
+                at: _choice(one) or _Choice(Token(b"", None), None) for at, one in zip(missing, proposals, strict=True)
+            }
+        return found
+
+    def _could_change(self, at: int, preferred: _Choice) -> bool:
+        """True if an assistant is to be asked about a place."""
+        if preferred.prob is None:
+            return False
+        return not self._writer.skip or self._at(at).contestable(preferred.prob)
+
+    async def _heard(self, passage: Passage, contested: Mapping[int, _Choice]) -> dict[int, dict[int, _Choice]]:
+        """Line 3: by model, the most probable token of each assistant in each contested place."""
+        text = self._writer.text + passage.data
+        questions = [Question(at, (one.token.data,)) for at, one in contested.items()]
+
+        async def ask(model: int) -> dict[int, _Choice]:
+            proposals = await self._writer.propose(model, text, questions)
+            found = {at: _choice(one) for at, one in zip(contested, proposals, strict=True)}
+            self._writer.unanswered += sum(one is None for one in found.values())
+            return {at: one for at, one in found.items() if one is not None}
+
+        assistants = [model for model in self._writer.models if model] if questions else []
+        return await self._writer.everybody(ask, assistants)
+
+    def _judged(self, at: int, mine: _Choice, heard: Mapping[int, _Choice]) -> dict[int, Decision]:
+        """Line 4: the decision of each assistant that was heard about a place."""
+        verifier, found = self._at(at), dict[int, Decision]()
+        for model, theirs in heard.items():
+            agreed = key_of(theirs.token) == key_of(mine.token)
+            known = mine.prob is not None and (theirs.prob is not None or not needs_q(verifier))
+            q = math.nan if theirs.prob is None else theirs.prob
+            fired = not agreed and known and verifier.replaces(mine.prob or 0.0, q)
+            found[model] = Decision(
+                model - 1,
+                0,
+                1,
+                theirs.token.data,
+                mine.prob,
+                theirs.prob,
+                agreed,
+                fired,
+                draft=mine.token.data,
+                coin=getattr(verifier, "coin", None),
+                strategy=theirs.strategy,
+            )
+        return found
+
+    async def _write_token(
+        self, drawn: Token, mine: _Choice, heard: Mapping[int, _Choice], number: int, *, asked: bool
+    ) -> bool:
+        """Line 5: write the draft's token, or one that is drawn from an assistant; true if it is the latter."""
+        writer = self._writer
+        at = len(writer.text)
+        decisions = self._judged(at, mine, heard)
+        firing = {model: one for model, one in decisions.items() if one.fired}
+        while firing:
+            model = max(firing, key=lambda one: (firing[one].q or 0.0, -one))
+            winner = firing.pop(model)
+
+            async def draw(model: int) -> Passage:
+                seed = writer.chance.seed("draw", at, model)
+                return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
+
+            passage = (await writer.everybody(draw, [model])).get(model)
+            if passage is not None and passage.tokens:
+                judged = Judged(
+                    decisions=tuple(decisions.values()),
+                    winner=winner,
+                    replaced=mine.token,
+                    verified=writer.complete,
+                    asked=True,
+                )
+                writer.put(passage.tokens[0], model, judged, number=number)
+                return True
+            del decisions[model]  # it failed just now, or has no room left
+        verified = writer.complete or not self._could_change(at, mine)
+        judged = Judged(decisions=tuple(decisions.values()), verified=verified, asked=asked)
+        writer.put(drawn, 0, judged, number=number)
+        return False
+
+    def _at(self, at: int) -> Verifier:
+        return verifier_at(self._verifier, Place(self._prompt, at))
+
+
+def _choice(proposal: Proposal | None) -> _Choice | None:
+    """The token that a model would write in a place."""
+    if proposal is None:
+        return None
+    return _Choice(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)
