@@ -17,6 +17,7 @@ from cosd_api.likelihood import LikelihoodToken, LogLikelihood
 from cosd_api.methods.average import Average
 from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
+from cosd_api.methods.chared import CharED
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
@@ -70,6 +71,7 @@ __all__ = [
     "AnswerTuning",
     "Average",
     "Cascade",
+    "CharED",
     "ChowVerifier",
     "CoSD",
     "CoolFusion",

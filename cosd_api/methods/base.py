@@ -34,6 +34,7 @@ METHODS: Mapping[str, str] = {
     "average": "average:Average",
     "nudging": "nudging:Nudging",
     "defer": "defer:Defer",
+    "chared": "chared:CharED",
 }
 """The methods: their names, and where they are."""
 

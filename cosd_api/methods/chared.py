@@ -1,0 +1,317 @@
+"""CharED (arXiv 2407.11009): the models write byte by byte, each byte the most probable one of their weighted mean.
+
+::
+
+    1   a model that has nothing left to say at the end of the text, or whose token may end
+        there, says what its next token may be: the `listed` most probable ones              `asked`
+    2   what a model may write is a table of byte strings (its branches) with masses of sum 1     `Branches`
+    3   the mass of a symbol, a byte or the end of sequence, is that of all strings that
+        begin with it; the mean of the masses over the models, by weight, is its probability  `step`
+    4   the symbol with the largest mean is written
+    5   each model keeps the strings that begin with it, without it, and their masses are
+        made to sum to 1 again                                                               `Branches.follow`
+    6   back to 1 where a model is to be asked, else to 3; the end of sequence ends the answer
+
+**Branches.** A string of a table is what is left of a token. The empty string says *a token ends here*: its mass is
+that of tokens which end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens in
+the table, and the ended ones, whose mass is distributed over what the model says now, with the text encoded anew (in
+step 1). Up to `ENDS` it is dropped. Strings that are the same from here on are one, wherever their tokens began. A
+branch dies when a byte is written with which it does not go on; a model all of whose branches have died is asked at
+the end of the text, as at the beginning.
+
+**Lists.** The probabilities that a model lists are divided by their sum: what is not listed has none. Lists hold
+tokens of whole characters and the end of sequence. The most probable token may be one character of several tokens:
+then nothing is listed beside it, it counts as certain, and a warning says how often. If such a character stays
+incomplete (it does only before the end of sequence), the end follows its bytes.
+
+**Characters.** A model can read only text in whole characters, so nobody is asked inside one. A model whose branches
+die there is silent until the character is complete, and the mean is that of the others, at least one of which goes on.
+
+**Ties.** Of equal means the symbol wins that the first model finds more probable, then the second, and so on; of those
+still equal the end of sequence, then the lowest byte. Equal means equal but for rounding.
+
+**Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
+sequence is one, too. Within a token nothing is waited for, so it streams as early as its bytes are known. `max_tokens`
+counts these tokens; as no model is asked more than once for one of them, it bounds the requests to each model as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Models
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.lists import ROUNDING, Key, is_joined, lists_needed, probs_of
+from cosd_api.methods.weighted import Weighted
+from cosd_providers.contract import Token
+from cosd_providers.text import readable, whole
+
+ENDS = 1e-3
+"""Mass of "a token ends here" above which a model is asked what follows."""
+
+LEAST = 20
+"""Tokens that a model lists, at least."""
+
+END: Key = (b"", True)
+_HERE: Key = (b"", False)  # a token ends here
+_PARTS = 4  # raw tokens of one character, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharED(Weighted):
+    """The most probable next byte of the weighted mean of all models (a baseline of the CoSD paper, CharED).
+
+    It takes two or more models with any tokenizers, each of which lists its most probable tokens, the end of sequence
+    among them. Each of them is asked about every token that it might write: one request a model a token.
+
+    Attributes:
+        weights: of the models, in their order; equal by default. Only their ratios count.
+        listed: the most probable tokens of a model that count, at least 20; the others have no probability.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    name: ClassVar[str] = "chared"
+    decides: ClassVar[str] = "the mean of the models' probabilities of the next byte"
+
+    listed: int = LEAST
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.listed, int) or self.listed < LEAST:
+            raise SettingError(f"listed must be a whole number of at least {LEAST}, not {self.listed!r}")
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that does not list enough tokens; see `Method.examine`."""
+        lists_needed(models, self.name, others=self.listed - 1)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write one answer to its end."""
+        models = {model: Branches() for model in writer.models}
+        joined = 0
+        try:
+            while not writer.over:
+                joined += await self._ask(writer, models)
+                if not writer.over:
+                    self._write_token(writer, models)
+        finally:
+            if joined:
+                words = f"{joined} times a model listed a single token, as with one character of several tokens"
+                writer.warn(f"{words}: it counts as certain")
+
+    async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
+        """Step 1. Models that are lost leave the mean. Returns how many would write a character of several tokens."""
+        joined = 0
+
+        async def ask(model: int) -> None:
+            nonlocal joined
+            passage = await writer.continuation(model, writer.text, max_tokens=1, alternatives=self.listed - 1)
+            if passage.tokens:
+                joined += is_joined(passage.tokens[0])
+                models[model].asked(passage.tokens[0], self.listed, passage.number)
+            else:
+                writer.end_with(passage)
+
+        await writer.everybody(ask, [model for model, one in models.items() if one.due])
+        for model in [*models]:
+            if model not in writer.models:
+                del models[model]
+        return joined
+
+    def _write_token(self, writer: AnswerWriter, models: Mapping[int, Branches]) -> None:
+        """Steps 3 to 6, up to the next place where a model is asked."""
+        data, steps = b"", list[Step]()
+        while True:
+            here = self._step(writer.count, models, data)
+            steps.append(here)
+            data += here.symbol[0]
+            for branches in models.values():
+                branches.follow(here.symbol)
+            if here.symbol == END or (whole(data) == len(data) and _settled(models.values())):
+                break
+        model, contest = _record(writer, data, steps)
+        probs = [one.probs[model].get(one.symbol, 0.0) for one in steps]
+        tokens = [Token(data, min(math.prod(probs[: len(data)]), 1.0))] if data else []
+        if steps[-1].symbol == END:
+            tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=models[model].end_name))
+        writer.write(tokens, model, number=models[model].number, contest=contest)
+
+    def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> Step:
+        """Steps 3 and 4: the symbol with the largest mean."""
+        probs = {model: one.symbols() for model, one in models.items() if one.rests}
+        shares = self.shares(count, [*probs])
+        symbols = sorted({symbol for found in probs.values() for symbol in found}, key=_order)
+        means = {
+            symbol: math.fsum(shares[model] * found.get(symbol, 0.0) for model, found in probs.items())
+            for symbol in symbols
+        }
+        best = symbols
+        for measure in (means, *probs.values()):
+            most = max(measure.get(symbol, 0.0) for symbol in best)
+            best = [symbol for symbol in best if measure.get(symbol, 0.0) >= most * (1 - ROUNDING)]
+        rests = {model: one.likely() for model, one in models.items() if one.rests}
+        return Step(before, best[0], means, probs, rests)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
+        """The cost of an answer at one model: a request for each token; see `Method.cost`."""
+        n = plan.max_tokens
+        tokens = Bounds(
+            prompt.least + 1,
+            n * (prompt.expected + n / 2 + 1),
+            n * (prompt.most + FINER * n + _PARTS),
+        )
+        return Cost(Bounds(1, n, n), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            "max_tokens tokens, and for each of them a request of its own to every model, which reads all before it",
+            f"the same; each of them is up to {FINER} tokens of a model",
+        )
+
+
+@dataclass(slots=True)
+class Branches:
+    """The strings that one model may write next (step 2).
+
+    Attributes:
+        rests: their masses, which sum to 1. None at all: it is asked, or silent inside a character.
+        number: of the last request.
+        end_name: the end of sequence, as the model last wrote it.
+    """
+
+    rests: dict[Key, float] = field(default_factory=dict[Key, float])
+    number: int = 0
+    end_name: str | None = None
+
+    @property
+    def due(self) -> bool:
+        """True if the model is to be asked here."""
+        return not self.rests or self.rests.get(_HERE, 0.0) > ENDS
+
+    def asked(self, token: Token, listed: int, number: int) -> None:
+        """Step 1: distribute the mass of what ended here over what the model lists."""
+        mass = self.rests.pop(_HERE, 0.0) if self.rests else 1.0
+        probs = dict([*probs_of(token).items()][:listed])
+        total = math.fsum(probs.values())
+        for (data, end), prob in probs.items():
+            rest = (data, end or whole(data) < len(data))
+            self.rests[rest] = self.rests.get(rest, 0.0) + (mass * prob / total if total else mass / len(probs))
+        self.number = number
+        self.end_name = next((one.name for one in (token, *token.alternatives) if one.end), self.end_name)
+
+    def settle(self) -> None:
+        """Drop what ended here, unless the model is to be asked."""
+        if not self.due and self.rests.pop(_HERE, None) is not None:
+            self._normalise()
+
+    def symbols(self) -> dict[Key, float]:
+        """Step 3: the mass of each byte, and of the end of sequence."""
+        found: dict[Key, float] = {}
+        for (data, end), mass in self.rests.items():
+            symbol = (data[:1], end and not data)
+            found[symbol] = found.get(symbol, 0.0) + mass
+        return found
+
+    def likely(self) -> dict[Key, bytes]:
+        """The string with the largest mass that begins with each symbol."""
+        found: dict[Key, bytes] = {}
+        for (data, end), _ in sorted(self.rests.items(), key=lambda item: (-item[1], item[0])):
+            found.setdefault((data[:1], end and not data), data)
+        return found
+
+    def follow(self, symbol: Key) -> None:
+        """Step 5: go on behind a symbol that was written."""
+        byte, end = symbol
+        self.rests = {} if end else {(data[1:], ends): m for (data, ends), m in self.rests.items() if data[:1] == byte}
+        self._normalise()
+
+    def _normalise(self) -> None:
+        total = math.fsum(self.rests.values())
+        self.rests = {rest: mass / total for rest, mass in self.rests.items()} if total else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The choice of one symbol.
+
+    Attributes:
+        before: the bytes of its token before it.
+        symbol: the one that is written: a byte, or the end of sequence.
+        means: of every symbol.
+        probs: each model's masses of the symbols; a silent one has none.
+        rests: each model's most probable string for each symbol.
+    """
+
+    before: bytes
+    symbol: Key
+    means: Mapping[Key, float]
+    probs: Mapping[int, Mapping[Key, float]]
+    rests: Mapping[int, Mapping[Key, bytes]]
+
+    def favourite(self, model: int) -> Key:
+        """The model's own most probable symbol: the one that is written, if it is as probable."""
+        probs = self.probs[model]
+        most = max(probs.values())
+        likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]
+        return self.symbol if self.symbol in likely else likely[0]
+
+
+def _settled(models: Collection[Branches]) -> bool:
+    """Step 6: test whether a model is to be asked here; all others drop what ended here."""
+    for one in models:
+        one.settle()
+    return any(one.due for one in models)
+
+
+def _order(symbol: Key) -> tuple[bool, bytes]:
+    """The end of sequence, then the bytes."""
+    return not symbol[1], symbol[0]
+
+
+def _record(writer: AnswerWriter, data: bytes, steps: Sequence[Step]) -> tuple[int, Contest]:
+    """The model that a token is ascribed to, and the record of the first symbol about which the models differ.
+
+    It is ascribed to the first model that would have written all of it, else to the one that finds it most probable.
+    """
+    heard = [model for model in steps[0].probs if all(model in one.probs for one in steps)]
+    models = [model for model in heard if all(one.favourite(model) == one.symbol for one in steps)]
+    if not models:
+        models = [max(heard, key=lambda model: math.prod(one.probs[model].get(one.symbol, 0.0) for one in steps))]
+    sources, end = tuple(model - 1 for model in models), steps[-1].symbol == END
+    here = next((one for one in steps if any(one.favourite(model) != one.symbol for model in one.probs)), None)
+    if here is None:
+        entry = Entry(sources, data, end)
+        return models[0], Contest((entry,), 0, "all models find the same most probable")
+    others: dict[Key, list[int]] = {}
+    for model in here.probs:
+        if (favourite := here.favourite(model)) != here.symbol:
+            others.setdefault(favourite, []).append(model)
+    entries = [Entry(sources, data, end, *_scores(writer, here, here.symbol))]
+    for symbol, those in others.items():
+        text = here.before + here.rests[those[0]][symbol]
+        entries.append(Entry(tuple(model - 1 for model in those), text, symbol == END, *_scores(writer, here, symbol)))
+    second = max(mean for symbol, mean in here.means.items() if symbol != here.symbol)
+    reason = f"largest mean probability: {here.means[here.symbol]:.2g} against {second:.2g}"
+    if here.before:
+        reason += f", behind {readable(here.before)!r}"
+    return models[0], Contest(tuple(entries), 0, reason)
+
+
+def _scores(writer: AnswerWriter, here: Step, symbol: Key) -> tuple[tuple[float | None, ...], float]:
+    """1 / probability of a symbol by model, and of its mean."""
+    probs = [here.probs.get(model) for model in range(writer.count)]
+    return tuple(None if one is None else _inverse(one.get(symbol, 0.0)) for one in probs), _inverse(here.means[symbol])
+
+
+def _inverse(prob: float) -> float:
+    return 1 / prob if prob else math.inf

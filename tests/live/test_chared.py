@@ -1,0 +1,62 @@
+"""CharED over real llama.cpp servers: the answers are those of a naive script over plain HTTP, in every direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import httpx
+import pytest
+
+import naive
+import naive_chared
+from cosd_api import CharED, Fusion
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from drawn import partly
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+PROMPTS = [question.prompt for question in sample("mixed", 50, seed=17)]
+MAX_TOKENS = 25
+SETS = [("sums", "facts"), ("facts", "sums")]
+
+
+@pytest.fixture(scope="module")
+def plain_models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers, asked directly for the distribution of one place at a time; what they said is remembered."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client, depth=40) for name, url in pair.items()}
+
+
+async def compared(
+    pair: Pair,
+    models: dict[str, naive.HttpModel],
+    names: Sequence[str],
+    prompts: Sequence[str],
+    weights: tuple[float, ...] | None = None,
+) -> int:
+    """Compare the answers; returns how many differ where two symbols are as probable."""
+    method, excused = CharED(weights=weights), 0
+    async with Fusion(models=[pair[name] for name in names], method=method) as fusion:
+        results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=4)]
+    for prompt, result in zip(prompts, results, strict=True):
+        asked = [models[name] for name in names]
+        wanted = naive_chared.chared(prompt.encode(), asked, max_tokens=MAX_TOKENS, weights=weights)
+        assert result.trace.replay() == result.text
+        same = [(one.data, one.end) for one in result.tokens] == [(one.data, one.end) for one in wanted.tokens]
+        assert same or wanted.is_doubtful, (prompt, result.text, wanted.text)
+        excused += not same
+    return excused
+
+
+@pytest.mark.parametrize("count", partly([2, 50]))
+@pytest.mark.parametrize("names", partly(SETS), ids="-".join)
+async def test_the_answers_are_the_naive_ones(
+    pair: Pair, plain_models: dict[str, naive.HttpModel], names: tuple[str, ...], count: int
+) -> None:
+    assert await compared(pair, plain_models, names, PROMPTS[:count]) <= count // 10
+
+
+@pytest.mark.extended
+async def test_three_models_with_weights(pair: Pair, plain_models: dict[str, naive.HttpModel]) -> None:
+    assert await compared(pair, plain_models, ("sums", "facts", "sums"), PROMPTS[:8], (1, 3, 1)) <= 1
