@@ -105,6 +105,8 @@ LINES = (
     # No bundled pair has one tokenizer. These cut an answer in plain letters alike nearly everywhere.
     Line("speculative", "speculative", settings=_TOKEN),
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
+    Line("chared", "chared"),
+    Line("chared of three", "chared", ("facts", "sums", "facts")),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
     Line("cool-align", "cool-align", ("facts", "sums")),

@@ -48,7 +48,7 @@ from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.lists import ROUNDING, Key, is_joined, lists_needed, probs_of
+from cosd_api.methods.lists import ROUNDING, Key, lists_needed, probs_of
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
@@ -97,27 +97,28 @@ class CharED(Weighted):
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
         models = {model: Branches() for model in writer.models}
-        joined = 0
+        alone = 0
         try:
             while not writer.over:
-                joined += await self._ask(writer, models)
+                alone += await self._ask(writer, models)
                 if not writer.over:
                     self._write_token(writer, models)
         finally:
-            if joined:
-                words = f"{joined} times a model listed a single token, as with one character of several tokens"
+            if alone:
+                words = f"{alone} times a model listed a single token, as with one character of several tokens"
                 writer.warn(f"{words}: it counts as certain")
 
     async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
-        """Step 1. Models that are lost leave the mean. Returns how many would write a character of several tokens."""
-        joined = 0
+        """Step 1. Models that are lost leave the mean. Returns how many listed a single token that is not certain."""
+        alone = 0
 
         async def ask(model: int) -> None:
-            nonlocal joined
+            nonlocal alone
             passage = await writer.continuation(model, writer.text, max_tokens=1, alternatives=self.listed - 1)
             if passage.tokens:
-                joined += is_joined(passage.tokens[0])
-                models[model].asked(passage.tokens[0], self.listed, passage.number)
+                [token] = passage.tokens
+                alone += not token.alternatives and token.prob != 1
+                models[model].asked(token, self.listed, passage.number)
             else:
                 writer.end_with(passage)
 
@@ -125,11 +126,11 @@ class CharED(Weighted):
         for model in [*models]:
             if model not in writer.models:
                 del models[model]
-        return joined
+        return alone
 
     def _write_token(self, writer: AnswerWriter, models: Mapping[int, Branches]) -> None:
         """Steps 3 to 6, up to the next place where a model is asked."""
-        data, steps = b"", list[Step]()
+        data, steps = b"", list[ByteStep]()
         while True:
             here = self._step(writer.count, models, data)
             steps.append(here)
@@ -145,7 +146,7 @@ class CharED(Weighted):
             tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=models[model].end_name))
         writer.write(tokens, model, number=models[model].number, contest=contest)
 
-    def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> Step:
+    def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> ByteStep:
         """Steps 3 and 4: the symbol with the largest mean."""
         probs = {model: one.symbols() for model, one in models.items() if one.rests}
         shares = self.shares(count, [*probs])
@@ -159,7 +160,7 @@ class CharED(Weighted):
             most = max(measure.get(symbol, 0.0) for symbol in best)
             best = [symbol for symbol in best if measure.get(symbol, 0.0) >= most * (1 - ROUNDING)]
         rests = {model: one.likely() for model, one in models.items() if one.rests}
-        return Step(before, best[0], means, probs, rests)
+        return ByteStep(before, best[0], means, probs, rests)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
         """The cost of an answer at one model: a request for each token; see `Method.cost`."""
@@ -241,7 +242,7 @@ class Branches:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ByteStep:
     """The choice of one symbol.
 
     Attributes:
@@ -278,7 +279,7 @@ def _order(symbol: Key) -> tuple[bool, bytes]:
     return not symbol[1], symbol[0]
 
 
-def _record(writer: AnswerWriter, data: bytes, steps: Sequence[Step]) -> tuple[int, Contest]:
+def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, Contest]:
     """The model that a token is ascribed to, and the record of the first symbol about which the models differ.
 
     It is ascribed to the first model that would have written all of it, else to the one that finds it most probable.
@@ -307,7 +308,7 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[Step]) -> tuple[i
     return models[0], Contest(tuple(entries), 0, reason)
 
 
-def _scores(writer: AnswerWriter, here: Step, symbol: Key) -> tuple[tuple[float | None, ...], float]:
+def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
     """1 / probability of a symbol by model, and of its mean."""
     probs = [here.probs.get(model) for model in range(writer.count)]
     return tuple(None if one is None else _inverse(one.get(symbol, 0.0)) for one in probs), _inverse(here.means[symbol])

@@ -266,6 +266,13 @@ def test_a_method_and_its_settings(
     assert (trace.result.settings.method, trace.result.settings.method_options) == (name, options)
 
 
+def test_a_method_with_weights(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "chared", "--set", "weights=2,1", "--json")
+    found = FusionResult.model_validate_json(result.stdout)
+    assert found.text == " a b"
+    assert found.settings.method_options == {"weights": [2.0, 1.0], "listed": 20}
+
+
 def test_a_gate_is_a_file(scripted: Scripted, tmp_path: Path) -> None:
     path = tmp_path / "gate.json"
     gate(bias=4.0, top=-8.0).save(path)

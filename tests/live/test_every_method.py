@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 _SCORES = "does not report the probabilities of a given text"
 _LISTS = "lists no other tokens"
+_LISTING = ("average", "chared", "chared of three")
 
 
 class TestCompletions(EveryMethod):
@@ -34,7 +35,7 @@ class TestUnknownServer(EveryMethod):
     engine = "llama.cpp as any server of OpenAI's protocol"
     stated = ("OpenAI-compatible", "")
     refused = TestCompletions.refused | {
-        "average": "does not list its most probable tokens",
+        **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
         "surprise": _LISTS,
         "defer": _LISTS,
     }
@@ -50,7 +51,9 @@ class TestChat(EveryMethod):
 
     engine = "llama.cpp's /v1/chat/completions"
     stated = ("messages only", "of llama.cpp, vLLM")
-    refused = TestCompletions.refused | {"average": "does not report the probability of its end of sequence"}
+    refused = TestCompletions.refused | {
+        **dict.fromkeys(_LISTING, "does not report the probability of its end of sequence"),
+    }
     apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
     chat, count = True, 2
 

@@ -18,6 +18,7 @@ from cosd_api import CharED, Fusion, FusionResult, SettingError, fuse
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError
+from cosd_providers.messages import Message
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
 
@@ -271,8 +272,11 @@ async def test_a_context_that_is_full_ends_the_answer() -> None:
 
 
 async def test_messages_are_rendered_for_each_model() -> None:
-    models = pair(template=lambda messages: "Q" if messages else "")
-    result = await fuse([{"role": "user", "content": "x"}], models=models, method="chared", max_tokens=2)
+    def template(messages: Sequence[Message]) -> str:
+        return messages[-1].content.upper()
+
+    models = pair(template=template)
+    result = await fuse([{"role": "user", "content": "q"}], models=models, method="chared", max_tokens=2)
     assert result.text == "to"
 
 
