@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -40,7 +41,7 @@ async def compared(
     async with Fusion(models=[pair[name] for name in names], method=method) as fusion:
         results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=4)]
     for prompt, result in zip(prompts, results, strict=True):
-        asked = [models[name] for name in names]
+        asked: Any = [models[name] for name in names]
         wanted = naive_chared.chared(prompt.encode(), asked, max_tokens=MAX_TOKENS, weights=weights)
         assert result.trace.replay() == result.text
         same = [(one.data, one.end) for one in result.tokens] == [(one.data, one.end) for one in wanted.tokens]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import pytest
 
@@ -34,7 +35,8 @@ class TestUnknownServer(EveryMethod):
 
     engine = "llama.cpp as any server of OpenAI's protocol"
     stated = ("OpenAI-compatible", "")
-    refused = TestCompletions.refused | {
+    refused: ClassVar[Mapping[str, str]] = {
+        **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
         "surprise": _LISTS,
         "defer": _LISTS,
@@ -51,7 +53,8 @@ class TestChat(EveryMethod):
 
     engine = "llama.cpp's /v1/chat/completions"
     stated = ("messages only", "of llama.cpp, vLLM")
-    refused = TestCompletions.refused | {
+    refused: ClassVar[Mapping[str, str]] = {
+        **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not report the probability of its end of sequence"),
     }
     apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
