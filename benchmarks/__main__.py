@@ -19,6 +19,7 @@ SECTIONS = {
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
     "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
     "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
+    "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on the bundled pair: from samples to right answers"),
 }
 
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. By default all of them.")
     parser.add_argument("--quick", action="store_true", help="fewer cases and texts: two minutes in all")
     parser.add_argument("--plot", action="store_true", help="draw docs/benchmark.svg from what was kept of `simulated`")
-    parser.add_argument("--page", action="store_true", help="write the two pages of docs from what was kept")
+    parser.add_argument("--page", action="store_true", help="write the figures of docs from what was kept")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:

@@ -1,11 +1,13 @@
 """The figures of the documents, from what the sections have kept: none is copied by hand.
 
-`docs/benchmark.md` is one page to read, `docs/benchmark-tables.md` has every table, and the README shows two excerpts.
+`docs/benchmark.md` is one page to read, and `docs/benchmark-tables.md` has every table. `docs/methods.md` and the
+README have excerpts.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ _SECTIONS = {
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
     "live": "Two small models on llama.cpp",
+    "methods": "Every method",
     "vllm": "The same on vLLM",
     "strategies": "Ways to ask an assistant",
     "trees": "Trees and a tuned rule",
@@ -84,6 +87,9 @@ methods (a) to (d) and the floor.
 """
 
 
+_COSTS, _COSTS_END = "<!-- costs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of costs -->\n"
+
+
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
     """The tables that a section has kept; none if it was never run to its end."""
     path = folder / f"{section}.json"
@@ -94,7 +100,7 @@ def tables(section: str, folder: Path = RESULTS) -> list[Table]:
 
 
 def pages(folder: Path = RESULTS) -> dict[Path, str]:
-    """Both pages of the documents, by file."""
+    """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     [cpu] = tables("cpu", folder)
     page = _PAGE.format(
@@ -103,7 +109,21 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=_bare(right_answers(folder)),
     )
-    return {DOCS / "benchmark.md": page, DOCS / "benchmark-tables.md": all_tables(folder)}
+    methods = (DOCS / "methods.md").read_text(encoding="utf-8")
+    return {
+        DOCS / "benchmark.md": page,
+        DOCS / "benchmark-tables.md": all_tables(folder),
+        DOCS / "methods.md": with_costs(methods, folder),
+    }
+
+
+def with_costs(text: str, folder: Path = RESULTS) -> str:
+    """The page of the methods with the cost of each in its place."""
+    before, rest = text.split(_COSTS)
+    shown = "".join(
+        _bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
+    )
+    return before + _COSTS + shown + "\n" + _COSTS_END + rest.split(_COSTS_END)[1]
 
 
 def all_tables(folder: Path = RESULTS) -> str:
@@ -145,7 +165,7 @@ def excerpts(folder: Path = RESULTS) -> dict[str, str]:
     return found | {str(row[0]): f"{row[2]} | {row[3]}" for row in paid.rows}
 
 
-def _columns(table: Table, rows: list[Any], *, but: tuple[str, ...]) -> Table:
+def _columns(table: Table, rows: Sequence[Sequence[Any]], *, but: tuple[str, ...]) -> Table:
     kept = [at for at, column in enumerate(table.columns) if column not in but]
     return Table("", [table.columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
 

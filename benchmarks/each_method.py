@@ -1,0 +1,226 @@
+"""The cost of every method: requests, billed tokens and time, on the bundled models on real llama.cpp servers.
+
+What a method writes, and how good it is, is not measured here: each writes its own text.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import permutations
+from typing import Any
+
+from benchmarks.prompts import MAX_TOKENS, prompts
+from benchmarks.report import Cell, Options, Table
+from cosd_api import (
+    ChowVerifier,
+    CoSD,
+    DiffVerifier,
+    Fusion,
+    Method,
+    RandomVerifier,
+    SurpriseVerifier,
+)
+from cosd_api.demo.servers import BUNDLED, MODELS, serve
+from cosd_api.methods.base import METHODS, method_named
+from cosd_api.verification.deferral import FEATURES
+from cosd_providers import Provider, UnsupportedError, Usage, connect
+from cosd_providers.contract import DraftEnd
+
+__all__ = ["COLUMNS", "Spent", "contenders", "run"]
+
+COUNT, QUICK = 20, 2
+BLOCK = 3
+"""Questions that a method answers in a row."""
+
+TITLE = "Every method on the bundled models"
+COLUMNS = [
+    *("method", "models", "tokens", "requests", "billed tokens", "of them cached"),
+    *("ms an answer", "ms a token", "ms to first token"),
+]
+ABOUT = (
+    "{count} mixed questions, at most {most} tokens an answer, settings by default. Medians over the questions; in all "
+    "columns the models of a fusion together. Billed tokens are those read, cached or not, and those written. Every "
+    "method writes a text of its own, so the last columns compare the same questions, not the same work."
+)
+WHERE = (
+    "Real llama.cpp servers on the machine that measures, with one thread each and no distance between them. The "
+    "models have two million parameters and write a token in about a millisecond, so requests and the client weigh "
+    "more than they would with models of any size. llama.cpp scores a text by a prompt for each of its tokens, all in "
+    "one request; vLLM and SGLang read it once. The methods take turns, in an order that is drawn anew for every "
+    "three questions; the first answer of a turn is not measured."
+)
+TOKENIZERS = (
+    "`speculative`, `average` and what else needs one tokenizer have {models}; `defer` has a gate that opens below 0.5."
+)
+
+_GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
+"""The settings of a method that have no default."""
+
+VERIFIERS: Mapping[str, CoSD] = {
+    "chow": CoSD(verifier=ChowVerifier()),
+    "diff": CoSD(verifier=DiffVerifier()),
+    "surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
+    "random": CoSD(verifier=RandomVerifier(rate=0.1)),
+}
+
+
+@dataclass
+class Spent:
+    """One answer.
+
+    Attributes:
+        tokens: its tokens.
+        requests: to all models.
+        read: tokens that they read.
+        cached: those of them that came from a cache.
+        written: tokens that they wrote.
+        seconds: its duration.
+        first: seconds until its first token.
+    """
+
+    tokens: int = 0
+    requests: int = 0
+    read: int = 0
+    cached: int = 0
+    written: int = 0
+    seconds: float = 0.0
+    first: float = 0.0
+
+    def add(self, usage: Any) -> None:
+        """Count what a model was asked."""
+        self.requests += usage.requests
+        self.read += usage.prompt_tokens
+        self.cached += usage.cached_tokens
+        self.written += usage.completion_tokens
+
+
+@dataclass
+class Contender:
+    """A row.
+
+    Attributes:
+        name: its name.
+        models: the models, the draft first.
+        method: the method; None for one model alone.
+        answers: what was measured.
+    """
+
+    name: str
+    models: Sequence[str]
+    method: Method | None = None
+    answers: list[Spent] = field(default_factory=list[Spent])
+
+    def row(self) -> list[Cell]:
+        """Medians of all answers."""
+
+        def middle(of: Callable[[Spent], float]) -> float:
+            return statistics.median(map(of, self.answers))
+
+        return [
+            self.name,
+            ", ".join(self.models),
+            middle(lambda one: one.tokens),
+            middle(lambda one: one.requests),
+            round(middle(lambda one: one.read + one.written)),
+            round(middle(lambda one: one.cached)),
+            round(middle(lambda one: 1000 * one.seconds)),
+            middle(lambda one: 1000 * one.seconds / max(1, one.tokens)),
+            round(middle(lambda one: 1000 * one.first)),
+        ]
+
+
+async def run(options: Options) -> list[Table]:
+    """The section `methods`."""
+    count = QUICK if options.quick else COUNT
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(serve(MODELS / f"{name}.gguf", threads=1)).url for name in BUNDLED}
+        alike = await one_tokenizer(urls)
+        found = contenders(alike)
+        await measure(found, urls, await prompts([*urls.values()], count, long=False, seed=6), options)
+    about = ABOUT.format(count=count, most=MAX_TOKENS)
+    with_one = TOKENIZERS.format(models=" and ".join(f"`{name}`" for name in alike))
+    figures = {one.name: [asdict(answer) for answer in one.answers] for one in found}
+    return [Table(TITLE, COLUMNS, [one.row() for one in found], [about, WHERE, with_one], figures)]
+
+
+def contenders(alike: Sequence[str]) -> list[Contender]:
+    """Two models alone, every method, and verifiers of `cosd`; `alike` are the models with one tokenizer."""
+    pair = ("sums", "facts")
+    found = [Contender(f"{name} alone", (name,)) for name in pair]
+    for name in METHODS:
+        method = method_named(name, **SETTINGS.get(name, {}))
+        found.append(Contender(name, alike if method.one_tokenizer else pair, method))
+        if name == "cosd":
+            found += [Contender(f"cosd, {verifier}", pair, made) for verifier, made in VERIFIERS.items()]
+    return found
+
+
+async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
+    """Two of the models that have one tokenizer; a model and itself where no two have."""
+    for draft, assistant in permutations(urls, 2):
+        try:
+            async with Fusion(draft=urls[draft], assistant=urls[assistant], method="speculative") as fusion:
+                await fusion.generate("Q:", max_tokens=1)
+        except UnsupportedError:
+            continue
+        return draft, assistant
+    first = next(iter(urls))
+    return first, first
+
+
+async def measure(found: Sequence[Contender], urls: Mapping[str, str], asked: Sequence[str], options: Options) -> None:
+    """Answer every question by every contender, in turns."""
+    order = random.Random(1)
+    async with AsyncExitStack() as stack:
+        writers: dict[str, Fusion | Provider] = {
+            one.name: await stack.enter_async_context(_opened(one, urls)) for one in found
+        }
+        for start in range(0, len(asked), BLOCK):
+            options.say(f"methods: questions from {1 + start} of {len(asked)}")
+            block = asked[start : start + BLOCK]
+            for one in order.sample([*found], len(found)):
+                writer = writers[one.name]
+                for at, prompt in enumerate([block[0], *block]):
+                    spent = await (fused(writer, prompt) if isinstance(writer, Fusion) else alone(writer, prompt))
+                    if at:
+                        one.answers.append(spent)
+
+
+def _opened(one: Contender, urls: Mapping[str, str]) -> Any:
+    models = [urls[name] for name in one.models]
+    if one.method is None:
+        return connect(models[0])
+    roles: Any = {"models": models} if one.method.symmetric else {"draft": models[0], "assistant": models[1:]}
+    return Fusion(**roles, method=one.method)
+
+
+async def fused(fusion: Fusion, prompt: str) -> Spent:
+    """One answer of a fusion."""
+    spent, began = Spent(), time.perf_counter()
+    drawn: Any = {"seed": 1} if fusion.settings.method.temperature else {}
+    async with fusion.stream(prompt, max_tokens=MAX_TOKENS, **drawn) as stream:
+        async for _ in stream:
+            spent.first = spent.first or time.perf_counter() - began
+    spent.seconds, result = time.perf_counter() - began, stream.result
+    spent.tokens = len(result.tokens)
+    for usage in result.usage.values():
+        spent.add(usage)
+    return spent
+
+
+async def alone(provider: Provider, prompt: str) -> Spent:
+    """One answer of a model."""
+    spent, usage, began = Spent(), Usage(), time.perf_counter()
+    async for item in provider.generate(prompt, b"", max_tokens=MAX_TOKENS, usage=usage):
+        if not isinstance(item, DraftEnd):
+            spent.first = spent.first or time.perf_counter() - began
+            spent.tokens += 1
+    spent.seconds = time.perf_counter() - began
+    spent.add(usage)
+    return spent
