@@ -25,6 +25,7 @@ from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
 from cosd_api.methods.speculative import Speculative
+from cosd_api.methods.steps import Steps
 from cosd_api.records import (
     DraftToken,
     Endpoint,
@@ -113,6 +114,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Speculative",
+    "Steps",
     "SurpriseVerifier",
     "Timings",
     "TokenDecision",

@@ -26,6 +26,7 @@ from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, Rend
 from cosd_providers.tokenizers import fingerprint
 
 _ONE_TOKENIZER = 'unit="token" says that they have; method="cosd" fuses models with any tokenizers.'
+_CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 
 
@@ -162,6 +163,11 @@ class Endpoints:
             Endpoint.of(name, self._infos[at]) if at in self._infos else _unknown(name, provider, without[at])
             for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
         )
+        for name, info in named:
+            if not (info.capabilities.continues or self.method.by_messages):
+                words = f"the {name} takes messages only, and does not continue a partial answer"
+                hint = 'method="steps" asks by messages. ' + _CONTINUES
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit = self.unit
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
@@ -202,6 +208,16 @@ class Endpoints:
 
         await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in facts.without])
         return turns, replace(facts, without=without)
+
+    async def render(
+        self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens
+    ) -> RenderedPrompt:
+        """Render a conversation for one model, by its index; 0 is the draft.
+
+        Raises:
+            UnsupportedError: it takes no messages, or not these.
+        """
+        return await _turn([self.draft, *self.assistants][at], messages, on_special_tokens)
 
     def plain(self, prompt: str | Sequence[Message]) -> list[RenderedPrompt]:
         """The prompt's text for the draft and each assistant, as no chat template renders it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self, TypeGuard
 
 import anyio
@@ -156,6 +157,8 @@ class FusionStream:
             skip=settings.ask == "contestable",
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
+            conversation=None if isinstance(self._prompt, str) else self._prompt,
+            render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens),
         )
         run = settings.method.start(work)
         self._work = facts, budget, run

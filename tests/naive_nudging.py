@@ -40,7 +40,7 @@ class Nudged:
     nudge_tokens: int
     split: Split
     margins: list[float]
-    answer: list[Out] = field(default_factory=list)
+    answer: list[Out] = field(default_factory=list[Out])
 
     @property
     def text(self) -> bytes:

@@ -47,6 +47,7 @@ class Calls:
         take: Callable[[Token | DraftEnd], bool],
         *,
         counts: Callable[[], bool] = lambda: True,
+        turn: RenderedPrompt | None = None,
     ) -> None:
         """Let a model continue the answer as `command` says.
 
@@ -55,11 +56,13 @@ class Calls:
             command: from where, and how far.
             take: gets each token, and one `DraftEnd` at last; true if nothing more is wanted, which ends the request.
             counts: while false, tokens are not held against the limits: the bill is all that is waited for.
+            turn: the prompt that the text follows; by default the one that the model answers.
 
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
         """
-        provider = self.turns[model].provider
+        turn = turn or self.turns[model]
+        provider, size = turn.provider, len(turn.prompt.encode()) + len(command.text)
         last: Token | DraftEnd | None = None
         self._budget.check()
         self.draft_requests += 1
@@ -67,13 +70,13 @@ class Calls:
             await self._compare_encodings(model, command)
         kind: Kind = "hedge" if command.ahead else "draft"
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
-            with self._budget.spending(model, [self._sizes[model] + len(command.text)], drafts=True) as usage:
+            with self._budget.spending(model, [size], drafts=True) as usage:
                 # Asked for only where they are of use, so that a provider need not know the keyword.
                 also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
                 if command.temperature:
                     also |= {"temperature": command.temperature, "seed": command.seed}
                 stream = provider.generate(
-                    self.turns[model].prompt,
+                    turn.prompt,
                     command.text,
                     max_tokens=command.max_tokens,
                     continuation=command.continuation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.timeline import Timeline
-from cosd_providers.messages import RenderedPrompt
+from cosd_providers.messages import Message, RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class Work:
         turns: the models, each with its rendered prompt; the draft first.
         plain: the same models as they were given, each with the prompt's plain text: of a conversation that of its
             messages, a blank line between them, without anybody's chat template.
+        conversation: the prompt, if it is one.
+        render: renders another conversation for a model, by its index.
         names: of the models, in results.
         budget: the limits of what they may spend together.
         emit: takes the tokens as they become final.
@@ -51,6 +53,8 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     batch_wait: float = 0.0
+    conversation: Sequence[Message] | None = None
+    render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
 
 

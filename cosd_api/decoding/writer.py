@@ -23,7 +23,7 @@ from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import RenderedPrompt
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import sendable
 
 _log = logging.getLogger("cosd_api")
@@ -110,6 +110,16 @@ class AnswerWriter:
     def text(self) -> bytes:
         """The answer so far."""
         return bytes(self._response.text)
+
+    @property
+    def conversation(self) -> Sequence[Message] | None:
+        """The prompt, if it is one."""
+        return self._work.conversation
+
+    @property
+    def prompt(self) -> str:
+        """The prompt's plain text; see `Work.plain`."""
+        return self._work.plain[0].prompt
 
     @property
     def left(self) -> int:
@@ -277,6 +287,7 @@ class AnswerWriter:
         after: Passage | None = None,
         temperature: float = 0,
         seed: int | None = None,
+        turn: RenderedPrompt | None = None,
     ) -> Passage:
         """A model's continuation of `text`, by its own encoding of it, until it is `enough`.
 
@@ -289,6 +300,7 @@ class AnswerWriter:
             after: the passage that the text ends with, whose own tokens the model continues where it can.
             temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
             seed: of the draws, see `chance`; another one for each request.
+            turn: the prompt that the text follows; by default the one that the model answers.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -314,7 +326,7 @@ class AnswerWriter:
             temperature=temperature,
             seed=seed,
         )
-        await self._with_place(model, self.calls.generate(model, command, take))
+        await self._with_place(model, self.calls.generate(model, command, take, turn=turn))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 
     async def read(
@@ -501,6 +513,15 @@ class AnswerWriter:
         if (pen := self._pens.pop(model, None)) is not None:
             pen.scope.cancel()
         self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
+
+    async def rendered(self, model: int, messages: Sequence[Message]) -> RenderedPrompt:
+        """Another conversation, as a model reads it."""
+        assert self._work.render is not None
+        return await self._with_place(model, self._work.render(model, messages))
+
+    async def continues(self, model: int) -> bool:
+        """Test whether a model continues a partial answer; else it takes messages only."""
+        return (await self._work.turns[model].provider.describe()).capabilities.continues
 
     async def splitter(self, model: int) -> WordEnds | None:
         """The words of a model's own tokenizer; None where they are not known."""

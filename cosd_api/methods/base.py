@@ -33,6 +33,7 @@ METHODS: Mapping[str, str] = {
     "cascade": "cascade:Cascade",
     "average": "average:Average",
     "nudging": "nudging:Nudging",
+    "steps": "steps:Steps",
     "defer": "defer:Defer",
     "chared": "chared:CharED",
 }
@@ -57,6 +58,7 @@ class Method(ABC):
         most_models: how many models it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
         one_tokenizer: whether it is refused where they are not known to have one.
+        by_messages: whether it takes models that do not continue a partial answer (`Capabilities.continues`).
         why_greedy: the reason why it draws nothing, for messages.
         temperature: 0 where the models write their most probable tokens, 1 where tokens are drawn: then an answer
             has a seed.
@@ -69,6 +71,7 @@ class Method(ABC):
     most_models: ClassVar[int | None] = None
     compares_tokenizers: ClassVar[bool] = False
     one_tokenizer: ClassVar[bool] = False
+    by_messages: ClassVar[bool] = False
     why_greedy: ClassVar[str] = "its models write their most probable tokens"
 
     @property

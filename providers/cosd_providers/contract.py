@@ -121,6 +121,8 @@ class Capabilities:
         top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
         score_top_k: the same for `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
+        continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
+            (`messages.ChatProvider`), and takes no `text` in `generate`.
     """
 
     token_ids: bool
@@ -131,6 +133,7 @@ class Capabilities:
     top_k: int = 0
     score_top_k: int = 0
     sampling: bool = False
+    continues: bool = True
 
 
 @dataclass(frozen=True, slots=True)

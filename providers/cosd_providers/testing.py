@@ -199,6 +199,7 @@ class ScriptedProvider:
         probs: whether any probability is reported.
         top_k: alternatives that are listed at most; None for the whole vocabulary.
         sampling: whether it can sample.
+        continues: whether it continues a text; else it answers whole conversations only.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: the chat template's text before an answer; None for a model without one.
         template: its chat template, from messages to the text to continue. By default each message is a line such as
@@ -219,6 +220,7 @@ class ScriptedProvider:
     probs: bool = True
     top_k: int | None = None
     sampling: bool = True
+    continues: bool = True
     context: int | None = None
     answer_cue: str | None = None
     template: Callable[[Sequence[Message]], str] | None = None
@@ -261,6 +263,7 @@ class ScriptedProvider:
             top_k=top_k,
             score_top_k=top_k,
             sampling=self.sampling,
+            continues=self.continues,
         )
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
@@ -305,6 +308,9 @@ class ScriptedProvider:
                 seed=seed,
             )
         )
+        if text and not self.continues:
+            hint = "continues=True"
+            raise UnsupportedError("the scripted provider does not continue a text", endpoint="scripted:", hint=hint)
         sampled = DraftOptions(alternatives, temperature, seed).sampled
         if sampled and not self.sampling:
             raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")

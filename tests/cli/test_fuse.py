@@ -294,6 +294,14 @@ def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path) -> None:
     assert (trace.result.settings.temperature, trace.result.settings.seed) == (1, 3)
 
 
+def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "steps", "--set", "keep=5", "--set", "cue=Mark:", "--explain")
+    lines = [line.split() for line in result.stdout.splitlines() if line]
+    assert lines[0] == ["{+a", "c.+}"]
+    assert ["1", "draft", "␣a␣b"] in [line[:3] for line in lines]
+    assert "1 of 1 times the assistant answered a request for a score with no digit" in result.stderr
+
+
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "cool", "--explain", "--quiet")
     lines = [line.rstrip() for line in result.stdout.splitlines()]

@@ -1,0 +1,240 @@
+"""Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes step by step, and a large one grades each.
+
+The *small model* is the draft here, and the *large model* the assistant.
+
+::
+
+    1   the small model writes a step: up to and including a blank line, or to its end             `_step`
+    2   the large model is asked for a score of it, from 0 to 9: one token                         `_score`
+    3   the step is kept if the score is at least 7; else the large model writes the step          `write`
+    4   where the step that is taken ends with its writer's end of sequence, the answer ends too
+
+**A step** ends with the first two line feeds in a row that follow anything but white space in it; what a token holds
+behind them is dropped. It has up to `step_tokens` tokens, and not more than `max_tokens` leaves. It also ends where it
+holds a whole stop string, or where its writer cannot continue (a full context, a filter). A step of the small model
+that is nothing but white space, or nothing at all before its end, is not scored: the large model writes the step.
+
+**The score** is the first token that is not white space alone, of two at most. If it is one of the digits 0 to 9, with
+white space around it at most, it is the score. Anything else counts as below, with a warning. The most probable token
+decides, as in the paper: no probabilities are needed.
+
+**What the large model reads.** Where the prompt is text, it continues one text: the prompt, the answer with the step
+(without white space at its end), a blank line, `question`, a line feed, and `cue`. Where the prompt is a conversation,
+it continues `cue` as its answer to the conversation, the answer with the step as a message of the assistant's, and
+`question` as a message of the user's.
+
+**By messages.** A model that does not continue a partial answer (`Capabilities.continues`) takes conversations only; a
+prompt that is text is then one message of the user's. It is asked for a score without `cue`, and for a step by the
+conversation, the answer so far as a message of the assistant's, and `again` as one of the user's. Its first step needs
+the conversation alone. The end of its reply is the end of the answer.
+
+**A repetition.** A step that equals the one before it is not written, and the answer ends (`stop_reason`
+`"repetition"`).
+
+With `on_assistant_error="draft"` the small model writes on alone where the large one fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from cosd_api.checks import check_between, check_count
+from cosd_api.decoding.commands import DRAFT, Contest, Entry, Finish
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Written
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_providers.contract import Token
+from cosd_providers.messages import Message
+from cosd_providers.text import readable, sendable
+
+SMALL, LARGE = 0, 1
+"""The models, by their index."""
+
+QUESTION = (
+    "Grade the last step above. All that counts is that it is correct and follows from what stands before it; its style"
+    " and its usefulness do not. Answer with a single digit from 0 (wrong) to 9 (certainly correct)."
+)
+CUE = "Grade:"
+AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not comment on it."
+
+_STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
+_BEST = 9
+_SCORE_TOKENS = 2  # white space, and a digit
+_LENGTH = 60  # tokens of a step, by assumption
+_REJECTED = 0.3  # of the steps, by assumption
+_FRAME = 64  # tokens of a chat template around three messages, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(Written):
+    """Step by step: the draft, a small model, writes; the assistant, a large one, grades each step or writes it itself.
+
+    SpecReason (arXiv 2504.07891, NeurIPS 2025), with any tokenizers, and with models that report no probabilities or
+    take messages only. The answer streams step by step. Each score is among the scores of `FusionResult.segments`.
+
+    Attributes:
+        keep: a step is kept if its score is at least this, of 0 to 9.
+        step_tokens: tokens of a step, at most.
+        question: the request for the score.
+        cue: the beginning of the reply to it.
+        again: the request to continue, for a model that does not continue a partial answer.
+
+    Raises:
+        SettingError: a number is out of its range, or a text is empty.
+    """
+
+    name: ClassVar[str] = "steps"
+    decides: ClassVar[str] = "the assistant's score of each step"
+    most_models: ClassVar[int | None] = 2
+    by_messages: ClassVar[bool] = True
+
+    keep: float = 7
+    step_tokens: int = 512
+    question: str = QUESTION
+    cue: str = CUE
+    again: str = AGAIN
+
+    def __post_init__(self) -> None:
+        check_between("keep", self.keep, 0, _BEST)
+        check_count("step_tokens", self.step_tokens)
+        for name in ("question", "cue", "again"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
+                raise SettingError(f"{name} must be text, not {getattr(self, name)!r}")
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        last, asked, strange = b"", 0, list[str]()
+        try:
+            while not writer.over:
+                if LARGE not in writer.models:
+                    await writer.relay(SMALL, Contest((Entry((DRAFT,), b"", False),), 0, "no assistant is heard"))
+                    continue
+                step, score = await self._step(writer, SMALL), None
+                if step.data.strip():
+                    found = await writer.everybody(partial(self._score, writer, step), [LARGE])
+                    if LARGE not in found:
+                        continue
+                    asked += 1
+                    score = _digit(found[LARGE])
+                    strange += [] if score is not None else [readable(found[LARGE])]
+                taken, model = step, SMALL
+                if score is None or score < self.keep:
+                    own = await writer.everybody(partial(self._step, writer), [LARGE])
+                    if LARGE not in own:
+                        continue
+                    taken, model = own[LARGE], LARGE
+                if taken.data and taken.data == last:
+                    writer.warn(f"{writer.name(model)} wrote a step twice in a row: the answer ends before the second")
+                    writer.end(Finish("length", "repetition"))
+                    return
+                last = taken.data
+                writer.write(taken.tokens, model, number=taken.number, contest=self._contest(step, score, taken, model))
+                writer.end_with(taken)
+        finally:
+            if strange:
+                words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"
+                writer.warn(f"{words}, but with {strange[0]!r} or the like: it counts as below {self.keep:g}")
+
+    async def _step(self, writer: AnswerWriter, model: int) -> Passage:
+        """Step 1, by either model: the next step of the answer."""
+        room = min(self.step_tokens, writer.left)
+
+        def complete(tokens: Sequence[Token]) -> bool:
+            return _end(tokens) > 0 or writer.stops(tokens)
+
+        before = _answered(writer, writer.text)
+        if await writer.continues(model):
+            passage = await writer.continuation(model, writer.text, max_tokens=room, enough=complete)
+        elif before[-1].role == "assistant":
+            turn = await writer.rendered(model, [*before, Message("user", self.again)])
+            passage = await writer.continuation(model, b"", max_tokens=room, enough=complete, turn=turn)
+        else:
+            passage = await writer.continuation(model, b"", max_tokens=room, enough=complete)
+        end = _end(passage.tokens)
+        return replace(passage, tokens=tuple(passage.first(end))) if end else passage
+
+    async def _score(self, writer: AnswerWriter, step: Passage, model: int) -> bytes:
+        """Step 2: the large model's answer to the request for a score."""
+        graded = writer.text + step.data
+
+        def said(tokens: Sequence[Token]) -> bool:
+            return bool(tokens[-1].data.strip())
+
+        continues = await writer.continues(model)
+        if continues and writer.conversation is None:
+            text = graded.rstrip() + f"\n\n{self.question}\n{self.cue}".encode()
+            reply = await writer.continuation(model, text, max_tokens=_SCORE_TOKENS, enough=said)
+        else:
+            asked = [*_answered(writer, graded.rstrip()), Message("user", self.question)]
+            turn = await writer.rendered(model, [*asked, Message("assistant", self.cue)] if continues else asked)
+            reply = await writer.continuation(model, b"", max_tokens=_SCORE_TOKENS, enough=said, turn=turn)
+        return reply.data
+
+    def _contest(self, step: Passage, score: int | None, taken: Passage, model: int) -> Contest:
+        """The record of a step: what the small model wrote, and what the large one wrote, if it did."""
+        own = taken.data if model == LARGE else b""
+        theirs = Entry((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
+        if not step.data.strip():
+            return Contest((replace(theirs, mean=None),), 0, "the draft wrote nothing that could be scored")
+        measured = None if score is None else float(score)
+        loss = None if score is None else float(_BEST - score)
+        mine = Entry((DRAFT,), step.data, _ends(step), (None, measured), loss)
+        if score is None:
+            reason = "the assistant gave no score, which counts as below"
+        else:
+            reason = f"the assistant's score is {score} of {_BEST}, {'below' if model else 'at least'} {self.keep:g}"
+        return Contest((mine, theirs), model, reason)
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """A request for each step, and one for its score; see `Method.cost`."""
+        n = plan.max_tokens
+        steps = max(1, n / min(_LENGTH, self.step_tokens))
+        if model == SMALL:
+            tokens = Bounds(prompt.least + 1, steps * (prompt.expected + n / 2) + n, n * (prompt.most + FINER * 2 * n))
+            return Cost(
+                Bounds(1, steps, n), replace(tokens, high=tokens.high + n * (len(self.again.encode()) + _FRAME))
+            )
+        words = len(f"{self.question}{self.cue}".encode())
+        read = prompt.expected + n / 2
+        expected = steps * (read + words / 4) + _REJECTED * (steps * read + n)
+        more = 2 * _FRAME + words + len(self.again.encode()) + _SCORE_TOKENS
+        high = 2 * n * (prompt.most + FINER * 3 * n + more)
+        return Cost(Bounds(1, steps * (1 + _REJECTED), 2 * n), Bounds(prompt.least + 1, expected, high))
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"max_tokens tokens in steps of {min(_LENGTH, self.step_tokens)}, each of them scored, and {_REJECTED:.0%} "
+            "written by the assistant",
+            "a step for every token, all of them written by the assistant",
+        )
+
+
+def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
+    """The conversation with the answer so far; a partial answer that it ends with is a part of that."""
+    messages = list(writer.conversation or [Message("user", writer.prompt)])
+    begun = messages.pop().content if messages[-1].role == "assistant" else ""
+    answer = begun + sendable(text)
+    return [*messages, Message("assistant", answer)] if answer else messages
+
+
+def _end(tokens: Sequence[Token]) -> int:
+    """The end of the first blank line behind anything else, in bytes; 0 if there is none."""
+    found = _STEP.search(b"".join(token.data for token in tokens))
+    return found.end() if found else 0
+
+
+def _ends(passage: Passage) -> bool:
+    return bool(passage.tokens) and passage.tokens[-1].end
+
+
+def _digit(reply: bytes) -> int | None:
+    """The score in a reply; None if it is not one digit."""
+    text = reply.strip()
+    return int(text) if len(text) == 1 and text.isdigit() else None

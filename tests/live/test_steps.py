@@ -1,0 +1,88 @@
+"""Steps on real llama.cpp servers: the answers are those of a naive script over plain HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+import contests
+import naive
+import naive_steps
+from asked import draft
+from cosd_api import Fusion, FusionResult, Message, Steps
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+from cosd_providers import Usage, connect
+from cosd_providers.contract import Token
+from drawn import partly
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+MAX_TOKENS = 30
+WORDS: dict[str, Any] = {"question": "Q: What is 4 plus 3?", "cue": "A: The sum is"}
+"""A request for a score that models of sums and capitals can answer with a digit."""
+METHOD = Steps(keep=5, step_tokens=4, **WORDS)
+PROMPTS = [
+    question.prompt
+    for kinds in zip(*(sample(kind, 17, seed=41) for kind in ("sum", "capital", "mixed")), strict=True)
+    for question in kinds
+][:50]
+CLOSE = 1e-3
+"""Difference of two probabilities that a batch and a single token may order differently."""
+MAY_DIFFER = 2
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
+    """The two servers, asked directly for the probabilities of one place at a time."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
+
+
+@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums"), ("sums", "sums")], ids="-".join)
+async def test_the_answers_are_the_naive_ones(
+    pair: Pair, plain: dict[str, naive.HttpModel], names: tuple[str, str], count: int
+) -> None:
+    async with Fusion(draft=pair[names[0]], assistant=pair[names[1]], method=METHOD) as fusion:
+        results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS, concurrency=4)]
+    models = [plain[name] for name in names]
+    excused = [one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models)]
+    assert len(excused) <= MAY_DIFFER
+    assert all(len(result.segments) > 1 for result in results)
+
+
+def same(result: FusionResult, prompt: str, models: Any) -> bool:
+    """Test whether an answer is the naive one. It must be, unless two tokens were as good as equal."""
+    for model in models:
+        model.closest = 1.0
+    wanted = naive_steps.steps(prompt.encode(), models, max_tokens=MAX_TOKENS, keep=5, step_tokens=4, **WORDS)
+    try:
+        contests.check(result, wanted)
+    except AssertionError:
+        if min(model.closest for model in models) > CLOSE:
+            raise
+        return False
+    return True
+
+
+async def test_scores_by_messages_are_those_of_the_assistant(pair: Pair) -> None:
+    """Each is asked for again, as a conversation."""
+    conversation = [Message("user", "What is the capital of Peru?")]
+    async with connect(pair.sums) as assistant, Fusion(draft=pair.facts, assistant=pair.sums, method=METHOD) as fusion:
+        model: Any = assistant
+        result = await fusion.generate(conversation, max_tokens=12)
+        text = ""
+        for segment in result.segments:
+            mine = segment.candidates[0]
+            asked = [Message("assistant", (text + mine.text).rstrip()), Message("user", METHOD.question)]
+            turn: Any = await model.render_prompt([*conversation, *asked, Message("assistant", METHOD.cue)])
+            written = await draft(turn.provider, turn.prompt, limit=2, usage=Usage())
+            reply = next((one.data.strip() for one in written if isinstance(one, Token) and one.data.strip()), b"")
+            digit = float(reply) if len(reply) == 1 and reply.isdigit() else None
+            assert mine.scores.get("assistant") == digit
+            text += segment.candidates[segment.winner].text
+    assert result.text == text == result.trace.replay()
