@@ -33,6 +33,7 @@ from cosd_api import (
     Method,
     RandomVerifier,
     Segment,
+    Steps,
     SurpriseVerifier,
     TokenDecision,
 )
@@ -116,6 +117,7 @@ LINES = (
     Line("cascade", "cascade"),
     Line("defer", Defer(gate=_GATE), settings=_TOKEN, threshold=0.5),
     Line("nudging", "nudging", threshold=0.4),
+    Line("steps", Steps(keep=0, step_tokens=4, question="Q: What is 4 plus 3?", cue="A: The sum is")),
 )
 """Every method, and every verifier of `cosd`."""
 
