@@ -21,6 +21,7 @@ from cosd_api.methods.chared import CharED
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
+from cosd_api.methods.mixture import Mixture
 from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
@@ -97,6 +98,7 @@ __all__ = [
     "MatchVerifier",
     "Message",
     "Method",
+    "Mixture",
     "Nudging",
     "Place",
     "ProbeReport",

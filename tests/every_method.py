@@ -108,6 +108,8 @@ LINES = (
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
     Line("chared", "chared"),
     Line("chared of three", "chared", ("facts", "sums", "facts")),
+    Line("mixture", "mixture", ("facts", "sums"), settings=_TOKEN, answer={"seed": 1}, drawn=True),
+    Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
     Line("cool-align", "cool-align", ("facts", "sums")),

@@ -85,3 +85,9 @@ class HttpModel:
         body = {"prompt": list(ids), **GREEDY, "n_probs": self.depth, **more}
         answer: dict[str, Any] = self.client.post(f"{self.url}/completion", json=body).json()
         return answer
+
+
+def known(model: HttpModel, text: bytes) -> dict[bytes, float]:
+    """The probability of each token after a text, by its bytes; those of the end are empty."""
+    probs = model.next(model.vocabulary.encode(text))
+    return {model.vocabulary.tokens[n]: prob for n, prob in enumerate(probs) if prob}

@@ -32,6 +32,7 @@ METHODS: Mapping[str, str] = {
     "route": "route:Route",
     "cascade": "cascade:Cascade",
     "average": "average:Average",
+    "mixture": "mixture:Mixture",
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",

@@ -89,7 +89,7 @@ class CoSD(DraftFirst):
 
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None
-    temperature: float = 0.0
+    temperature: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         check_verifier(self.verifier)

@@ -38,7 +38,7 @@ async def test_each_token_has_the_probability_of_the_definition(
                     sources |= {token.source for token in found.tokens}
                     before = prompt.encode()
                     for token in found.tokens:
-                        p, q = known(draft, before), known(assistant, before)
+                        p, q = naive.known(draft, before), naive.known(assistant, before)
                         texts = sorted({*p, *q})
                         mine, theirs = ([one.get(text, 0.0) for text in texts] for one in (p, q))
                         probs, choice = chosen(mine, theirs, verifier)
@@ -50,12 +50,6 @@ async def test_each_token_has_the_probability_of_the_definition(
                         assert token.is_greedy == (texts[choice] == own)
                         before += own
     assert sources == {"draft", "assistant"}
-
-
-def known(model: naive.HttpModel, text: bytes) -> dict[bytes, float]:
-    """The probability of each token after a text, by its bytes; those of the end are empty."""
-    probs = model.next(model.vocabulary.encode(text))
-    return {model.vocabulary.tokens[n]: prob for n, prob in enumerate(probs) if prob}
 
 
 def chosen(p: list[float], q: list[float], verifier: RuleVerifier) -> tuple[list[float], int]:

@@ -29,11 +29,8 @@ from cosd_api import (
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly
-from gated import Next, gated
+from gated import gated
 from test_likelihood import LENGTH, LETTERS, VERIFIERS, letters, placed
-
-SHORT = toys.LONGER[:14]
-"""Longer tokens without a character of several bytes."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,8 @@ def naive(
             anew = list(vocabulary.encode(prompt + text))
             probs = draft.next(own)
             mine = probs if probs.count(max(probs)) == 1 else draft.next(anew)
-            nexts = [fixed(one.next(anew)) for one in others]
-            model, _ = gated(fixed(mine), nexts, here.replaces, ())
+            nexts = [enumerated.fixed(one.next(anew)) for one in others]
+            model, _ = gated(enumerated.fixed(mine), nexts, here.replaces, ())
             source = 1 + nexts.index(model) if model in nexts else 0
             chosen = token
             if source:
@@ -88,29 +85,12 @@ def naive(
                 break
 
 
-def fixed(probs: Sequence[float]) -> Next:
-    return lambda _: probs
-
-
-@st.composite
-def plain_vocabularies(draw: st.DrawFn) -> toys.Vocabulary:
-    """Tokenizers of whole characters; some texts have several encodings."""
-    longer = draw(st.lists(st.sampled_from(SHORT), unique=True, max_size=4))
-    return toys.Vocabulary((b"a", b"b", b"1", b" ", b",", b"\n", *longer, b""), 6 + len(longer))
-
-
-@st.composite
-def sets(draw: st.DrawFn) -> tuple[toys.ToyModel, ...]:
-    vocabulary = st.just(draw(plain_vocabularies()))
-    return tuple(draw(st.lists(toys.models(vocabulary, st.just(1), may_hide_end=False), min_size=2, max_size=3)))
-
-
 DELAYS = st.lists(st.sampled_from((0.0, 0.001)), min_size=2, max_size=2)
 
 
 @examples(30)
 @given(
-    sets(),
+    enumerated.sets(),
     st.text(st.sampled_from("ab1 "), min_size=1, max_size=5),
     st.sampled_from(VERIFIERS),
     st.integers(0, 99),
@@ -217,7 +197,7 @@ def draft(**options: Any) -> ScriptedProvider:
 
 def assistant(**options: Any) -> ScriptedProvider:
     """Has another favourite."""
-    return ScriptedProvider(TableModel(LETTERS, fixed([0.125, 0.125, 0.5, 0.25]), end_ids=(0,)), **options)
+    return ScriptedProvider(TableModel(LETTERS, enumerated.fixed([0.125, 0.125, 0.5, 0.25]), end_ids=(0,)), **options)
 
 
 async def answer(**options: Any) -> FusionResult:
@@ -240,7 +220,7 @@ async def test_a_record_says_who_drew_each_token_and_why() -> None:
 
 async def test_a_seed_repeats_an_answer_and_another_prompt_has_draws_of_its_own() -> None:
     model = letters(2)
-    model.next = fixed([0.1, 0.3, 0.3, 0.3])
+    model.next = enumerated.fixed([0.1, 0.3, 0.3, 0.3])
     both: dict[str, Any] = {"draft": ScriptedProvider(model), "assistant": ScriptedProvider(model)}
     async with Fusion(**both, unit="token", method=CoSD(unit="token", temperature=1)) as fusion:
         texts = [one.text async for one in fusion.map(["a", "b", "a"], seed=3, max_tokens=20)]
