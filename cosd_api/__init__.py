@@ -25,6 +25,7 @@ from cosd_api.methods.mixture import Mixture
 from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
+from cosd_api.methods.safe import Safe
 from cosd_api.methods.speculative import Speculative
 from cosd_api.methods.steps import Steps
 from cosd_api.records import (
@@ -109,6 +110,7 @@ __all__ = [
     "Route",
     "RuleTuning",
     "RuleVerifier",
+    "Safe",
     "Sample",
     "Samples",
     "Segment",

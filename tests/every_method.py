@@ -106,6 +106,8 @@ LINES = (
     # No bundled pair has one tokenizer. These cut an answer in plain letters alike nearly everywhere.
     Line("speculative", "speculative", settings=_TOKEN),
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
+    Line("safe", "safe"),
+    Line("safe of three", "safe", ("facts", "sums", "facts")),
     Line("chared", "chared"),
     Line("chared of three", "chared", ("facts", "sums", "facts")),
     Line("mixture", "mixture", ("facts", "sums"), settings=_TOKEN, answer={"seed": 1}, drawn=True),

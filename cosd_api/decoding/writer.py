@@ -16,12 +16,13 @@ from anyio.abc import TaskGroup
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.chance import Chance
 from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.encodings import Encodings
 from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Question, Token, WordEnds, WordSplitter
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import sendable
@@ -42,6 +43,7 @@ class AnswerWriter:
 
     Attributes:
         calls: the requests.
+        encodings: of texts, by each model.
         models: the models that are still heard, in the order given.
         segments: what was decided so far.
         warnings: of the method, for the result.
@@ -51,6 +53,7 @@ class AnswerWriter:
 
     def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
         self.calls = Calls(work.turns, work.budget, work.timeline)
+        self.encodings = Encodings(work.turns)
         self.count = len(work.turns)
         self.chance = Chance(work.seed, work.turns[0].prompt)
         self.models = [model for model in range(self.count) if model - 1 not in work.without]
@@ -66,7 +69,6 @@ class AnswerWriter:
         self._aside = False
         self._group: TaskGroup
         self._pens: dict[int, Pen] = {}
-        self._encodings: dict[int, dict[bytes, list[Piece]]] = {}
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -409,33 +411,9 @@ class AnswerWriter:
     async def _follows(self, model: int, pen: Pen | None) -> int | None:
         """The number of a pen's tokens that the answer has followed, if a new request would write on as it does."""
         tokens = None if pen is None or pen.error is not None else pen.own(self.text)
-        if pen is None or tokens is None or not await self.reads_as(model, pen.start, tokens):
+        if pen is None or tokens is None or not await self.encodings.reads_as(model, pen.start, tokens):
             return None
         return len(tokens)
-
-    async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model encodes `text` and these tokens' bytes as it encodes `text`, and then these tokens.
-
-        False where it cannot be known. No generation request is sent. A token with a character of several bytes may be
-        joined of several tokens, and looks like the one token of the same bytes: of it nothing is known.
-        """
-        if not all(token.data.isascii() for token in tokens):
-            return False
-        turn = self._work.turns[model]
-        data = text + b"".join(token.data for token in tokens)
-        if sendable(data).encode() != data or not (await turn.provider.describe()).capabilities.tokenize:
-            return False
-        known = self._encodings.get(model, {})
-        found: dict[bytes, list[Piece]] = {}
-        try:
-            for part in (text, data):
-                found[part] = known.get(part) or await turn.provider.tokenize(turn.prompt + part.decode())
-        except ProviderError:  # of this text it cannot be known
-            return False
-        self._encodings[model] = found
-        before, after = found[text], found[data]
-        own = [token.data for token in tokens if not token.end]
-        return after[: len(before)] == before and [piece.data for piece in after[len(before) :]] == own
 
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
@@ -467,6 +445,19 @@ class AnswerWriter:
                 raise
         tokens = await self._with_place(model, self.calls.score(model, text, start)) if text[start:] else []
         return [*tokens, Token(b"", None, end=True)]
+
+    async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
+        """The tokens of a model's own encoding of `text` and `data` that lie in the latter, with their probabilities.
+
+        As `score`, but what lies in `text` is only read; a token that lies across is cut. With `end` the end of
+        sequence follows.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        turn = self._work.turns[model]
+        longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
+        return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
 
     async def score_prompt(self, model: int) -> list[Token]:
         """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.

@@ -32,12 +32,11 @@ from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
+from cosd_api.methods.means import SURE, MeanBounds, inverse
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
-
-_SURE = 0.5  # a mean above this is the largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ class Average(Weighted):
         for key, mean in means.items():
             if mean.low > means[best].low * (1 + ROUNDING):
                 best = key
-        proved = means[best].low > _SURE or _is_proved(best, means, _unlisted(place, weights))
+        proved = means[best].low > SURE or _is_proved(best, means, _unlisted(place, weights))
         return _choice(writer, place, means, best, proved=proved)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -210,14 +209,6 @@ class RoundStart:
 
     text: bytes
     before: Passage | None
-
-
-@dataclass(frozen=True, slots=True)
-class MeanBounds:
-    """Bounds of the mean probability of a token."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +282,7 @@ def _choice(
     entries = [_entry(writer, place, means[key], key, models if key == best else None) for key in compared]
     second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
     reason = f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
-    if means[best].low > _SURE:
+    if means[best].low > SURE:
         reason = f"mean probability {means[best].low:.2g} > 0.5"
     elif not proved:
         reason += ", which is not proved"
@@ -311,10 +302,6 @@ def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, mod
     if models is None:
         models = [model for model, token in place.items() if token is not None and key_of(token) == key]
     probs = [probs_of(place.get(model)).get(key) for model in range(writer.count)]
-    scores = tuple(None if prob is None else _inverse(prob) for prob in probs)
+    scores = tuple(None if prob is None else inverse(prob) for prob in probs)
     exact = mean.high - mean.low <= ROUNDING * mean.high
-    return Entry(tuple(model - 1 for model in models), *key, scores, _inverse(mean.low) if exact else None)
-
-
-def _inverse(prob: float) -> float:
-    return 1 / prob if prob else math.inf
+    return Entry(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)

@@ -37,6 +37,7 @@ METHODS: Mapping[str, str] = {
     "steps": "steps:Steps",
     "defer": "defer:Defer",
     "chared": "chared:CharED",
+    "safe": "safe:Safe",
 }
 """The methods: their names, and where they are."""
 

@@ -30,7 +30,7 @@ across whole. A segment that a stop string cuts is scored whole: stop strings ar
 
 **Costs.** What a model has written beyond its segment is read on where the answer has followed it, and its own
 probabilities serve where it scores what it wrote itself: both only where its encoding of the text is the tokens that it
-wrote (`AnswerWriter.reads_as`), so that a new request would give the same.
+wrote (`Encodings.reads_as`), so that a new request would give the same.
 
 With `rerank` (`cool+rerank`) this answer is one candidate, and the whole answer of each model another: see `rerank`.
 """

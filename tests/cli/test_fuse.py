@@ -246,6 +246,7 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
         ),
         (["rerank"], "rerank", {"normalisation": "token"}),
         (["route", "--set", "tau=2"], "route", {"tau": 2.0}),
+        (["safe", "--set", "weights=9,1"], "safe", {"weights": [9.0, 1.0], "ahead": 5, "listed": 10}),
         (["cascade", "--set", "quantile=0.5"], "cascade", {"quantile": 0.5, "tau": 1.0}),
         (
             ["nudging", "--set", "gamma=0.1", "--set", "nudge_tokens=2"],

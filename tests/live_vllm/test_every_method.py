@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import pytest
 
@@ -28,6 +29,7 @@ class TestCompletions(EveryMethod):
 
     engine = "vLLM's /v1/completions"
     stated = ("OpenAI-compatible", "`/v1` of vLLM")
+    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(("safe", "safe of three"), "does not encode text")
     count = 2
 
     @pytest.fixture

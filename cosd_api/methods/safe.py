@@ -1,0 +1,269 @@
+"""SAFE: the models average where each of them cuts the text there, and where they do not agree anyway.
+
+::
+
+    1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
+    2   all others, the verifiers, encode the answer with all of these tokens                       `_encode`
+    3   t_j is a *place* if a token of every verifier's encoding begins where t_j begins
+    4   there each verifier's *own token* is the one that begins; the drafter's is t_j              `DraftAhead.own`
+    5   t_j stands if every verifier's most probable token there is its own token, or if the
+        mean over all models of the probability of their own tokens exceeds 1/2                     `_decided`
+    6   else E = w_1 M_1 + w_2 M_2 + ... over the tokens that are among the `listed` most
+        probable of any model                                                                       `SafePlace.means`
+    7   if max E < 1/2, each token of the drafter's vocabulary with E > 0.1 gets, too, the E of
+        all other tokens that begin with it                                                         `sharpened`
+    8   the token with the largest E is written. If it is t_j the next token is looked at; else the
+        rest of what was written ahead is thrown away, and the drafter writes again                 `largest`, `write`
+
+M_i is the distribution of model i behind its own encoding of the text before the place; the drafter's is that behind
+the tokens that it has written itself since the start or the last replacement. Of a token c that is not among the
+`listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the text before the
+place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where c is no token
+of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins there, model i
+would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which cannot be sent.
+What is looked up of the drafter is never more than what its `listed` tokens leave over: in rare cases these are behind
+other tokens of the same text. A token is in the drafter's vocabulary if it is among its `listed` ones, or is found
+whole when looked up.
+
+Only that is looked up which can matter: a probability that is not known lies between 0 and the larger of what the
+model's list leaves over and what it lists of the beginnings of c, so each E has bounds.
+
+Of equal E, t_j wins, then the end of sequence, then the first in the order of bytes. A character of several tokens is
+one token, with the least of their probabilities, and nothing is listed beside it. The end of sequence is a token: its
+place is where the text ends. `weights` weigh the means in 5 and 6; the paper's are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_count
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.methods.base import Models
+from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.lists import ROUNDING, Key, key_of, lists_needed
+from cosd_api.methods.means import SURE
+from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, seen, sharpened
+from cosd_api.methods.weighted import Weighted
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Question, Token
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.text import sendable
+
+_ASKED = 20  # tokens to ask for, at least: what is listed need not be looked up
+_MIXED = 0.1  # of the tokens, by assumption
+_LOOKED_UP = 4  # tokens at such a place, by assumption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Safe(Weighted):
+    """Averaging across tokenizers, at the places where every model would cut the text (SAFE, arXiv 2510.15346).
+
+    It takes two or more models with any tokenizers, each of which encodes text, lists its most probable tokens and
+    scores text. The first one writes ahead, and the others are asked where their own tokens begin. The answer streams
+    token by token.
+
+    Attributes:
+        weights: of the models, in their order; equal by default, as in the paper. Only their ratios count.
+        ahead: tokens that the first model writes before the others encode the text. How these would cut the text
+            depends on what follows, so this is a part of the definition.
+        listed: each model's most probable tokens that are candidates.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    name: ClassVar[str] = "safe"
+    decides: ClassVar[str] = "the mean of the models' probabilities, where all of them cut the text"
+
+    ahead: int = 5
+    listed: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("ahead", self.ahead)
+        check_count("listed", self.listed)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model whose encoding or distribution is not shown; see `Method.examine`."""
+        lists_needed(models, self.name, others=self.listed - 1)
+        for name, info in models:
+            hint = 'method="cosd", the default, works with such a model.'
+            if not info.capabilities.tokenize:
+                missing = "does not encode text, and 'safe' averages where all models cut the text"
+                hint = f"Give the model's tokenizer: connect(url, tokenizer=...). {hint}"
+            elif not info.capabilities.score:
+                missing = "does not report the probability of a given text, by which 'safe' looks up what is not listed"
+            else:
+                continue
+            raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
+        return ()
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write one answer to its end."""
+        before: Passage | None = None
+        while not writer.over:
+            passage = await writer.continuation(
+                0, writer.text, max_tokens=min(self.ahead, writer.left), alternatives=self._asked - 1, after=before
+            )
+            ahead, before = DraftAhead.of(writer.text, passage), passage
+            for at, token in enumerate(passage.tokens):
+                choice = await self._chosen(writer, ahead, at)
+                writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                if writer.over or key_of(choice.token) != key_of(token):
+                    before = None
+                    break
+            else:
+                writer.end_with(passage)
+
+    @property
+    def _asked(self) -> int:
+        """Tokens to ask for in each place."""
+        return max(self.listed, _ASKED)
+
+    async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> SafeChoice:
+        """Steps 2 to 8 at one token; once more where a model was lost over it."""
+        while True:
+            heard = [*writer.models]
+            choice = await self._decided(writer, ahead, at)
+            if choice is not None and heard == writer.models:
+                return choice
+
+    async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> SafeChoice | None:
+        """Decide about one token; None if a model was lost."""
+        drafted, heard = ahead.tokens[at], [*writer.models]
+        if len(heard) == 1:
+            return _standing(drafted, "no other model is heard")
+        await self._encode(writer, ahead)
+        own = {model: ahead.own(model, at) for model in writer.models}
+        for model, key in own.items():
+            if key is None:
+                return _standing(drafted, f"no token of the {writer.name(model)} begins there")
+        await self._ask(writer, ahead, at)
+        if heard != writer.models:
+            return None
+        place = SafePlace(
+            writer.text,
+            {model: key for model, key in own.items() if key is not None},
+            {model: ahead.lists[model, at] for model in heard},
+            self.listed,
+            self.shares(writer.count, heard),
+        )
+        if place.agreed:
+            return place.kept("every other model would write its own token there")
+        sure, mean = SURE * (1 + ROUNDING), place.own_mean
+        if mean.low <= sure < mean.high:
+            await self._look_up(writer, place, place.own_unknown)
+            mean = place.own_mean
+        if mean.low > sure:
+            return place.kept(f"mean probability of the models' own tokens {mean.low:.2g} > 0.5")
+        while (best := largest(sharpened(place.means, place.members))) is None and heard == writer.models:
+            await self._look_up(writer, place, place.unknown)
+        return None if best is None else place.choice(best, writer.count)
+
+    async def _encode(self, writer: AnswerWriter, ahead: DraftAhead) -> None:
+        """Step 2: what each verifier makes of the text with everything that was written ahead."""
+
+        async def ask(model: int) -> Encoding | None:
+            return await writer.encodings.tokens(model, ahead.text)
+
+        left = [model for model in writer.models[1:] if model not in ahead.encodings]
+        for model, encoding in (await writer.everybody(ask, left)).items():
+            ahead.encodings[model] = encoding
+            if encoding is None:
+                words = f"the {writer.name(model)} could not tell how it encodes a text"
+                writer.warn(f"{words}: there the draft's tokens stand")
+
+    async def _ask(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> None:
+        """Ask the verifiers for their distributions at this place, and at those behind it."""
+        verifiers = writer.models[1:]
+        left = range(at, len(ahead.tokens))
+        places = [place for place in left if all(ahead.own(model, place) is not None for model in verifiers)]
+
+        async def ask(model: int) -> None:
+            missing = [place for place in places if (model, place) not in ahead.lists]
+            questions: list[Question] = []
+            for place in missing:
+                own = ahead.own(model, place)
+                assert own is not None, "it is a place"
+                questions.append(Question(ahead.starts[place], (own[0],)))
+            if questions:
+                found = await writer.propose(model, ahead.text, questions, alternatives=self._asked - 1)
+                for place, proposal in zip(missing, found, strict=True):
+                    ahead.lists[model, place] = None if proposal is None else proposal.tokens[0]
+
+        await writer.everybody(ask, verifiers)
+
+    async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
+        """Look up the probabilities of some tokens by some models."""
+        wanted: dict[int, list[Key]] = {}
+        for model, key in cells:
+            wanted.setdefault(model, []).append(key)
+
+        async def ask(model: int) -> None:
+            await concurrently([partial(_look_up, writer, place, model, key) for key in wanted[model]])
+
+        await writer.everybody(ask, [*wanted])
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """Rounds of the first, places for the others, and what is looked up; see `Method.cost`."""
+        n = plan.max_tokens
+        looked_up = n * _MIXED * _LOOKED_UP
+        expected = looked_up + (n / self.ahead + n * _MIXED if model == 0 else n)
+        candidates = 1 + self.listed * plan.models
+        high = n * (self.ahead + candidates * FINER) * ROUNDS
+        tokens = Bounds(
+            prompt.least + 1,
+            expected * (prompt.expected + n / 2 + 1) + n,
+            high * (prompt.most + FINER * (n + self.ahead)),
+        )
+        return Cost(Bounds(1, expected, high), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"max_tokens tokens; the first model writes {self.ahead} of them in a request; the others are asked about "
+            f"each, in a request of its own that reads all before it; {_MIXED:.0%} of them averaged, for which each "
+            f"model looks up {_LOOKED_UP} tokens and the first one writes again",
+            f"every token is another one than was written ahead, and each model looks up all candidates; what is asked "
+            f"takes at most {ROUNDS} requests",
+        )
+
+
+async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:
+    """Look up the probability of a token that a model does not list, or of the model's first token of it.
+
+    Raises:
+        ProviderError: the model failed.
+    """
+    data, end = key
+    first: bytes | None = data
+    if sendable(data).encode() != data:
+        first = None
+    elif not end:
+        encoding = await writer.encodings.tokens(model, place.text + data)
+        first = None if encoding is None else encoding.get(seen(place.text))
+    told = None if first is None else place.told(model).get((first, end))
+    if first is None:
+        prob = 0.0
+    elif told is not None:
+        prob = told
+    else:
+        scored = await writer.score_behind(model, place.text, data, end=end)
+        prob = (scored[-1] if end else scored[0]).prob or 0.0
+        prob = prob if model else min(prob, place.rest(model))
+    place.known[model, key] = prob
+    if not model:
+        place.whole[key] = first == data
+
+
+def _standing(drafted: Token, reason: str) -> SafeChoice:
+    """The drafter's token, about which nobody was asked."""
+    contest = Contest((Entry((-1,), drafted.data, drafted.end),), 0, reason)
+    return SafeChoice(replace(drafted, alternatives=()), 0, contest)
