@@ -41,6 +41,7 @@ class TestUnknownServer(EveryMethod):
     refused: ClassVar[Mapping[str, str]] = {
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
+        **dict.fromkeys(("mixture", "cosd drawn"), "does not draw tokens from the model's own distribution"),
         "surprise": _LISTS,
         "defer": _LISTS,
     }
@@ -59,6 +60,7 @@ class TestChat(EveryMethod):
     refused: ClassVar[Mapping[str, str]] = {
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not report the probability of its end of sequence"),
+        "cosd drawn": "does not report all probabilities, the end of sequence included",
     }
     apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
     chat, count = True, 2
