@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from cosd_api.training.collect import collect
     from cosd_api.training.dataset import Example, Sample, Samples
     from cosd_api.training.fit import train_tree
+    from cosd_api.training.fit_deferral import DeferralTraining, train_deferral
     from cosd_api.training.report import Training
     from cosd_api.training.tuning import RuleTuning, tune
     from cosd_providers import ProbeReport
@@ -80,6 +81,7 @@ __all__ = [
     "CoolFusion",
     "CustomVerifier",
     "Defer",
+    "DeferralTraining",
     "DeferralVerifier",
     "DiffVerifier",
     "DraftToken",
@@ -136,6 +138,7 @@ __all__ = [
     "log_likelihood",
     "log_likelihood_sync",
     "probe",
+    "train_deferral",
     "train_tree",
     "tune",
     "tune_answers",
@@ -152,6 +155,8 @@ if not TYPE_CHECKING:
             "Sample": "cosd_api.training.dataset",
             "Samples": "cosd_api.training.dataset",
             "train_tree": "cosd_api.training.fit",
+            "DeferralTraining": "cosd_api.training.fit_deferral",
+            "train_deferral": "cosd_api.training.fit_deferral",
             "Training": "cosd_api.training.report",
             "RuleTuning": "cosd_api.training.tuning",
             "tune": "cosd_api.training.tuning",

@@ -32,6 +32,10 @@ _COMMANDS = {
     "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
     "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
     "servers": ("cosd_api.cli.demo:servers", "Start the two bundled models on llama.cpp servers, until interrupted."),
+    "train-deferral": (
+        "cosd_api.cli.training:train_gate",
+        "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",
+    ),
     "train-tree": (
         "cosd_api.cli.training:train",
         "Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.",

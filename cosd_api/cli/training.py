@@ -1,4 +1,4 @@
-"""`cosd collect`, `cosd train-tree` and `cosd tune`: samples, trees and thresholds."""
+"""`cosd collect`, `cosd train-tree`, `cosd train-deferral` and `cosd tune`: samples, trees, gates and thresholds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import anyio
 import typer
 from rich.console import Console
 
+from cosd_api.alignment import Unit
 from cosd_api.cli.console import guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
@@ -33,13 +34,19 @@ from cosd_api.training.collect import collect as collect_samples
 from cosd_api.training.dataset import Example, Samples, read_examples
 from cosd_api.training.evaluation import QUARTERS, check_grid
 from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
+from cosd_api.training.fit_deferral import check_gate_training, train_deferral
 from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
+from cosd_api.verification.deferral import DEFAULT_LISTED, MOST_LISTED
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ContextLengthError, ProviderError
 
-__all__ = ["collect", "train", "tune_rule"]
+__all__ = ["collect", "train", "train_gate", "tune_rule"]
+
+ChosenUnit = Annotated[
+    Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+]
 
 _SHOWN = 3  # examples that failed, in words
 
@@ -70,6 +77,11 @@ def collect(
     on_error: Annotated[
         OnError, typer.Option(help="When a server fails at an example: fail, or leave the example out.")
     ] = "raise",
+    unit: ChosenUnit = None,
+    listed: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Also collect for train-deferral: N tokens a place."),
+    ] = None,
 ) -> None:
     """Compare two models at every place of known answers.
 
@@ -87,7 +99,7 @@ def collect(
         writer = connect_server(draft, draft_model, "--draft")
         others = connect_assistants(assistant, assistant_model)
         with _resumable(output):
-            samples = anyio.run(_collect, wanted, writer, others, output, concurrency, on_error)
+            samples = anyio.run(_collect, wanted, writer, others, output, concurrency, on_error, unit, listed)
         for warning in samples.warnings:
             say(f"note: {warning}")
         for one in samples.failed[:_SHOWN]:
@@ -105,6 +117,8 @@ async def _collect(
     path: Path | None,
     concurrency: int = 8,
     on_error: OnError = "raise",
+    unit: Unit | None = None,
+    listed: int | None = None,
 ) -> Samples:
     with progress("asking about examples") as shown:
         return await collect_samples(
@@ -115,6 +129,8 @@ async def _collect(
             concurrency=concurrency,
             progress=shown,
             on_error=on_error,
+            unit=unit,
+            listed=listed,
         )
 
 
@@ -136,7 +152,7 @@ def _resumable(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The data that `cosd train-tree` and `cosd tune` take, with servers to ask about examples."""
+    """The data that training and tuning take, with servers to ask about examples."""
 
     data: Annotated[
         Path,
@@ -162,7 +178,9 @@ class DataOptions:
         draft = None if self.draft is None else connect_server(self.draft, self.draft_model, "--draft")
         return draft, connect_assistants(self.assistant or [], self.assistant_model)
 
-    async def load(self, draft: Provider | None, assistants: list[Provider]) -> Samples:
+    async def load(
+        self, draft: Provider | None, assistants: list[Provider], unit: Unit | None = None, listed: int | None = None
+    ) -> Samples:
         """The samples in the file, or those collected for its examples.
 
         Raises:
@@ -184,7 +202,7 @@ class DataOptions:
             words = f"{self.data} has examples, which two models are asked about first: give --draft and --assistant"
             raise typer.BadParameter(words, param_hint="DATA")
         else:
-            samples = await _collect(found, draft, assistants, self.samples)
+            samples = await _collect(found, draft, assistants, self.samples, unit=unit, listed=listed)
         for warning in samples.warnings:
             say(f"note: {warning}")
         return samples
@@ -240,6 +258,41 @@ def train(
             seed=seed,
         )
         training.tree.save(output)
+        print(visible(training.report()))
+        sys.stdout.flush()
+        for warning in training.warnings:
+            say(f"note: {warning}")
+        say(f"wrote {output}")
+
+
+@with_options(DataOptions)
+def train_gate(
+    options: DataOptions,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="File for the gate; an existing one is replaced."),
+    ],
+    unit: ChosenUnit = None,
+    listed: Annotated[
+        int, typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Tokens that the draft lists in each place.")
+    ] = DEFAULT_LISTED,
+    folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds in which examples are held out.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds.")] = 0,
+) -> None:
+    """Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.
+
+    For models with one tokenizer. Samples are those of cosd collect --listed, and need no server. Standard output gets
+    the gate and what it does on held-out examples, and standard error the reasons to doubt it. Exit codes: 0; 1 a
+    server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
+    """
+    with guarded():
+        check_gate_training()
+        check_writable(output, "--output", options.data, options.samples)
+        servers = options.servers()
+        with _resumable(options.samples):
+            found = anyio.run(options.load, *servers, unit, listed)
+        training = train_deferral(found, folds=folds, seed=seed)
+        training.gate.save(output)
         print(visible(training.report()))
         sys.stdout.flush()
         for warning in training.warnings:

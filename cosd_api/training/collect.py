@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import anyio
 
-from cosd_api.checks import check_choice, check_count
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_choice, check_count, check_unit
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.records import EndpointUsage
@@ -26,9 +27,11 @@ from cosd_api.training.dataset import (
     samples_line,
 )
 from cosd_api.training.json_lines import Appender, JsonLines
+from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.teacher_forcing import TeacherForcing
+from cosd_api.verification.deferral import MOST_LISTED
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Proposal, Provider
+from cosd_providers.contract import Proposal, Provider, Token
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
@@ -51,6 +54,8 @@ async def collect(
     progress: Progress | None = None,
     on_error: OnError = "raise",
     on_special_tokens: OnSpecialTokens = "warn",
+    unit: Unit | None = None,
+    listed: int | None = None,
 ) -> Samples:
     """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
@@ -71,6 +76,10 @@ async def collect(
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: it is listed in
             `Samples.failed`, and the next run asks about it again. Finished examples are in the file either way.
         on_special_tokens: as in `Fusion`.
+        unit: as in `Fusion`.
+        listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
+            place, and both models' probabilities of the reference's tokens. That takes one scoring request more to
+            each endpoint, and `unit="token"`.
 
     Returns:
         The samples of the given examples, in their order.
@@ -86,16 +95,19 @@ async def collect(
     check_count("concurrency", concurrency)
     check_choice("on_error", on_error, OnError)
     check_choice("on_special_tokens", on_special_tokens, OnSpecialTokens)
+    if listed is not None and check_count("listed", listed) > MOST_LISTED:
+        raise SettingError(f"listed must be at most {MOST_LISTED}, not {listed}")
     several = assistant if isinstance(assistant, Sequence) and not isinstance(assistant, str) else [assistant]
     if len(several) > 1:
         words = f"samples compare two models, but there are {len(several)} assistants"
         raise SettingError(f"{words}: collect for each assistant, in a file of its own")
-    endpoints, file = Endpoints(draft, assistant), None if path is None else Path(path)
+    endpoints = Endpoints(draft, assistant, unit=check_unit(unit))
+    file = None if path is None else Path(path)
     kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
     async with endpoints:
-        facts = await _discover(endpoints)
-        header = Header(draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit)
-        run = _Run(endpoints, facts, on_special_tokens, skips=on_error == "skip")
+        facts = await _discover(endpoints, listed)
+        header = Header(draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit, listed=listed)
+        run = _Run(endpoints, facts, on_special_tokens, listed, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
                 run.write = _open(stack, file, kept, header)
@@ -112,15 +124,15 @@ def _open(
         appender = stack.enter_context(Appender(file, kept.lines))
     else:
         appender = stack.enter_context(Appender(file, kept))
-        appender.write(header.model_dump_json())
+        appender.write(header.line())
     return lambda one: appender.write(samples_line(one))
 
 
-async def _discover(endpoints: Endpoints) -> Facts:
+async def _discover(endpoints: Endpoints, listed: int | None) -> Facts:
     """The facts about both servers.
 
     Raises:
-        UnsupportedError: a server gives no probabilities or no token boundaries.
+        UnsupportedError: a server gives no probabilities or no token boundaries; or not what is wanted with `listed`.
     """
     everybody = [("draft", endpoints.draft), ("assistant", endpoints.assistants[0])]
     for name, info in [(name, await provider.describe()) for name, provider in everybody]:
@@ -133,7 +145,19 @@ async def _discover(endpoints: Endpoints) -> Facts:
             words = f"the {name}'s server neither tokenizes nor scores texts, so token boundaries are unknown"
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-    return await endpoints.discover()
+        if listed is not None and not able.score:
+            words = f"the {name}'s server does not score texts, which training a gate takes"
+            hint = "A tree does not: leave out listed. Servers that score texts are llama.cpp, vLLM and SGLang."
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+        if listed is not None and name == "draft" and able.top_k < listed:
+            words = f"the draft lists {able.top_k or 'no'} other tokens at a place, and listed={listed} are wanted"
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=f"Collect with listed={able.top_k or None}.")
+    facts = await endpoints.discover()
+    if listed is not None and facts.unit != "token":
+        words = "a gate hands over single tokens, and the models are not known to have one tokenizer"
+        hint = 'unit="token" says that they have; without listed, samples for a tree are collected.'
+        raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
+    return facts
 
 
 class _Run:
@@ -143,11 +167,20 @@ class _Run:
         write: stores a finished example.
     """
 
-    def __init__(self, endpoints: Endpoints, facts: Facts, on_special_tokens: OnSpecialTokens, *, skips: bool) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        facts: Facts,
+        on_special_tokens: OnSpecialTokens,
+        listed: int | None,
+        *,
+        skips: bool,
+    ) -> None:
         self.write: Callable[[ExampleSamples], None] = lambda _: None
         self._endpoints = endpoints
         self._facts = facts
         self._on_special_tokens: OnSpecialTokens = on_special_tokens
+        self._listed = listed
         self._skips = skips
         self._ledgers = Usage(), Usage()
         self._done: dict[str, ExampleSamples] = {}
@@ -205,7 +238,8 @@ class _Run:
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
         text = example.answer.encode()
-        asked = [partial(_proposals, turn, text, ledger) for turn, ledger in zip(turns, self._ledgers, strict=True)]
+        pairs = [*zip(turns, self._ledgers, (self._listed or 0, 0), strict=True)]
+        asked = [partial(_proposals, turn, text, ledger, listed) for turn, ledger, listed in pairs]
         mine, theirs = await concurrently(asked)
         forcing = TeacherForcing(text, mine, theirs, unit=facts.unit, ends=example.ends)
         if forcing.missing:
@@ -213,7 +247,13 @@ class _Run:
             answers = await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1])
             forcing.add_answers(answers)
         samples, skipped = forcing.samples()
-        return ExampleSamples(example=example, samples=samples, skipped=skipped)
+        if self._listed is None:
+            return ExampleSamples(example=example, samples=samples, skipped=skipped)
+        scored = await concurrently([partial(_scores, turn, text, ledger, example.ends) for turn, ledger, _ in pairs])
+        deferral, others = deferral_samples((mine, theirs), (scored[0], scored[1]), listed=self._listed)
+        return ExampleSamples(
+            example=example, samples=samples, skipped=skipped, deferral=deferral, deferral_skipped=others
+        )
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
         """The result of the run."""
@@ -223,6 +263,7 @@ class _Run:
             draft=header.draft,
             assistant=header.assistant,
             unit=header.unit,
+            listed=header.listed,
             failed=tuple(self._failed[one.key] for one in wanted if one.key in self._failed),
             usage={name: EndpointUsage.of(ledger) for name, ledger in zip(names, self._ledgers, strict=True)},
             warnings=tuple(self._warnings),
@@ -234,5 +275,15 @@ class _Run:
         return found.model_copy(update={"warnings": (*found.warnings, same)})
 
 
-async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage) -> list[Proposal | None]:
-    return await turn.provider.propose(turn.prompt, text, None, usage=ledger)
+async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage, listed: int) -> list[Proposal | None]:
+    also = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
+    return await turn.provider.propose(turn.prompt, text, None, usage=ledger, **also)
+
+
+async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -> list[Token]:
+    if end:
+        try:
+            return await turn.provider.score(turn.prompt, text, end=True, usage=ledger)
+        except UnsupportedError:  # the probability of an end: that place is left out
+            pass
+    return await turn.provider.score(turn.prompt, text, usage=ledger)

@@ -34,6 +34,7 @@ from cosd_api.wording import with_notes
 from cosd_providers.messages import Message
 
 __all__ = [
+    "DeferralSample",
     "Example",
     "ExampleSamples",
     "Failure",
@@ -124,6 +125,27 @@ class Sample:
     reference: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeferralSample:
+    """One token of a reference answer: its probabilities, and what the draft showed in its place.
+
+    Attributes:
+        start: byte offset in the answer.
+        draft: text that the draft would have written; empty for its end of sequence.
+        listed: the draft's probability of that, and of other tokens that it listed, the most probable first.
+        p: the draft's probability of the reference's token.
+        q: the assistant's.
+        handed: whether the assistant would have written the reference's token and the draft would not.
+    """
+
+    start: int
+    draft: str
+    listed: Annotated[tuple[_Probability, ...], Field(min_length=1)]
+    p: _Probability
+    q: _Probability
+    handed: bool
+
+
 class ExampleSamples(Strict):
     """The samples of one example.
 
@@ -132,11 +154,15 @@ class ExampleSamples(Strict):
         samples: one for each place that could be judged, in the order of the text.
         skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
             no answer or no probability, or the text of one is the beginning of the other's.
+        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens.
+        deferral_skipped: number of the other tokens.
     """
 
     example: Example
     samples: tuple[Sample, ...]
     skipped: int = Field(default=0, ge=0)
+    deferral: tuple[DeferralSample, ...] | None = None
+    deferral_skipped: int = Field(default=0, ge=0)
 
 
 class Failure(Strict):
@@ -161,6 +187,7 @@ class Samples(Strict):
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint, likewise.
         unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
+        listed: other tokens that the draft listed with each of its own; None for samples without `deferral`.
         failed: the examples that could not be asked about.
         usage: requests and tokens of this run, by `"draft"` and `"assistant"`.
         warnings: notes for the reader.
@@ -171,6 +198,7 @@ class Samples(Strict):
     draft: Endpoint | None = None
     assistant: Endpoint | None = None
     unit: Unit | None = None
+    listed: int | None = None
     failed: tuple[Failure, ...] = ()
     usage: dict[str, EndpointUsage] = Field(default_factory=dict[str, EndpointUsage])
     warnings: tuple[str, ...] = ()
@@ -194,6 +222,7 @@ class Samples(Strict):
             draft=header.draft,
             assistant=header.assistant,
             unit=header.unit,
+            listed=header.listed,
             warnings=(cut,) if file.lines.rest else (),
         )
 
@@ -227,6 +256,17 @@ class Samples(Strict):
         """SHA-256 (hex) of the examples, in any order, with p, q, label and agreement of each sample."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
         return _sha256([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
+
+    @property
+    def deferral_digest(self) -> str:
+        """SHA-256 (hex) of the examples, in any order, with their deferral samples."""
+        ordered = sorted(self.examples, key=lambda one: one.example.key)
+        return _sha256(
+            [
+                [one.example.key, [[s.start, s.draft, s.listed, s.p, s.q, s.handed] for s in one.deferral or ()]]
+                for one in ordered
+            ]
+        )
 
     def report(self) -> str:
         """The counts, a line each. `str()` adds the warnings."""
@@ -313,6 +353,7 @@ class Header(Strict):
         draft: the draft endpoint.
         assistant: the assistant endpoint.
         unit: the unit that was judged.
+        listed: see `Samples`.
         library_version: version of cosd-api.
     """
 
@@ -321,6 +362,7 @@ class Header(Strict):
     draft: Endpoint
     assistant: Endpoint
     unit: Unit
+    listed: int | None = None
     library_version: str = __version__
 
     def check_same_pair(self, other: Header, path: Path) -> None:
@@ -338,6 +380,13 @@ class Header(Strict):
         if self.unit != other.unit:
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
+        if self.listed != other.listed:
+            words = f"{path} holds samples with listed={self.listed}, not {other.listed}"
+            raise SettingError(f"{words}: {_ANOTHER_FILE}")
+
+    def line(self) -> str:
+        """The line, without line feed; without `listed` where nothing is listed, as earlier versions wrote it."""
+        return self.model_dump_json(exclude={"listed"} if self.listed is None else None)
 
 
 class _Row(Strict):
@@ -350,6 +399,8 @@ class _Row(Strict):
     ends: Any = True
     samples: tuple[Sample, ...]
     skipped: int = Field(ge=0)
+    deferral: tuple[DeferralSample, ...] | None = None
+    deferral_skipped: int = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +449,8 @@ class SamplesFile:
 def samples_line(one: ExampleSamples) -> str:
     """The line of one example, without line feed."""
     example = one.example.model_dump(mode="json")
-    samples = one.model_dump(mode="json", include={"samples", "skipped"})
+    also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
+    samples = one.model_dump(mode="json", include={"samples", "skipped", *also})
     return json.dumps({"key": one.example.key, **example, **samples}, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -425,7 +477,8 @@ def _row(path: Path, line: JsonLine) -> ExampleSamples:
     try:
         row = _Row.model_validate(line.fields)
         example = Example.model_validate({name: getattr(row, name) for name in Example.model_fields})
-        one = ExampleSamples(example=example, samples=row.samples, skipped=row.skipped)
+        found = {name: getattr(row, name) for name in ("samples", "skipped", "deferral", "deferral_skipped")}
+        one = ExampleSamples(example=example, **found)
     except ValidationError as error:
         raise line_error(path, line.number, problem(error, [*_Row.model_fields]) + _REPAIR) from None
     if example.key != row.key:

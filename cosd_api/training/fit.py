@@ -41,12 +41,17 @@ from cosd_api.version import __version__
 __all__ = [
     "COMPARING",
     "DEEPEST",
+    "LARGEST_SEED",
     "ClassWeight",
     "FittedTree",
     "TreeFit",
+    "check_samples",
     "check_sklearn",
     "compare",
+    "digest_of",
     "nodes_of",
+    "pairs_of",
+    "sklearn_version",
     "train_tree",
 ]
 
@@ -60,7 +65,8 @@ _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
 # The default for few examples. Two questions in a row express what the rule asks: unsure draft, sure assistant.
 _DEPTH, _LEAF = 2, 1
-_LARGEST_SEED = 2**32 - 1  # NumPy's
+LARGEST_SEED = 2**32 - 1
+"""NumPy's."""
 
 
 def train_tree(
@@ -97,16 +103,16 @@ def train_tree(
     """
     trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
     check_sklearn()
-    sets = _check_samples(samples)
+    sets = check_samples(samples)
     places = places_of(sets, keep_agreeing=keep_agreeing)
     counts = TrainingCounts.of(sets, places)
     _check_labels(counts, places)
     fitted = trees.fit(places)
     comparison = _compare(places, trees)
-    pairs = _pairs(sets)
+    pairs = pairs_of(sets)
     trained_on: dict[str, JsonValue] = {
         "pairs": pairs,
-        "data": _digest(sets),
+        "data": digest_of([one.digest for one in sets]),
         "counts": counts.model_dump(),
         "features": ["p", "q"],
         "depth": fitted.depth,
@@ -115,7 +121,7 @@ def train_tree(
         "class_weight": class_weight,
         "folds": folds,
         "seed": seed,
-        "scikit_learn": _sklearn_version(),
+        "scikit_learn": sklearn_version(),
         "library_version": __version__,
     }
     tree = TreeVerifier(nodes=fitted.nodes, trained_on=trained_on)
@@ -148,7 +154,7 @@ def compare(
         SettingError: an argument is invalid, or scikit-learn is missing.
     """
     check_sklearn(COMPARING)
-    return _compare(places_of(_check_samples(samples)), TreeFit(folds=folds, seed=seed), alphas, betas)
+    return _compare(places_of(check_samples(samples)), TreeFit(folds=folds, seed=seed), alphas, betas)
 
 
 def _compare(
@@ -203,7 +209,7 @@ class TreeFit:
             ("depth", self.depth, 1, DEEPEST),
             ("min_leaf", self.min_leaf, 1, None),
             ("folds", self.folds, 2, None),
-            ("seed", self.seed, 0, _LARGEST_SEED),
+            ("seed", self.seed, 0, LARGEST_SEED),
         ):
             if value is not None and check_count(name, value, least=least) > (value if most is None else most):
                 raise SettingError(f"{name} must be at most {most}, not {value}")
@@ -318,7 +324,8 @@ def check_sklearn(purpose: str = "training a tree") -> None:
     check_installed("sklearn", f"{purpose} needs scikit-learn", "train")
 
 
-def _sklearn_version() -> str:
+def sklearn_version() -> str:
+    """The installed version of scikit-learn."""
     import sklearn  # noqa: PLC0415
 
     return str(sklearn.__version__)
@@ -327,7 +334,12 @@ def _sklearn_version() -> str:
 # The data.
 
 
-def _check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
+def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
+    """The data sets in an order that does not depend on how they were collected.
+
+    Raises:
+        SettingError: they are none, or hold no examples.
+    """
     sets = [samples] if isinstance(samples, Samples) else samples
     if not isinstance(sets, Sequence) or not all(isinstance(one, Samples) for one in sets):
         raise SettingError("samples must be the result of collect() or Samples.load(), or a list of these")
@@ -338,7 +350,7 @@ def _check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
         one.model_copy(update={"examples": tuple(sorted(one.examples, key=lambda found: found.example.key))})
         for one in sets
     ]
-    return sorted(ordered, key=lambda one: one.digest)
+    return sorted(ordered, key=lambda one: (one.digest, one.deferral_digest))
 
 
 def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> None:
@@ -356,7 +368,7 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
         raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
-def _pairs(sets: Sequence[Samples]) -> list[JsonValue]:
+def pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
     """The pairs of models, each once; without addresses, which may be confidential."""
     found: list[JsonValue] = []
     for one in sets:
@@ -370,10 +382,9 @@ def _model(endpoint: Endpoint | None) -> JsonValue:
     return None if endpoint is None else {"engine": endpoint.engine, "model": endpoint.model}
 
 
-def _digest(sets: Sequence[Samples]) -> str:
-    if len(sets) == 1:
-        return sets[0].digest
-    return hashlib.sha256(" ".join(one.digest for one in sets).encode()).hexdigest()
+def digest_of(digests: Sequence[str]) -> str:
+    """The digest of several data sets."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 # Warnings.

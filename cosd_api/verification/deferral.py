@@ -30,12 +30,12 @@ from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
 
-__all__ = ["FEATURES", "MOST_LISTED", "Deferral", "DeferralVerifier", "DeferralWeights", "features"]
+__all__ = ["DEFAULT_LISTED", "FEATURES", "MOST_LISTED", "Deferral", "DeferralVerifier", "DeferralWeights", "features"]
 
 FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
 """The features, in their order."""
-MOST_LISTED = 100
-"""Tokens that a gate may look at beside the draft's own."""
+DEFAULT_LISTED, MOST_LISTED = 10, 100
+"""Tokens that a gate looks at beside the draft's own, by default and at most."""
 
 _FILE = TrainedFile(
     thing="a deferral gate",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 
 import httpx
 import pytest
 
 import naive
 import naive_defer
-from cosd_api import Defer, Fusion
+from cosd_api import Defer, Example, Fusion, collect, train_deferral
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import UnsupportedError
@@ -55,6 +56,38 @@ async def test_the_text_is_the_naive_one(
             excused.append(prompt)
     assert opened
     assert len(excused) <= MAY_DIFFER
+
+
+@pytest.mark.extended
+async def test_a_gate_is_trained_on_live_samples_and_decides(
+    pair: Pair, models: dict[str, naive.HttpModel], tmp_path: Path
+) -> None:
+    """Of two tokenizers the places count where both cut alike. The first example is looked up by plain HTTP."""
+    examples = [Example(prompt=one.prompt, answer=one.answer) for one in sample("mixed", 12, 5, held_out=False)]
+    found = await collect(examples, draft=pair.sums, assistant=pair.facts, unit="token", listed=GATE.listed)
+    first = found.examples[0]
+    assert isinstance(first.example.prompt, str)
+    before, answer = first.example.prompt.encode(), first.example.answer.encode()
+    for place in (first.deferral or ())[:6]:
+        text = before + answer[: place.start]
+        token, others = next(naive_defer.following(models["sums"], text))
+        assert place.draft == token.data.decode()
+        assert token.prob is not None
+        assert place.listed == pytest.approx([token.prob, *others[: GATE.listed]], rel=0.05, abs=1e-4)
+        for name, prob in (("sums", place.p), ("facts", place.q)):
+            vocabulary = models[name].vocabulary
+            probs = models[name].next(vocabulary.encode(text))
+            likely = [vocabulary.tokens[at] for at, one in enumerate(probs) if one and abs(one - prob) <= 0.05 * one]
+            assert any(answer[place.start :].startswith(data) for data in likely) or prob < min(filter(None, probs))
+    assert any(place.handed for one in found.examples for place in one.deferral or ())
+    training = train_deferral(found)
+    assert training.losses["gate"] < training.losses["draft"]
+    training.gate.save(tmp_path / "gate.json")
+    method = Defer(gate=tmp_path / "gate.json")
+    async with Fusion(draft=pair.sums, assistant=pair.facts, method=method, unit="token") as fusion:
+        results = [result async for result in fusion.map(PROMPTS[:8], max_tokens=30)]
+    assert any(token.asked for result in results for token in result.tokens)
+    assert all(result.trace.replay() == result.text for result in results)
 
 
 async def test_two_tokenizers_are_refused(pair: Pair) -> None:

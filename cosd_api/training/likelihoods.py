@@ -1,0 +1,54 @@
+"""Likelihoods of a reference answer: what both models give its tokens, and what the draft shows in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from cosd_api.training.dataset import DeferralSample
+from cosd_providers.contract import Proposal, Token
+from cosd_providers.text import readable
+
+__all__ = ["deferral_samples"]
+
+
+def deferral_samples(
+    proposals: tuple[Sequence[Proposal | None], Sequence[Proposal | None]],
+    scores: tuple[Sequence[Token], Sequence[Token]],
+    *,
+    listed: int,
+) -> tuple[tuple[DeferralSample, ...], int]:
+    """A sample for each token of a reference that both models read as one, and the number of the draft's others.
+
+    Args:
+        proposals: what the draft would write at every boundary of its own encoding, with its lists; and the assistant.
+        scores: the tokens of the reference with their probabilities, by the draft and by the assistant.
+        listed: others that are listed with each of the draft's choices, at most.
+    """
+    mine, theirs = ({one.start: one.tokens[0] for one in several if one is not None} for several in proposals)
+    read = {(start, token.data, token.end): token.prob for start, token in _placed(scores[1])}
+    found: list[DeferralSample] = []
+    for start, token in _placed(scores[0]):
+        key = token.data, token.end
+        p, q = token.prob, read.get((start, *key))
+        ours, other = mine.get(start), theirs.get(start)
+        if p is None or q is None or ours is None or other is None or ours.prob is None:
+            continue
+        others = [one.prob for one in ours.alternatives[:listed] if one.prob]
+        found.append(
+            DeferralSample(
+                start=start,
+                draft=readable(ours.data),
+                listed=(ours.prob, *others),
+                p=p,
+                q=q,
+                handed=(other.data, other.end) == key != (ours.data, ours.end),
+            )
+        )
+    return tuple(found), len(scores[0]) - len(found)
+
+
+def _placed(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
+    """Each token with its byte offset."""
+    starts = accumulate((len(token.data) for token in tokens), initial=0)
+    return zip(starts, tokens, strict=False)

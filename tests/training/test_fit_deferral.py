@@ -1,0 +1,206 @@
+"""Training the gate: its likelihood and gradient against a naive computation, recovery, its threshold and its file."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosd_api import DeferralTraining, DeferralVerifier, Example, Samples, SettingError, train_deferral
+from cosd_api.training.dataset import DeferralSample, ExampleSamples
+from cosd_api.training.fit_deferral import _youden, marginal
+from cosd_providers.contract import Token
+from drawn import examples as drawn_examples
+
+Row = tuple[str, tuple[float, ...], float, float, bool]
+"""The draft's text, its list, both models' probabilities of the reference's token, and z."""
+
+
+def samples(*rows: Sequence[Row], skipped: int = 0, listed: int | None = 3) -> Samples:
+    def made(at: int, several: Sequence[Row]) -> ExampleSamples:
+        found = tuple(DeferralSample(n, *row) for n, row in enumerate(several))
+        example = Example(prompt=f"Q{at}", answer=" a")
+        return ExampleSamples(example=example, samples=(), deferral=found, deferral_skipped=skipped)
+
+    return Samples(examples=tuple(made(at, several) for at, several in enumerate(rows)), unit="token", listed=listed)
+
+
+def drawn(count: int, each: int = 12, *, seed: int = 0, slope: float = -9.0, middle: float = 0.5) -> Samples:
+    """Where the draft's p is below the middle, mostly the assistant knows the token and the draft does not."""
+    rng = random.Random(seed)
+
+    def row() -> Row:
+        p = 0.05 + 0.95 * rng.random()
+        other = (1 - p) * rng.random()
+        if rng.random() < 1 / (1 + math.exp(-slope * (p - middle))):
+            return rng.choice([" a", "b"]), (p, other), 0.02, 0.95, True
+        return rng.choice([" a", "b"]), (p, other), p, 0.02, False
+
+    return samples(*([row() for _ in range(each)] for _ in range(count)))
+
+
+# The likelihood.
+
+
+def naive_loss(theta: Sequence[float], x: Sequence[Sequence[float]], p: Sequence[float], q: Sequence[float]) -> float:
+    """The mean of -log[(1 - s) p + s q], one place after another."""
+    total = 0.0
+    for row, mine, theirs in zip(x, p, q, strict=True):
+        s = 1 / (1 + math.exp(-sum(one * value for one, value in zip(theta, row, strict=True))))
+        total -= math.log((1 - s) * mine + s * theirs)
+    return total / len(p)
+
+
+PROBS = st.floats(0.01, 1)
+NUMBERS = st.floats(-3, 3)
+
+
+@drawn_examples(30)
+@given(
+    st.lists(NUMBERS, min_size=3, max_size=3),
+    st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, PROBS, PROBS), min_size=1, max_size=8),
+)
+def test_the_loss_and_its_gradient_are_the_naive_ones(
+    theta: list[float], rows: list[tuple[float, float, float, float, float]]
+) -> None:
+    x, p, q = [row[:3] for row in rows], [row[3] for row in rows], [row[4] for row in rows]
+    loss, slope = marginal(np.array(theta), np.array(x), np.array(p), np.array(q))
+    assert loss == pytest.approx(naive_loss(theta, x, p, q), abs=1e-9)
+    for at in range(3):
+        above, below = ([*theta] for _ in range(2))
+        above[at] += 1e-5
+        below[at] -= 1e-5
+        difference = (naive_loss(above, x, p, q) - naive_loss(below, x, p, q)) / 2e-5
+        assert slope[at] == pytest.approx(difference, abs=1e-5)
+
+
+def test_a_token_that_neither_model_knows_changes_nothing() -> None:
+    loss, slope = marginal(np.array([1.0]), np.array([[1.0]]), np.array([0.0]), np.array([0.0]))
+    assert math.isfinite(loss)
+    assert slope.tolist() == [0.0]
+
+
+# What is learned.
+
+
+def test_a_gate_is_recovered() -> None:
+    """The data open at p = 0.5; what is trained opens there, and hands over what it should."""
+    training = train_deferral(drawn(60))
+    assert training.losses["gate"] < training.losses["first"] < min(training.losses[one] for one in ("draft",))
+    assert training.losses["gate"] < training.losses["assistant"] - 0.3
+    assert training.score.held_out
+    assert training.score.youden > 0.5
+    assert training.warnings == ()
+
+    def opens(p: float) -> bool:
+        return training.gate.probability(Token(b" a", p, alternatives=(Token(b"x", (1 - p) / 2),))) > training.gate.eta
+
+    assert [opens(p) for p in (0.1, 0.2, 0.3, 0.7, 0.8, 0.95)] == [True] * 3 + [False] * 3
+    assert DeferralTraining.model_validate_json(training.model_dump_json()) == training
+
+
+def test_other_data_give_another_gate() -> None:
+    """Here the assistant is right where the draft is sure."""
+    gate = train_deferral(drawn(60, slope=9.0)).gate
+    found = [gate.probability(Token(b" a", p, alternatives=(Token(b"x", (1 - p) / 2),))) for p in (0.1, 0.9)]
+    assert found[0] < gate.eta < found[1]
+
+
+def test_the_weights_are_those_of_the_features_themselves() -> None:
+    """Standardised while they are trained; the first weights are the least penalised loss, not the starting point."""
+    training = train_deferral(drawn(30))
+    weights = training.gate.weights
+    assert weights.top + weights.margin < 0
+    assert (weights.number, weights.end) == (0, 0)  # constant in the data
+
+
+@drawn_examples(15)
+@given(st.lists(st.tuples(st.sampled_from((0.1, 0.2, 0.3, 0.6, 0.9)), st.integers(0, 1)), min_size=2, max_size=12))
+def test_the_threshold_has_the_largest_index(rows: list[tuple[float, int]]) -> None:
+    scores, labels = [row[0] for row in rows], [row[1] for row in rows]
+    if len({*labels}) < 2:
+        return
+
+    def index(eta: float) -> float:
+        hits = [label for score, label in rows if score > eta]
+        return sum(hits) / sum(labels) - (len(hits) - sum(hits)) / (len(labels) - sum(labels))
+
+    eta, rates = _youden(scores, labels, held_out=True)
+    assert index(eta) == pytest.approx(rates.youden)
+    assert rates.youden == pytest.approx(max(index(one) for one in (0.0, 0.15, 0.25, 0.5, 0.7, 1.0)))
+    assert rates.opens == sum(score > eta for score in scores) / len(scores)
+
+
+def test_the_same_samples_give_the_same_file(tmp_path: Path) -> None:
+    found = drawn(12)
+    turned = found.model_copy(update={"examples": found.examples[::-1]})
+    files = []
+    for name, one in (("a", found), ("b", turned), ("c", found)):
+        train_deferral(one, seed=3).gate.save(tmp_path / name)
+        files.append((tmp_path / name).read_bytes())
+    assert files[0] == files[1] == files[2]
+    told = DeferralVerifier.load(tmp_path / "a").trained_on
+    assert (told["seed"], told["folds"], told["data"]) == (3, 5, found.deferral_digest)
+    counts = told["counts"]
+    assert isinstance(counts, dict)
+    assert (counts["examples"], counts["places"], counts["skipped"]) == (12, 144, 0)
+
+
+# What is refused, and warned of.
+
+KEPT: Row = (" a", (0.9, 0.05), 0.9, 0.1, False)
+HANDED: Row = (" b", (0.3, 0.25), 0.1, 0.9, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (samples([KEPT], [KEPT]), "there is nothing to hand over: at none of 2 tokens is the assistant right and"),
+        (samples([HANDED]), "there is nothing to keep: at all 1 token the assistant is right and the draft wrong"),
+        (samples([], skipped=4), r"no token of the 1 example has known probabilities \(4 were skipped\)"),
+        (samples([KEPT, HANDED], listed=None), "the samples hold no lists .* collect them with listed=10"),
+        (Samples(), "there is nothing to train on: the samples have no examples"),
+        ([samples([KEPT]), samples([HANDED], listed=2)], "the samples were collected with listed=2 and 3"),
+        (3, "samples must be the result of collect"),
+    ],
+)
+def test_data_without_a_lesson_are_refused(found: Samples, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        train_deferral(found)
+
+
+def test_few_examples_are_warned_of() -> None:
+    training = train_deferral(samples([KEPT, HANDED], [KEPT, KEPT], skipped=9))
+    assert not training.score.held_out
+    about, skipped = training.warnings
+    assert "eta was chosen on the examples that the gate was trained on: holding some out takes 5 examples" in about
+    assert "18 tokens have no known probability, and 4 have: do the models have one tokenizer?" in skipped
+    assert "Note: eta was chosen" in str(training)
+    assert "2 examples: 4 tokens, 1 of which the assistant would have written" in training.report()
+    assert max(map(len, str(training).splitlines())) <= 80
+
+
+def test_nothing_to_tell_them_apart_by() -> None:
+    rows = [(" a", (0.5, 0.5), 0.5, 0.5, handed) for handed in (True, False)]
+    training = train_deferral(samples(*[rows] * 6))
+    assert any("never opens" in one for one in training.warnings)
+    assert training.gate.eta == 1
+    assert not training.gate.contestable(0.5)
+
+
+def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = samples([KEPT, HANDED])
+    with pytest.raises(SettingError, match="folds must be a whole number of at least 2"):
+        train_deferral(found, folds=1)
+    with pytest.raises(SettingError, match="seed must be at most"):
+        train_deferral(found, seed=2**32)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SettingError, match=r'training a gate needs scikit-learn: pip install "cosd-api\[train\]"'):
+        train_deferral(found)
