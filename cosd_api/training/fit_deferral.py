@@ -15,8 +15,9 @@ scikit-learn, minimises; the file of the gate needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -286,12 +287,16 @@ class _Gate:
     def trained(self, places: Sequence[GatePlace]) -> _Gate:
         """Line 4: the least negative marginal log-likelihood, from these weights."""
         shown, p, q, _ = _arrays(places)
-        return self._minimised(shown, lambda theta, x: marginal(theta, x, p, q))
 
-    def _minimised(self, shown: Any, loss: Any) -> _Gate:
+        def negative(theta: Any, x: Any) -> tuple[float, Any]:
+            return marginal(theta, x, p, q)
+
+        return self._minimised(shown, negative)
+
+    def _minimised(self, shown: Any, loss: Callable[[Any, Any], tuple[float, Any]]) -> _Gate:
         import numpy as np  # noqa: PLC0415
-        from scipy.optimize import minimize  # noqa: PLC0415
 
+        minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
         counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias is not drawn to 0
 

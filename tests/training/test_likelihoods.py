@@ -79,10 +79,10 @@ async def test_samples_are_those_of_full_enumeration(
 
 # From samples to an answer.
 
-SHARED = {"tokens": [" a", " b", " c", " d", " e"]}
+SHARED: dict[str, list[Any]] = {"tokens": [" a", " b", " c", " d", " e"]}
 DRAFT: dict[str, Any] = {**SHARED, "Q": [" a", (" b", 0.2)], "Q a c": [(" d", 0.9)], "Q a c d": [("", 0.75)]}
 ASSISTANT: dict[str, Any] = {**SHARED, "Q": [" a", (" c", 0.8), (" e", 0.4)], "Q a c d": [("", 0.5)]}
-EXAMPLES = [{"prompt": "Q", "answer": " a c d"}, {"prompt": "Q", "answer": " a c", "ends": False}]
+EXAMPLES: list[dict[str, Any]] = [{"prompt": "Q", "answer": " a c d"}, {"prompt": "Q", "answer": " a c", "ends": False}]
 
 
 def servers(**options: Any) -> dict[str, Any]:
