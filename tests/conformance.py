@@ -213,6 +213,26 @@ class Proposals:
                 assert token.alternatives == ()
         assert seen >= len(questions) or not most
 
+    async def test_alternatives_of_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
+        """Each place lists what it lists where it is asked about by itself."""
+        one = subject("facts")
+        provider, data = one.make(), ANSWER.encode()
+        able = (await provider.describe()).capabilities
+        if not able.tokenize:
+            return
+        found = await provider.propose(MIXED, data, None, alternatives=3, usage=Usage())
+        seen = 0
+        for proposal in found:
+            assert proposal is not None
+            [token] = proposal.tokens
+            [listed] = one.plain.choices(MIXED + data[: proposal.start].decode(), 1)
+            if able.top_k and (listed[0].data, listed[0].end) == (token.data, token.end):
+                check_listed(token, listed, self.tolerance)
+                seen += len(token.alternatives)
+            else:  # several raw tokens, or an endpoint that lists none
+                assert token.alternatives == ()
+        assert seen >= len(found) or not able.top_k
+
     async def test_proposals_everywhere(self, subject: Callable[[str], Subject]) -> None:
         one = subject("facts")
         provider = one.make()

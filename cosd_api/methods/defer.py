@@ -13,7 +13,7 @@ These are the steps of Algorithm 1 with a verifier that replaces whatever differ
 the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
 
 It is Co-LLM (Shen et al., ACL 2024) with another gate. There the gate is a linear function of the draft's last hidden
-state, which an API does not show; here it is one of what it does show. So it is not called by that name.
+state, which hardly an API shows; here it is one of what they do show. So it is not called by that name.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Provider(Protocol):
         they decode to. Closing the iterator closes the request and frees the server.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
-        as the endpoint reports them. They affect time and cost but not the text: leave out what is uncertain.
+        as the endpoint reports them. Leave out what is uncertain; methods that decide by them need all.
 
         With `temperature=1` each token is drawn from the model's full distribution; its probability is its own there,
         and the most probable token is the drawn one or its first alternative. A `seed` makes the server draw the same

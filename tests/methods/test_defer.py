@@ -49,7 +49,7 @@ def readable(data: bytes) -> bool:
     return True
 
 
-@examples(50)
+@examples(25)
 @given(
     toys.model_sets(same_tokenizer=True, max_assistants=1),
     GATES,

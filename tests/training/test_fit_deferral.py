@@ -92,7 +92,7 @@ def test_a_token_that_neither_model_knows_changes_nothing() -> None:
 
 def test_a_gate_is_recovered() -> None:
     """The data open at p = 0.5; what is trained opens there, and hands over what it should."""
-    training = train_deferral(drawn(60))
+    training = train_deferral(drawn(30))
     assert training.losses["gate"] < training.losses["first"] < min(training.losses[one] for one in ("draft",))
     assert training.losses["gate"] < training.losses["assistant"] - 0.3
     assert training.score.held_out
@@ -106,6 +106,7 @@ def test_a_gate_is_recovered() -> None:
     assert DeferralTraining.model_validate_json(training.model_dump_json()) == training
 
 
+@pytest.mark.extended
 def test_other_data_give_another_gate() -> None:
     """Here the assistant is right where the draft is sure."""
     gate = train_deferral(drawn(60, slope=9.0)).gate

@@ -24,7 +24,7 @@ from cosd_api.verification import draft_alternatives_of, needs_q
 from cosd_api.verification.deferral import FEATURES, features
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
-from drawn import decoder_examples
+from drawn import examples
 from naive_defer import ZERO, gate
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
@@ -219,7 +219,7 @@ def run(task: dict[str, Any], choose: schedules.Choose, salt: int, **settings: A
     return outcome
 
 
-@decoder_examples
+@examples(20)
 @given(tasks(), choosers(), GATES, st.integers(0, 99), st.sampled_from((NONE, *SETTINGS)))
 def test_equal_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, settings: dict[str, Any]
@@ -228,7 +228,7 @@ def test_equal_under_every_schedule(
     check(run(task, choose, salt, **settings), deferred(task, salt))
 
 
-@decoder_examples
+@examples(20)
 @given(tasks(), choosers(), GATES, st.integers(0, 99), failures())
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, fails: Any
