@@ -45,7 +45,7 @@ class Stepwise:
     question: str
     cue: str
     again: str
-    render: Callable[[Sequence[Said]], str]
+    render: Callable[[int, Sequence[Said]], str]
     continues: Sequence[bool]
     answer: list[Out] = field(default_factory=list[Out])
     replies: list[bytes] = field(default_factory=list[bytes])
@@ -64,20 +64,20 @@ class Stepwise:
         begun = said.pop()[1] if said[-1][0] == "assistant" else ""
         return [*said, ("assistant", begun + readable(answer))] if begun + readable(answer) else said
 
-    def rendered(self, messages: Sequence[Said]) -> bytes:
+    def rendered(self, at: int, messages: Sequence[Said]) -> bytes:
         """What a model continues."""
-        return self.render(messages).encode()
+        return self.render(at, messages).encode()
 
     def step(self, at: int) -> list[Tok]:
         """The next step by one of the models."""
         so_far = self.conversation(self.text)
         if self.continues[at]:
-            whole = self.prompt if isinstance(self.prompt, bytes) else self.rendered(self.prompt)
+            whole = self.prompt if isinstance(self.prompt, bytes) else self.rendered(at, self.prompt)
             text = whole + self.text
         elif so_far[-1][0] == "assistant":
-            text = self.rendered([*so_far, ("user", self.again)])
+            text = self.rendered(at, [*so_far, ("user", self.again)])
         else:
-            text = self.prompt if isinstance(self.prompt, bytes) else self.rendered(so_far)
+            text = self.prompt if isinstance(self.prompt, bytes) else self.rendered(at, so_far)
         tokens: list[Tok] = []
         room = min(self.step_tokens, self.max_tokens - len(self.answer))
         for token in islice(generate(self.models[at], text), room):
@@ -96,7 +96,7 @@ class Stepwise:
             text = self.prompt + graded + f"\n\n{self.question}\n{self.cue}".encode()
         else:
             asked = [*self.conversation(graded), ("user", self.question)]
-            text = self.rendered([*asked, ("assistant", self.cue)] if self.continues[LARGE] else asked)
+            text = self.rendered(LARGE, [*asked, ("assistant", self.cue)] if self.continues[LARGE] else asked)
         reply = b""
         for token in islice(generate(self.models[LARGE], text), 2):
             reply = reply or token.data.strip()
@@ -114,7 +114,7 @@ def cut(tokens: Sequence[Tok], length: int) -> Iterator[Tok]:
         length -= len(token.data)
 
 
-def plain_lines(messages: Sequence[Said]) -> str:
+def plain_lines(_: int, messages: Sequence[Said]) -> str:
     """A template that writes all contents in lines, but for the beginning of an answer."""
     whole = "".join(f"{content}\n" for _, content in messages)
     return whole[:-1] if messages[-1][0] == "assistant" else whole
@@ -136,7 +136,7 @@ def steps(
     question: str,
     cue: str,
     again: str = "",
-    render: Callable[[Sequence[Said]], str] = plain_lines,
+    render: Callable[[int, Sequence[Said]], str] = plain_lines,
     continues: Sequence[bool] = (True, True),
     fails: int | None = None,
 ) -> Answered:
@@ -186,5 +186,5 @@ def steps(
 
 def alone(made: Stepwise) -> Iterator[Tok]:
     """The small model writes on."""
-    whole = made.prompt if isinstance(made.prompt, bytes) else made.rendered(made.prompt)
+    whole = made.prompt if isinstance(made.prompt, bytes) else made.rendered(SMALL, made.prompt)
     return generate(made.models[SMALL], whole + made.text)

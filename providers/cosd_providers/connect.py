@@ -122,7 +122,7 @@ class ConnectOptions(TypedDict, total=False):
     limits: Limits | None
     report: Snapshot | str | PathLike[str] | None
     strategy: Strategy | None
-    api: Literal["completions", "chat"] | None
+    api: Literal["completions", "chat", "messages"] | None
     dialect: str | Dialect | None
     context: int | None
     add_special_tokens: bool | None
@@ -143,7 +143,7 @@ def connect(
     limits: Limits | None = None,
     report: Snapshot | str | PathLike[str] | None = None,
     strategy: Strategy | None = None,
-    api: Literal["completions", "chat"] | None = None,
+    api: Literal["completions", "chat", "messages"] | None = None,
     dialect: str | Dialect | None = None,
     context: int | None = None,
     add_special_tokens: bool | None = None,
@@ -176,7 +176,8 @@ def connect(
             the same model is still served.
         strategy: how an assistant is asked about several places, where the engine has a choice; by default a fixed
             rule for each engine (`cosd_providers.strategies`).
-        api: for OpenAI-compatible servers: which of their two routes to use.
+        api: for OpenAI-compatible servers: which of their two routes to use. `"messages"` is the route for messages of
+            a server that does not continue a partial answer, for methods that need none (`Capabilities.continues`).
         dialect: for OpenAI-compatible servers: what sets them apart, as a name or a `Dialect`.
         context: tokens that fit into the model's context, for OpenAI-compatible servers and Ollama.
         add_special_tokens: for vLLM and SGLang: whether prompts get the model's beginning-of-sequence token; by

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -55,11 +56,35 @@ async def test_the_answers_are_the_naive_ones(
     assert all(len(result.segments) > 1 for result in results)
 
 
-def same(result: FusionResult, prompt: str, models: Any) -> bool:
+@pytest.mark.parametrize("count", partly([2, 20]))
+@pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums")], ids="-".join)
+async def test_over_routes_that_continue_nothing(
+    pair: Pair, plain: dict[str, naive.HttpModel], names: tuple[str, str], count: int
+) -> None:
+    """By messages alone, without probabilities."""
+    models = [plain[name] for name in names]
+    draft, assistant = (connect(pair[name], engine="openai", api="messages") for name in names)
+
+    def render(at: int, messages: Sequence[tuple[str, str]]) -> str:
+        body = {"messages": [{"role": role, "content": content} for role, content in messages]}
+        return str(models[at].client.post(f"{models[at].url}/apply-template", json=body).json()["prompt"])
+
+    async with Fusion(draft=draft, assistant=assistant, method=replace(METHOD, again="Go on.")) as fusion:
+        given = [[Message("user", prompt)] for prompt in PROMPTS[:count]]
+        results = [result async for result in fusion.map(given, max_tokens=MAX_TOKENS, concurrency=4)]
+    by_messages: Any = {"render": render, "continues": (False, False), "again": "Go on."}
+    excused = [
+        one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models, **by_messages)
+    ]
+    assert len(excused) <= MAY_DIFFER
+
+
+def same(result: FusionResult, prompt: str, models: Any, **more: Any) -> bool:
     """Test whether an answer is the naive one. It must be, unless two tokens were as good as equal."""
     for model in models:
         model.closest = 1.0
-    wanted = naive_steps.steps(prompt.encode(), models, max_tokens=MAX_TOKENS, keep=5, step_tokens=4, **WORDS)
+    given: Any = [("user", prompt)] if more else prompt.encode()
+    wanted = naive_steps.steps(given, models, max_tokens=MAX_TOKENS, keep=5, step_tokens=4, **WORDS | more)
     try:
         contests.check(result, wanted)
     except AssertionError:

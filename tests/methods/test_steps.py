@@ -124,7 +124,7 @@ CONVERSATIONS = st.sampled_from(
 
 
 def template(messages: Any) -> str:
-    return naive_steps.plain_lines([(one.role, one.content) for one in messages])
+    return naive_steps.plain_lines(0, [(one.role, one.content) for one in messages])
 
 
 @costly(100)

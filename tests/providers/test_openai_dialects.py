@@ -180,7 +180,9 @@ async def test_the_report_of_a_chat_model_has_the_reason() -> None:
 async def test_a_service_without_raw_text_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"groq has no route for api='completions'\. Give api='chat'\."):
         await Service("groq").connect(api="completions").describe()
-    with pytest.raises(ValueError, match=r"there is no api='message'; it is 'completions', .* or 'chat'"):
+    with pytest.raises(
+        ValueError, match=r"there is no api='message'; it is 'completions', .* 'chat', .* or 'messages'"
+    ):
         Service("groq").connect(api="message")
 
 
@@ -205,7 +207,8 @@ async def test_probabilities_that_are_refused(name: str, status: int, message: A
     provider = service.connect()
     assert not (await provider.describe()).capabilities.probs
     with pytest.raises(UnsupportedError, match="gives no probabilities"):
-        await draft(provider, "Q")
+        await provider.propose("Q", b" a", None, usage=Usage())
+    assert {token.prob for token in (await draft(provider, "Q"))[:-1]} == {None}
     [found] = await provider.propose("Q", b" a", [Question(2, (b" b",), word=True)], usage=Usage())
     assert found is not None
     assert found.tokens[0].data == b" b"

@@ -1,4 +1,4 @@
-"""Servers without log probabilities: found out once, refused as drafts, and asked as assistants word by word."""
+"""Servers without log probabilities: found out once, asked as assistants word by word, and writing event by event."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import toys
 from asked import draft
-from cosd_api import AgreementVerifier, Fusion, RuleVerifier
+from cosd_api import AgreementVerifier, Cascade, Fusion, Nudging, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
+from cosd_providers.engines.openai.events import EventReader
 from cosd_providers.engines.openai.no_logprobs import words
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.messages import Message
@@ -136,20 +137,66 @@ async def test_the_end_is_agreed_on() -> None:
 
 
 @pytest.mark.parametrize("probs", ["ignored", "refused"])
-async def test_as_a_draft_it_is_refused(probs: Any) -> None:
+async def test_its_own_choices_token_by_token_are_refused(probs: Any) -> None:
     server, provider = over(probs=probs)
     words = r"gives no probabilities with its tokens, although asked \(logprobs\).* cannot draft.*AgreementVerifier"
-    for _ in range(2):
+    for questions in ([Question(0, (b"a",))], None):
         with pytest.raises(UnsupportedError, match=words):
-            await draft(provider, "Q")
+            await provider.propose("Q", b"", questions, usage=Usage())
     # A model without an answer to a letter is asked something else; neither is ever asked again.
     assert [body["prompt"] for body in server.bodies] == (["a"] if probs == "refused" else ["a", "Q"])
-    with pytest.raises(UnsupportedError, match="no probabilities"):
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
-    with pytest.raises(UnsupportedError, match="no probabilities"):
-        await provider.propose("Q", b"", None, usage=Usage())
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
         await provider.score("Q", b" The", usage=Usage())
+    with pytest.raises(UnsupportedError, match="not known to draw tokens"):
+        await draft(provider, "Q", temperature=1)
+
+
+@pytest.mark.parametrize("probs", ["ignored", "refused"])
+@pytest.mark.parametrize("per_event", [(1,), (2, 3), (99,)])
+@pytest.mark.parametrize("limit", [1, 4, 10, 11, 20])
+async def test_it_writes_what_the_events_of_its_stream_hold(probs: Any, per_event: Any, limit: int) -> None:
+    server, provider = over(probs=probs, per_event=per_event)
+    usage = Usage()
+    *tokens, end = await draft(provider, "Q", limit=limit, usage=usage)
+    text = "".join(ANSWER).encode()
+    written = b"".join(token.data for token in tokens)
+    assert text.startswith(written)
+    assert {token.prob for token in tokens} == {None}
+    assert end.reason == ("end" if tokens[-1].end else "limit")
+    assert len(tokens) == limit or (tokens[-1].end and written == text)
+    if per_event == (1,):
+        assert [token.data for token in tokens] == [*(one.encode() for one in ANSWER), b""][:limit]
+        assert usage.requests == 1
+    assert not any({"logprobs", "top_logprobs"} & {*body} for body in server.bodies[2:])
+
+
+async def test_it_continues_a_text_and_an_answer() -> None:
+    _, provider = over(probs="ignored")
+    [token, _] = await draft(provider, "Q", b" The capital is", limit=1)
+    assert token.data == b" Li"
+    for repeats in (False, True):
+        server = FakeOpenAI(TextModel({"Q": list(ANSWER)}), probs="ignored", chat_repeats=repeats)
+        chat = OpenAICompatible(URL, http_client=server.client(), dialect=replace(TOY, api="chat", continues={}))
+        asked = await chat.render_prompt([Message("user", "Q"), Message("assistant", " The capital")])
+        tokens = await draft(asked.provider, asked.prompt, b" is", limit=2)
+        assert [token.data for token in tokens[:-1]] == [b" Li", b"ma"]
+
+
+@given(st.text("ab ", max_size=6), st.text("ab ", max_size=6), st.lists(st.integers(1, 4)))
+def test_text_that_is_repeated_is_left_out(before: str, behind: str, sizes: list[int]) -> None:
+    reader, text, found = EventReader(URL, before), before + behind, b""
+    for size in [*sizes, 99]:
+        event = Completion(text=text[:size], message=None)
+        found, text = found + b"".join(one.pick.token.data for one in reader.feed(event)), text[size:]
+    assert found.decode() == behind
+
+
+async def test_a_method_that_compares_no_probabilities_takes_it() -> None:
+    _, provider = over(probs="ignored")
+    for method in (Cascade(quantile=1, tau=0.1), Nudging(gamma=0.5, nudge_tokens=3)):
+        async with Fusion(draft=drafting(), assistant=provider, method=method) as fusion:
+            result = await fusion.generate("Q")
+        assert result.text == "".join(ANSWER)
 
 
 async def test_a_model_without_an_answer_to_a_letter_is_asked_something_else() -> None:

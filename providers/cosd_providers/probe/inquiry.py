@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosd_providers.contract import DraftEnd, Provider, ServerInfo, Token
+from cosd_providers.engine import no_probs
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -121,7 +122,13 @@ class Inquiry:
     async def drafted(
         self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
     ) -> tuple[list[Token], DraftEnd]:
-        """A whole draft, by the contract; options are those of `generate`."""
+        """A whole draft, by the contract; options are those of `generate`.
+
+        Raises:
+            UnsupportedError: the endpoint reports no probabilities, so that nothing can be held against it.
+        """
+        if not self.info.capabilities.probs:
+            raise no_probs("logprobs", self.info.endpoint)
         tokens: list[Token] = []
         end = DraftEnd("limit")
         stream = self.provider.generate(

@@ -29,7 +29,7 @@ from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import Adapter, cannot_sample, no_probs
-from cosd_providers.engines.openai.chat import ChatRouteRenderer
+from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
 from cosd_providers.engines.openai.discovery import check_tokenizer, discover, unbegun
@@ -69,7 +69,8 @@ class OpenAICompatible(Adapter):
         limits: as in `Transport`.
         dialect: what kind of server it is: a name of `dialects.DIALECTS`, or a `Dialect`.
         api: `"completions"` gives the model the prompt as it is; `"chat"` gives it as a user's message, and the
-            response so far as the start of the answer. By default what the dialect says.
+            response so far as the start of the answer. `"messages"` is as `"chat"`, but continues no answer and asks
+            for no probabilities. By default what the dialect says.
         context: tokens that fit, prompt and answer together, where the server does not tell.
         strategy: how proposals are asked (`strategies.Strategy`); by default by a list where the server takes one, else
             by singles. All give the same answers. `"echo"` answers more than the end of the text only with a
@@ -94,15 +95,17 @@ class OpenAICompatible(Adapter):
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
         dialect: str | Dialect = "openai",
-        api: Literal["completions", "chat"] | None = None,
+        api: Literal["completions", "chat", "messages"] | None = None,
         context: int | None = None,
         strategy: Literal["echo", "list", "singles"] | None = None,
     ) -> None:
         known = dialect_of(dialect)
-        api = known.api if api is None else api
-        if api not in ("completions", "chat"):
-            words = "'completions', which gives the model raw text, or 'chat', which gives it messages"
-            raise ValueError(f"there is no api={api!r}; it is {words}")
+        wanted = known.api if api is None else api
+        if wanted not in ("completions", "chat", "messages"):
+            words = "'completions', which gives the model raw text, 'chat', which gives it messages and continues its"
+            words += " answers, or 'messages', which continues nothing"
+            raise ValueError(f"there is no api={wanted!r}; it is {words}")
+        api = "chat" if wanted == "messages" else wanted
         if api == "chat" and strategy in ("echo", "list"):
             raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
         api_key, headers = with_key(known.key_header, api_key, headers)
@@ -117,10 +120,12 @@ class OpenAICompatible(Adapter):
             http_client=http_client,
             limits=limits,
         )
+        self._api: str = wanted
         self._strategy = checked_strategy(strategy, self.strategies)
         self._context = context
         local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = OpenAIClient(self._transport, known, api, local, self._extra)
+        partial = wanted != "messages"
+        self._client = OpenAIClient(self._transport, known, api, local, self._extra, partial=partial)
         self._echo = Echo(self._client)
         self._listing = known.models
         self._facts: Lazy[OpenAIFacts] = Lazy()
@@ -157,6 +162,7 @@ class OpenAICompatible(Adapter):
                 top_k=listed,
                 score_top_k=listed if scores and self._echo.lists else 0,
                 sampling=facts.probs and dialect.sampling is not None,
+                continues=client.partial,
             ),
         )
 
@@ -172,13 +178,18 @@ class OpenAICompatible(Adapter):
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused."""
+        """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused.
+
+        Without log probabilities a token is what the server sends in one event.
+        """
+        if text and not self._client.partial:
+            raise no_partial(self._transport.endpoint)
         options = DraftOptions(alternatives, temperature, seed)
         if options.sampled and self._client.dialect.sampling is None:
             raise cannot_sample(self._transport.endpoint)
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
-        if not (await self._know()).probs:
+        if not (await self._know()).probs and options.sampled:
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
         async with aclosing(Drafting(self._client, prompt, text, usage, options).draft(max_tokens)) as items:
@@ -196,6 +207,8 @@ class OpenAICompatible(Adapter):
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
         facts, client = await self._know(), self._client
+        if not client.partial:
+            raise no_partial(self._transport.endpoint)
         await client.check_whole(Prefix(prompt, sendable(text)), usage)
         if facts.probs:
             way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
@@ -278,7 +291,7 @@ class OpenAICompatible(Adapter):
 
     def connect_options(self) -> dict[str, str]:
         """Options with which `connect` makes such an adapter again, beside its engine."""
-        return {**super().connect_options(), "dialect": self._client.dialect.engine, "api": self._client.api}
+        return {**super().connect_options(), "dialect": self._client.dialect.engine, "api": self._api}
 
     async def probe_client(self) -> CompletionsProbeClient:
         """The server without checks, for a probe."""

@@ -19,12 +19,12 @@ from cosd_providers.chat.rendering import ChatAdapter, ChatRenderer, folded, joi
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Answer, Conversation
-from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError
+from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError, UnsupportedError
 from cosd_providers.greedy import Position
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.usage import Usage
 
-__all__ = ["ChatRouteRenderer"]
+__all__ = ["ChatRouteRenderer", "no_partial"]
 
 _Kind = Literal["system", "systems", "neighbours"]
 
@@ -62,6 +62,8 @@ class ChatRouteRenderer(ChatRenderer):
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
     ) -> tuple[Conversation, str, str, tuple[str, ...]]:
         """The messages around the prompt, the prompt, the leading space of the model's answer, and warnings."""
+        if not self._client.partial and messages[-1].role == "assistant":
+            raise no_partial(self._client.endpoint)
         special = await self._special(adapter, messages)
         warnings = (self._warn(special, on_special_tokens),) if special else ()
         begun: list[str] = []
@@ -133,6 +135,12 @@ class ChatRouteRenderer(ChatRenderer):
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
         """At most `limit` raw tokens of an answer, billed to nobody."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
+
+
+def no_partial(endpoint: str) -> UnsupportedError:
+    """The error for an answer that is to be continued over a route that cannot."""
+    words = "with api='messages' a partial answer is not continued"
+    return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a message of the user's.")
 
 
 def _alike(one: Token, other: Token) -> bool:

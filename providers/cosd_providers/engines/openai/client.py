@@ -125,10 +125,12 @@ class OpenAIClient:
         api: the route to use.
         tokenizer: counts tokens; None for no local tokenizer.
         extra: fields merged into every request.
+        partial: whether the route for messages continues a partial answer.
 
     Attributes:
         endpoint: the server's URL.
         api: the route in use.
+        partial: as given.
         facts: what is known of the server; grows.
         tokenizer: the local tokenizer.
         conversation: the messages around prompt and text, over the route for messages.
@@ -141,7 +143,10 @@ class OpenAIClient:
         api: Literal["completions", "chat"],
         tokenizer: Tokenizer | None,
         extra: Mapping[str, object],
+        *,
+        partial: bool = True,
     ) -> None:
+        self.partial = partial
         self.api: Literal["completions", "chat"] = api
         self.endpoint = transport.endpoint
         self.dialect = dialect

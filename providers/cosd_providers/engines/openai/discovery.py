@@ -46,12 +46,16 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
     facts.model, facts.context = await choose(transport, dialect, model)
     if context is not None:
         facts.context = context
-    if client.api == "chat" and dialect.continues is None:
+    if client.api == "chat" and client.partial and dialect.continues is None:
         words = (
             f"the chat route of {dialect.engine} does not continue a partial answer,"
             " and a fusion continues after each word that it replaces"
         )
-        raise UnsupportedError(words, endpoint=client.endpoint, hint=dialect.no_reply)
+        hint = f"{dialect.no_reply} A method that continues no answer takes it as it is: connect(url, api='messages')."
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+    if not client.partial:  # nothing compares its probabilities
+        facts.probs = False
+        return facts
     size = await check_probs(client) if dialect.probs is None else None
     if client.api == "chat":
         await check_continuation(client)

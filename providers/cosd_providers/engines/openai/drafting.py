@@ -11,6 +11,7 @@ from secrets import randbelow
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
+from cosd_providers.engines.openai.events import EventReader
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
@@ -80,11 +81,12 @@ class Drafting:
         """
         if self._draft.over:
             return  # only the usage after the last token was lost
-        if attempt > _AGAIN and self._given:
+        if attempt > _AGAIN and self._given and self._client.partial:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
         limit = self._limit(prefix)
-        stream = _Stream(self._client, self._draft, self._known, self._options)
+        repeated = self._client.conversation.answer(prefix.text) if self._client.facts.repeats else ""
+        stream = _Stream(self._client, self._draft, self._known, self._options, repeated)
         try:
             async with aclosing(self._stream(prefix, limit, stream, attempt)) as tokens:
                 async for token in tokens:
@@ -120,14 +122,16 @@ class Drafting:
         An answer of full length had characters of several tokens, or an unfinished one: the same text is sent with a
         higher limit, by the tokens per character so far. After a shorter or different answer the grown text is sent.
         """
-        left = self._draft.left
-        if stream.differs:  # with more than what is left, at least one whole token comes
+        left, continues = self._draft.left, self._client.partial
+        if stream.differs and continues:  # with more than what is left, at least one whole token comes
             self._grow(max(self._wanted, left + _MORE))
             return True
         if stream.written >= limit == self._wanted and not self._refused:
             parts = min(stream.written / len(self._given), _PARTS) if self._given else 1
             self._wanted += ceil(left * parts) + _MORE
             return True
+        if stream.differs or not continues:
+            return False
         billed, context = stream.billed, self._client.facts.context
         if context is not None and billed is not None and billed.prompt_tokens + stream.written >= context:
             return False
@@ -185,6 +189,7 @@ class _Stream:
         draft: takes the new tokens.
         known: bytes of the raw tokens of earlier answers to the same text; grows.
         options: how tokens are chosen, and the number of alternatives to each.
+        repeated: the answer so far, where the server repeats it.
 
     Attributes:
         finish: why the answer ended; None before that.
@@ -192,7 +197,9 @@ class _Stream:
         differs: a token is another than in an earlier answer; nothing after it counts.
     """
 
-    def __init__(self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions) -> None:
+    def __init__(
+        self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions, repeated: str
+    ) -> None:
         self.finish: str | None = None
         self.billed: Billed | None = None
         self.differs = False
@@ -201,12 +208,15 @@ class _Stream:
         self._draft = draft
         self._known = known
         self._at = 0
-        self._begun: CheckedAligner | None = None
+        self._repeated = repeated
+        self._begun: CheckedAligner | EventReader | None = None
 
     @property
-    def _aligner(self) -> CheckedAligner:
+    def _aligner(self) -> CheckedAligner | EventReader:
         """Begun with the first event: with the request the client may learn how many tokens the server lists."""
-        if self._begun is None:
+        if self._begun is None and not self._client.facts.probs:
+            self._begun = EventReader(self._client.endpoint, self._repeated)
+        elif self._begun is None:
             streamed = self._client.path == "/v1/completions"
             self._begun = self._client.aligner(
                 self._options.alternatives, streamed=streamed, drawn=self._options.sampled

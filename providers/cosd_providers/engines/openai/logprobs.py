@@ -17,6 +17,7 @@ from functools import cache
 
 from cosd_providers.contract import Token
 from cosd_providers.engine import no_probs, own_stop
+from cosd_providers.engines.openai.events import FINISHES
 from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own, is_plain, keeps_spaces
@@ -37,7 +38,6 @@ _NO_STREAMED = (
     ' /v1/completions and not from those of its chat route: give engine="openai", api="chat", dialect="llama.cpp", or'
     " the dialect of the server behind it."
 )
-_FINISHES = ("stop", "length", "content_filter")
 _NOISE = 1e-3  # rounding of a sum of probabilities
 
 
@@ -415,7 +415,7 @@ class CheckedAligner(TokenAligner):
             self._first = False
         if isinstance(answer.stop_reason, str) and answer.stop_reason:
             raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
-        if answer.finish_reason is not None and answer.finish_reason not in _FINISHES:
+        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
             words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
             raise ResponseError(words, endpoint=self._endpoint)
 
