@@ -28,6 +28,7 @@ from cosd_api.methods.route import Route
 from cosd_api.methods.safe import Safe
 from cosd_api.methods.speculative import Speculative
 from cosd_api.methods.steps import Steps
+from cosd_api.methods.switch import Switch
 from cosd_api.records import (
     DraftToken,
     Endpoint,
@@ -122,6 +123,7 @@ __all__ = [
     "Speculative",
     "Steps",
     "SurpriseVerifier",
+    "Switch",
     "Timings",
     "TokenDecision",
     "Trace",

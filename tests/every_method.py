@@ -35,6 +35,7 @@ from cosd_api import (
     Segment,
     Steps,
     SurpriseVerifier,
+    Switch,
     TokenDecision,
 )
 from cosd_api.demo.questions import sample
@@ -110,6 +111,7 @@ LINES = (
     Line("safe of three", "safe", ("facts", "sums", "facts")),
     Line("chared", "chared"),
     Line("chared of three", "chared", ("facts", "sums", "facts")),
+    Line("switch", Switch(samples=3, answer=r"\d+"), answer={"seed": 1}, drawn=True),
     Line("mixture", "mixture", ("facts", "sums"), settings=_TOKEN, answer={"seed": 1}, drawn=True),
     Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),

@@ -38,6 +38,7 @@ METHODS: Mapping[str, str] = {
     "defer": "defer:Defer",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
+    "switch": "switch:Switch",
 }
 """The methods: their names, and where they are."""
 

@@ -303,6 +303,14 @@ def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
     assert "1 of 1 times the assistant answered a request for a score with no digit" in result.stderr
 
 
+def test_a_vote_is_a_method(scripted: Scripted) -> None:
+    options = ["--set", "samples=3", "--set", "answer=[abc]", "--seed", "4"]
+    found = FusionResult.model_validate_json(scripted("Q", "--method", "switch", *options, "--json").stdout)
+    wanted = {"weights": None, "samples": 3, "threshold": 1.0, "answer": "[abc]"}
+    assert (found.settings.method, found.settings.method_options, found.settings.seed) == ("switch", wanted, 4)
+    assert found.text == " a b"
+
+
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "cool", "--explain", "--quiet")
     lines = [line.rstrip() for line in result.stdout.splitlines()]

@@ -41,7 +41,7 @@ class TestUnknownServer(EveryMethod):
     refused: ClassVar[Mapping[str, str]] = {
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
-        **dict.fromkeys(("mixture", "cosd drawn"), "does not draw tokens from the model's own distribution"),
+        **dict.fromkeys(("mixture", "switch", "cosd drawn"), "does not draw tokens from the model's own distribution"),
         "surprise": _LISTS,
         "defer": _LISTS,
     }
