@@ -7,11 +7,13 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from cosd_api import DeferralTraining, DeferralVerifier, Example, Samples, SettingError, train_deferral
 from cosd_api.training.dataset import DeferralSample, ExampleSamples
@@ -120,6 +122,21 @@ def test_the_weights_are_those_of_the_features_themselves() -> None:
     weights = training.gate.weights
     assert weights.top + weights.margin < 0
     assert (weights.number, weights.end) == (0, 0)  # constant in the data
+
+
+def test_the_marginal_likelihood_starts_from_the_regression_of_z(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, ends = [], []
+
+    def noted(loss: Any, start: Any, **options: Any) -> Any:
+        found = minimize(loss, start, **options)
+        starts.append(start.tolist())
+        ends.append(found.x.tolist())
+        return found
+
+    monkeypatch.setattr("scipy.optimize.minimize", noted)
+    train_deferral(drawn(3))
+    assert [any(one) for one in starts] == [False, True] * (len(starts) // 2)
+    assert starts[1::2] == ends[::2]
 
 
 @drawn_examples(15)
