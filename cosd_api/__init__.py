@@ -14,6 +14,7 @@ from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceE
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.likelihood import LikelihoodToken, LogLikelihood
+from cosd_api.methods.adafuse import AdaFuse
 from cosd_api.methods.average import Average
 from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from cosd_providers import ProbeReport
 
 __all__ = [
+    "AdaFuse",
     "AgreementVerifier",
     "AnswerTuning",
     "Average",

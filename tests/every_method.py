@@ -117,6 +117,7 @@ LINES = (
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
     Line("cool-align", "cool-align", ("facts", "sums")),
+    Line("adafuse", "adafuse"),
     Line("rerank", "rerank"),
     Line("cool+rerank", "cool+rerank"),
     Line("route", "route"),

@@ -350,7 +350,13 @@ class AnswerWriter:
         await self._with_place(model, self.calls.generate(model, command, lambda item: take(item, command.draft)))
 
     async def read_on(
-        self, model: int, *, max_tokens: int, ahead: int, enough: Callable[[Sequence[Token]], bool]
+        self,
+        model: int,
+        *,
+        max_tokens: int,
+        ahead: int,
+        enough: Callable[[Sequence[Token]], bool],
+        alternatives: int = 0,
     ) -> Passage:
         """A model's greedy continuation of the answer so far, until it is `enough`; as `continuation` gives it.
 
@@ -363,6 +369,7 @@ class AnswerWriter:
             max_tokens: at most.
             ahead: tokens that a request may write; not fewer.
             enough: see `continuation`.
+            alternatives: other tokens to list with each; always the same number.
 
         Raises:
             ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
@@ -373,7 +380,7 @@ class AnswerWriter:
         if pen is None or at is None:
             if pen is not None:
                 pen.scope.cancel()
-            pen, at = self._begin(model, ahead), 0
+            pen, at = self._begin(model, ahead, alternatives), 0
         tokens: list[Token] = []
         while True:
             for token in pen.tokens[at:]:
@@ -390,12 +397,12 @@ class AnswerWriter:
             if pen.error is not None and fresh:
                 raise pen.error
             if pen.over:
-                pen, at, fresh, tokens = self._begin(model, ahead), 0, True, []
+                pen, at, fresh, tokens = self._begin(model, ahead, alternatives), 0, True, []
             await pen.more()
 
-    def _begin(self, model: int, max_tokens: int) -> Pen:
+    def _begin(self, model: int, max_tokens: int, alternatives: int) -> Pen:
         """Let a model continue the answer, in a request of its own that is read as it comes."""
-        command = StartDraft(next(self._numbers), self.text, max_tokens, None, ())
+        command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
         pen = Pen(command.text, command.draft)
 
         async def write() -> None:

@@ -39,6 +39,7 @@ METHODS: Mapping[str, str] = {
     "chared": "chared:CharED",
     "safe": "safe:Safe",
     "switch": "switch:Switch",
+    "adafuse": "adafuse:AdaFuse",
 }
 """The methods: their names, and where they are."""
 

@@ -15,7 +15,7 @@ Everything is reckoned in logarithms, so that a sum over a long text does not ov
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal
@@ -137,11 +137,16 @@ class ProposedTexts:
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
-    def add(self, model: int, one: ProposedText) -> None:
-        """Add a model's proposal; the same text, ended alike, is one."""
+    def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
+        """Add a model's proposal; the same text, ended alike, is one.
+
+        `own` says that it wrote all of its tokens in one go, so that their probabilities are those of its text.
+        """
         same = self._found.setdefault((one.text, one.end), one)
-        same.models.append(model)
-        same.own[model] = one.tokens
+        if model not in same.models:
+            same.models.append(model)
+        if own:
+            same.own[model] = one.tokens
 
     def join(self, one: ProposedText) -> None:
         """Add a proposal of several models together, unless one of them has made it by itself."""
@@ -162,9 +167,14 @@ class _Measure:
 
 
 async def choose(
-    writer: AnswerWriter, candidates: Sequence[ProposedText], normalisation: Normalisation
+    writer: AnswerWriter,
+    candidates: Sequence[ProposedText],
+    normalisation: Normalisation,
+    combined: Callable[[Sequence[float]], float] = mean,
 ) -> tuple[ProposedText, Contest]:
     """Let every model score every candidate, as what follows the answer so far, and take the best.
+
+    `combined` makes one number of the logarithms of a candidate's perplexities; the least is taken.
 
     A single candidate is not scored; nor by a model what it wrote itself, in the tokens as which it reads it. A model
     that cannot report the probability of its end of sequence is left out of the mean of a text that ends; if all are,
@@ -197,18 +207,24 @@ async def choose(
                 "answer, the mean is that of the other models"
             )
     entries = [
-        _entry(one, {model: found[at] for model, found in asked.items()}, writer) for at, one in enumerate(candidates)
+        _entry(one, {model: found[at] for model, found in asked.items()}, writer, combined)
+        for at, one in enumerate(candidates)
     ]
     winner = least([log for _, log in entries])
     contest = Contest(tuple(entry for entry, _ in entries), winner, _reason([entry for entry, _ in entries], winner))
     return candidates[winner], contest
 
 
-def _entry(one: ProposedText, measured: dict[int, _Measure], writer: AnswerWriter) -> tuple[Entry, float | None]:
+def _entry(
+    one: ProposedText,
+    measured: dict[int, _Measure],
+    writer: AnswerWriter,
+    combined: Callable[[Sequence[float]], float],
+) -> tuple[Entry, float | None]:
     """The record of a candidate, and the logarithm of its mean."""
     whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
     known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
-    log = mean(list(known.values())) if known else None
+    log = combined(list(known.values())) if known else None
     scores = tuple(_exp(known[model]) if model in known else None for model in range(writer.count))
     return Entry(_sources(one), one.text, one.end, scores, None if log is None else _exp(log)), log
 

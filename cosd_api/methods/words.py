@@ -41,8 +41,13 @@ def _boundary() -> Any:
 
 def complete_words(data: bytes, splitters: Sequence[WordEnds]) -> int:
     """Length in bytes of the longest prefix that ends with a word by every splitter; the last word does not count."""
+    return max(common_ends(data, splitters), default=0)
+
+
+def common_ends(data: bytes, splitters: Sequence[WordEnds]) -> list[int]:
+    """Ends of prefixes in bytes, growing, at which a word ends by every splitter; the last word does not count."""
     first, *others = ({*ends_of_words(data, split)[:-1]} for split in splitters)
-    return max(first.intersection(*others), default=0)
+    return sorted(first.intersection(*others))
 
 
 def ends_of_words(data: bytes, split: WordEnds) -> list[int]:

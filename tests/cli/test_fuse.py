@@ -267,6 +267,14 @@ def test_a_method_and_its_settings(
     assert (trace.result.settings.method, trace.result.settings.method_options) == (name, options)
 
 
+def test_a_method_with_numbers(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "adafuse", "--set", "words=2", "--set", "margin=0.5", "--json")
+    found = FusionResult.model_validate_json(result.stdout)
+    assert found.text == " a b"
+    assert found.settings.method_options["words"] == 2
+    assert found.settings.method_options["margin"] == 0.5
+
+
 def test_a_method_with_weights(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "chared", "--set", "weights=2,1", "--json")
     found = FusionResult.model_validate_json(result.stdout)

@@ -252,7 +252,9 @@ def test_settings_of_a_fusion_are_fields() -> None:
         chat(tuning=Tuning(hedge=1), draft_length=4)
 
 
-@pytest.mark.parametrize("method", ["cool", "cool+rerank", "rerank", "nudging", "chared", "steps", "safe", "switch"])
+@pytest.mark.parametrize(
+    "method", ["cool", "cool+rerank", "rerank", "nudging", "chared", "steps", "safe", "switch", "adafuse"]
+)
 def test_a_method_that_chooses_between_texts(method: str) -> None:
     answer = chat(method=method).invoke("Where?")
     details = answer.response_metadata["cosd"]

@@ -1,0 +1,216 @@
+"""AdaFuse (arXiv 2601.06022): one word where a model is unsure, more where it is sure, and the models choose together.
+
+::
+
+    1   every model writes; its span ends with its first word that it began unsurely, or with
+        its `words`-th                                                                       `span`
+    2   a model that began its first word unsurely proposes also what it would write behind
+        each of its `beams` - 1 next tokens, up to the end of the first word                 `_beam`
+    3   equal proposals are one; where only one is left, it is taken
+    4   every model scores every proposal: the mean negative log-likelihood (NLL) of its own
+        tokens of it
+    5   the proposal with the least mean of these means is taken, without outliers; of equals
+        the first listed                                                                     `_combined`
+    6   where the winner ended behind its proposal, the answer ends
+
+**Sure** is a word if the probability of the token with its first byte exceeds that of the next most probable one by at
+least `margin`. Where nothing is listed beside the token (it is one character of several tokens, say), the next one is
+taken to have all that is left.
+
+**Words** and the ends of answers are those of `cool`: a word ends where one ends for every model, the white space
+before it is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
+tokens without completing its span, that reached `max_tokens` or whose context is full, proposes what it wrote, with
+its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. What follows another
+one of these is written by the model's encoding of the answer with it.
+
+**Outliers.** Of three or more models' NLLs of one proposal the largest and the least are left out if the former is more
+than `outliers` times the latter.
+
+Results record exp(NLL), the perplexity, and exp of the mean: the geometric mean of the perplexities. Otherwise steps 3
+to 6 are those of `cool` (`perplexity.choose`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_between, check_count
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Models
+from cosd_api.methods.cool import LONGEST
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.lists import lists_needed
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
+from cosd_api.methods.words import common_ends, unicode_words
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Token, WordEnds
+
+_TOKENS = 5  # of a proposal that is taken, on average
+_UNSURE = 0.25  # proposals before which a model is unsure
+_DIFFERENT = 0.5  # proposals about which the models differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaFuse(ByPerplexity):
+    """AdaFuse: spans of one to three words, longer where a model is sure, with alternatives where it is not.
+
+    The method of arXiv 2601.06022, for two or more models with any tokenizers, each of which scores text and lists its
+    most probable tokens. The answer streams span by span.
+
+    Attributes:
+        normalisation: the divisor of a proposal's negative log-likelihood: see `CoolFusion`.
+        margin: the difference of a model's two largest probabilities from which it is sure, in [0, 1].
+        words: of a proposal, at most.
+        beams: proposals of a model that is unsure, its own included.
+        outliers: ratio of the largest NLL of a proposal to the least above which both are left out; at least 1.
+
+    Raises:
+        SettingError: one of them is invalid.
+    """
+
+    name: ClassVar[str] = "adafuse"
+    decides: ClassVar[str] = "the perplexity of segments"
+
+    margin: float = 0.7
+    words: int = 3
+    beams: int = 3
+    outliers: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("margin", self.margin, 0, 1)
+        check_count("words", self.words)
+        check_count("beams", self.beams)
+        if isinstance(self.outliers, bool) or not isinstance(self.outliers, int | float) or not self.outliers >= 1:
+            raise SettingError(f"outliers must be a number of at least 1, not {self.outliers!r}")
+
+    @property
+    def listed(self) -> int:
+        """Tokens that are listed beside each of a model's own."""
+        return max(self.beams - 1, 1)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
+        """Refuse a model that does not score text, or does not list its most probable tokens; see `Method.examine`."""
+        lists_needed(models, self.name, others=self.listed)
+        return super().examine(models, unit)
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        splitters = {model: await writer.splitter(model) or unicode_words for model in writer.models}
+
+        async def propose(model: int) -> list[ProposedText]:
+            return await self._proposals(writer, model, [splitters[one] for one in writer.models])
+
+        while not writer.over:
+            candidates = ProposedTexts()
+            for model, proposals in (await writer.everybody(propose)).items():
+                for at, one in enumerate(proposals):
+                    candidates.add(model, one, own=at == 0)
+            winner, contest = await choose(writer, candidates.distinct(), self.normalisation, self._combined)
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            writer.end_with(winner.passage)
+
+    async def _proposals(self, writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> list[ProposedText]:
+        """Steps 1 and 2: what one model proposes, its own first."""
+        room = min(writer.left, LONGEST)
+        passage = await writer.read_on(
+            model,
+            max_tokens=room,
+            ahead=room,
+            enough=lambda tokens: self.span(tokens, words) > 0,
+            alternatives=self.listed,
+        )
+        own = _proposal(passage, self.span(passage.tokens, words))
+        if not passage.tokens or self._is_sure(passage.tokens[0]):
+            return [own]
+        others = passage.tokens[0].alternatives[: self.beams - 1]
+        beams = [partial(self._beam, writer, model, words, replace(passage, tokens=(one,), end=None)) for one in others]
+        return [own, *await concurrently(beams)]
+
+    async def _beam(
+        self, writer: AnswerWriter, model: int, words: Sequence[WordEnds], passage: Passage
+    ) -> ProposedText:
+        """Step 2: what the model proposes behind another first token."""
+        [first] = passage.tokens
+        room = min(writer.left, LONGEST) - 1
+        if room and not first.end and not first_word(first.data, words):
+            more = await writer.continuation(
+                model,
+                writer.text + first.data,
+                max_tokens=room,
+                enough=lambda tokens: first_word(first.data + _text(tokens), words) > 0,
+            )
+            passage = replace(more, tokens=(first, *more.tokens))
+        return _proposal(passage, first_word(passage.data, words))
+
+    def span(self, tokens: Sequence[Token], words: Sequence[WordEnds]) -> int:
+        """Step 1: the length in bytes of the span that these tokens begin with; 0 while it is not complete."""
+        ends, start = common_ends(_text(tokens), words), 0
+        for number, end in enumerate(ends, 1):
+            if number == self.words or not self._is_sure(_token_at(tokens, start)):
+                return end
+            start = end
+        return 0
+
+    def _is_sure(self, token: Token) -> bool:
+        """Test whether a model is sure of a token."""
+        if token.prob is None:
+            return False
+        second = next((one.prob or 0.0 for one in token.alternatives), 1 - token.prob)
+        return token.prob - second >= self.margin
+
+    def _combined(self, logs: Sequence[float]) -> float:
+        """Step 5: the mean of the models' NLLs, without outliers."""
+        ordered = sorted(logs)
+        if len(ordered) > 2 and ordered[-1] > self.outliers * ordered[0]:
+            ordered = ordered[1:-1]
+        return math.fsum(ordered) / len(ordered) if math.isfinite(ordered[-1]) else math.inf
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
+        """Continuations of each proposal, and a score of each at every model; see `Method.cost`."""
+        n, models = plan.max_tokens, plan.models
+        spans, proposals = n / _TOKENS, models * (1 + _UNSURE * (self.beams - 1))
+        asked = spans * (1 + _UNSURE * (self.beams - 1) + _DIFFERENT * proposals)
+        # At most a span for each token, and a score of each proposal there, by a prompt for each token.
+        most = n * self.beams * (1 + FINER * (LONGEST + 1) * models)
+        read_and_written = asked * (prompt.expected + n / 2) + spans * LONGEST / 2
+        tokens = Bounds(prompt.least + 1, read_and_written, most * (prompt.most + FINER * (n + LONGEST)))
+        return Cost(Bounds(1, asked, most), tokens)
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions(
+            f"max_tokens tokens in spans of {_TOKENS}; before {_UNSURE:.0%} of them each model is unsure, and proposes "
+            f"{self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal",
+            "a span for every token, about which all models are unsure and differ; each token is scored by a request",
+        )
+
+
+def _proposal(passage: Passage, length: int) -> ProposedText:
+    """The first `length` bytes of what a model wrote, or all of it if it ended before it had completed them."""
+    if passage.end is not None or not length:
+        ends = bool(passage.tokens) and passage.tokens[-1].end
+        return ProposedText(passage.data, ends, passage.tokens, passage)
+    tokens = passage.first(length)
+    return ProposedText(_text(tokens), False, tokens, passage)
+
+
+def first_word(data: bytes, words: Sequence[WordEnds]) -> int:
+    """The length in bytes of the first word, the same for all models; 0 while it is not complete."""
+    return next(iter(common_ends(data, words)), 0)
+
+
+def _text(tokens: Sequence[Token]) -> bytes:
+    return b"".join(token.data for token in tokens)
+
+
+def _token_at(tokens: Sequence[Token], start: int) -> Token:
+    """The token with the byte at `start`."""
+    return next(token for at, token in enumerate(tokens) if len(_text(tokens[: at + 1])) > start)
