@@ -73,11 +73,12 @@ def ends(text: bytes, splits: Sequence[Split]) -> list[int]:
     """Where words of a text end for everybody, in bytes; the last word does not count."""
     shown = text.decode("utf-8", "surrogateescape")
     used = splits if readable_by_servers(text) == text else [words]
-    marks = []
+    marks = list[set[int]]()
     for split in used:
         parts = split(shown)
         marks.append({len("".join(parts[:n]).encode("utf-8", "surrogateescape")) for n in range(1, len(parts))})
-    return sorted(set.intersection(*marks) - {0, len(text)})
+    first, *others = marks
+    return sorted(first.intersection(*others) - {0, len(text)})
 
 
 def cut(tokens: Sequence[Tok], at: int, length: int | None) -> list[Out]:

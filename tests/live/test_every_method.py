@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 _SCORES = "does not report the probabilities of a given text"
 _LISTS = "lists no other tokens"
-_LISTING = ("average", "safe", "safe of three", "chared", "chared of three")
+_LISTING = ("adafuse", "average", "safe", "safe of three", "chared", "chared of three")
 
 
 class TestCompletions(EveryMethod):
@@ -24,7 +24,7 @@ class TestCompletions(EveryMethod):
     engine = "llama.cpp's /v1/completions"
     stated = ("OpenAI-compatible", "`/v1` of llama.cpp, vLLM")
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("cool", "cool of three", "cool-align", "rerank", "cool+rerank", "route"), _SCORES),
+        **dict.fromkeys(("adafuse", "cool", "cool of three", "cool-align", "rerank", "cool+rerank", "route"), _SCORES),
         **dict.fromkeys(("safe", "safe of three"), "does not encode text"),
     }
 

@@ -106,7 +106,7 @@ def pair(**options: Any) -> list[ScriptedProvider]:
 
 
 async def fused(**options: Any) -> FusionResult:
-    given = {"models": pair(), "method": "adafuse"} | options
+    given: dict[str, Any] = {"models": pair(), "method": "adafuse"} | options
     return await fuse("Q", **given)
 
 
