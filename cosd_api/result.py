@@ -27,8 +27,8 @@ class FusionResult(Record):
         text: the answer.
         finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (a limit
             of the caller's), or `"error"` (only in the `partial` of an error).
-        stop_reason: the details: the end token, the stop string, `"max_tokens"`, `"context"`, `"max_requests"`, the
-            error's name, ...
+        stop_reason: the details: the end token, the stop string, `"max_tokens"`, `"context"`, `"repetition"`,
+            `"max_requests"`, the error's name, ...
         tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
             character.
         acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not

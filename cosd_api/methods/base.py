@@ -213,7 +213,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
             continue
         adapter = TypeAdapter[Any](hints[option])
         try:
-            several = "," in value
+            several = "," in value and hints[option] is not str
             read[option] = adapter.validate_python(value.split(",")) if several else adapter.validate_strings(value)
         except ValidationError as error:
             words = error.errors(include_url=False, include_input=False)[0]["msg"]

@@ -111,19 +111,14 @@ class Nudging(Written):
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """A request for each nudge, and one behind each of its words; see `Method.cost`."""
-        n = plan.max_tokens
-        each = n / _TURN
+        n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
         if model == NUDGER:
-            high = n
-            written = self.nudge_tokens
-        else:
-            each, high, written = each * _TAKEN, FINER * n * self.nudge_tokens + 1, n + PASSAGE
-        requests = Bounds(1 if model == NUDGER else 0, 1 + each, high)
-        read_and_written = requests.expected * (prompt.expected + n / 2) + (
-            requests.expected * self.nudge_tokens if model == NUDGER else n
-        )
-        most = high * (prompt.most + FINER * n + self.nudge_tokens * FINER + written)
-        return Cost(requests, Bounds(prompt.least + 1 if model == NUDGER else 0, read_and_written, most))
+            requests = Bounds(1, min(n, 1 + n / _TURN), n)
+            expected = requests.expected * (prompt.expected + n / 2 + self.nudge_tokens)
+            return Cost(requests, Bounds(prompt.least + 1, expected, n * (most + self.nudge_tokens)))
+        requests = Bounds(0, 1 + _TAKEN * n / _TURN, 1 + FINER * n * self.nudge_tokens)
+        expected = requests.expected * (prompt.expected + n / 2) + n
+        return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)))
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

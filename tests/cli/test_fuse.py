@@ -304,7 +304,7 @@ def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path) -> None:
 
 
 def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
-    result = scripted("Q", "--method", "steps", "--set", "keep=5", "--set", "cue=Mark:", "--explain")
+    result = scripted("Q", "--method", "steps", "--set", "keep=5", "--set", "cue=Mark, please:", "--explain")
     lines = [line.split() for line in result.stdout.splitlines() if line]
     assert lines[0] == ["{+a", "c.+}"]
     assert ["1", "draft", "␣a␣b"] in [line[:3] for line in lines]

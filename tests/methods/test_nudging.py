@@ -217,7 +217,7 @@ async def test_the_same_nudge_is_written_three_times() -> None:
 
 
 async def test_it_streams_and_leaving_early_leaves_no_request_open() -> None:
-    models = {"draft": base(token_delay=0.02), "assistant": nudger(token_delay=0.01)}
+    models = {"draft": base(token_delay=0.1), "assistant": nudger()}
     async with Fusion(**models, method=NUDGE) as fusion:  # type: ignore[arg-type]
         async with fusion.stream("Q") as stream:
             texts = [(await anext(stream)).text for _ in range(5)]
@@ -241,8 +241,8 @@ async def test_limits() -> None:
     result = await fuse("Q", **models, max_billed_tokens=34, on_budget="end")
     assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
     assert result.trace.replay() == result.text
-    slow: Any = {"draft": base(token_delay=0.1), "assistant": nudger(), "method": NUDGE}
-    result = await fuse("Q", **slow, timeout=0.35, on_budget="end")
+    hangs: Any = {"draft": base(faults=[Fault(None, request=3, tokens=1)]), "assistant": nudger(), "method": NUDGE}
+    result = await fuse("Q", **hangs, timeout=0.5, on_budget="end")
     assert (result.text, result.stop_reason) == (" It seems Lima is", "timeout")
     assert result.trace.replay() == result.text
 
@@ -312,6 +312,8 @@ async def test_an_estimate_holds(task: contests.Task, nudge_tokens: int, gamma: 
             for name, usage in result.usage.items():
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
+                assert one.requests.low <= one.requests.expected <= one.requests.high
+                assert one.billed_tokens.low <= one.billed_tokens.expected <= one.billed_tokens.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
 
 

@@ -281,8 +281,8 @@ async def test_limits() -> None:
     result = await fuse("Q", **models, max_billed_tokens=half, on_budget="end")
     assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
     assert result.trace.replay() == result.text
-    slow: Any = {"draft": small(token_delay=0.05), "assistant": large(), "method": "steps"}
-    result = await fuse("Q", **slow, timeout=0.15, on_budget="end")
+    hangs: Any = {"draft": small(), "assistant": large(faults=[Fault(None, request=2)]), "method": "steps"}
+    result = await fuse("Q", **hangs, timeout=0.5, on_budget="end")
     assert (result.text, result.stop_reason) == (FIRST, "timeout")
     assert result.trace.replay() == FIRST
     short: Any = {"draft": small(), "assistant": always("9"), "method": Steps(step_tokens=1)}
@@ -354,6 +354,8 @@ async def test_an_estimate_holds(task: contests.Task, keep: float, step_tokens: 
             for name, usage in result.usage.items():
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
+                assert one.requests.low <= one.requests.expected <= one.requests.high
+                assert one.billed_tokens.low <= one.billed_tokens.expected <= one.billed_tokens.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
 
 
