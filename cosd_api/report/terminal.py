@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.records import DRAFT, FusedToken
+from cosd_api.records import DRAFT, FusedToken, Segment
 from cosd_api.report.decisions import Outcome, judged
 from cosd_api.result import FusionResult
 from cosd_api.verification.rule import shortened
@@ -242,7 +242,7 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     for title in ("segment", "by", "text", *names, "mean", "taken"):
         table.add_column(title, justify="right" if title in (*names, "mean", "segment") else "left")
     for number, segment in enumerate(result.segments, 1):
-        if len(segment.candidates) < 2 and not everything:
+        if agreed(segment) and not everything:
             continue
         for at, one in enumerate(segment.candidates):
             wins = at == segment.winner
@@ -256,6 +256,11 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
                 visible(segment.reason) if wins else "",
             )
     return table
+
+
+def agreed(segment: Segment) -> bool:
+    """True for a segment that several models wrote alike, so that nothing was chosen."""
+    return len(segment.candidates) == 1 and len(segment.candidates[0].sources) > 1
 
 
 def measure(value: float | None) -> str:

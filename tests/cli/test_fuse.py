@@ -319,6 +319,12 @@ def test_a_vote_is_a_method(scripted: Scripted) -> None:
     assert found.text == " a b"
 
 
+def test_segments_of_one_model_each_are_explained(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "nudging", "--set", "gamma=0.1", "--set", "nudge_tokens=2", "--explain")
+    rows = [line.split()[:3] for line in result.stdout.splitlines() if line[:9].strip().isdigit()]
+    assert rows == [["1", "assistant", "␣a"], ["2", "draft", "␣b"], ["3", "assistant", "(end)"]]
+
+
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "cool", "--explain", "--quiet")
     lines = [line.rstrip() for line in result.stdout.splitlines()]

@@ -31,7 +31,7 @@ from cosd_api.report.html.elements import (
 )
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
-from cosd_api.report.terminal import measure
+from cosd_api.report.terminal import agreed, measure
 from cosd_api.result import FusionResult
 from cosd_api.verification import TreeVerifier
 from cosd_api.wording import counted
@@ -159,7 +159,7 @@ def _decides(result: FusionResult) -> str:
 def _segments(result: FusionResult) -> Element:
     """A row for each text that was proposed where the models differed, with each model's measure of it."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
-    differing = [one for one in enumerate(result.segments) if len(one[1].candidates) > 1]
+    differing = [one for one in enumerate(result.segments) if not agreed(one[1])]
     first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
     rows: list[tuple[Child, ...]] = []
     for number, segment in differing:
@@ -183,7 +183,7 @@ def _segments(result: FusionResult) -> Element:
     table = _table(heads, rows[:_MOST_ROWS], range(3, 4 + len(names)), "Texts that were proposed, and their measures")
     more = len(rows) - _MOST_ROWS
     rest = element("p", "note", f"{more:,} more: print them all with `cosd explain`.") if more > 0 else None
-    return element("div", None, table, rest, note)
+    return element("div", None, table, rest, note if equal else None)
 
 
 def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterator[Element]:
