@@ -304,7 +304,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {"method": method, "temperature": method.temperature}
     if isinstance(method, CoSD):
         return chosen | {"verifier": method.verifier, "unit": method.unit}
-    return chosen | ({"verifier": method.judge} if isinstance(method, DraftFirst) else {})
+    return chosen | ({"verifier": method.judge} if isinstance(method, DraftFirst) and method.judge else {})
 
 
 # ---------------------------------------------------------------------------------------------------- as a record
@@ -380,7 +380,7 @@ class Settings(Record):
         values |= {
             "method": method.name,
             "method_options": method.options(),
-            "verifier": describe_verifier(settings.verifier) if isinstance(method, DraftFirst) else None,
+            "verifier": describe_verifier(method.judge) if isinstance(method, DraftFirst) and method.judge else None,
             "unit": unit if "unit" in method.takes else None,
         }
         return cls(**values)

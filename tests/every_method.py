@@ -33,6 +33,7 @@ from cosd_api import (
     Method,
     RandomVerifier,
     Segment,
+    Speculative,
     Steps,
     SurpriseVerifier,
     Switch,
@@ -106,6 +107,7 @@ LINES = (
     Line("two assistants", "cosd", ("sums", "facts", "sums")),
     # No bundled pair has one tokenizer. These cut an answer in plain letters alike nearly everywhere.
     Line("speculative", "speculative", settings=_TOKEN),
+    Line("speculative drawn", Speculative(greedy=False), settings=_TOKEN, answer={"seed": 1}, drawn=True),
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
     Line("safe", "safe"),
     Line("safe of three", "safe", ("facts", "sums", "facts")),

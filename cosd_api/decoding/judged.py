@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.commands import DRAFT, Placed, Report
+from cosd_api.decoding.commands import DRAFT, Contest, Placed, Report
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.writer import AnswerWriter
@@ -60,8 +60,8 @@ class JudgedWriter(AnswerWriter):
         """True as long as every assistant is heard."""
         return not self._lost
 
-    def put(self, token: Token, model: int, judged: Judged, *, number: int) -> None:
-        """Write one token, by a model's request of this number; it is final."""
+    def put(self, token: Token, model: int, judged: Judged, *, number: int, contest: Contest | None = None) -> None:
+        """Write one token, by a model's request of this number; it is final, and a segment if there was a contest."""
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)
@@ -82,7 +82,7 @@ class JudgedWriter(AnswerWriter):
         self._ended_replaced = judged.replaced is not None
         self._replaced += self._ended_replaced
         self._response.place(placed)
-        self._settle(None)
+        self._settle(contest)
 
     def report(self) -> Report:
         """The answer so far."""

@@ -147,8 +147,8 @@ class DraftFirst(Method):
 
     @property
     @abstractmethod
-    def judge(self) -> Verifier:
-        """The verifier that decides whose token stands, as results record it."""
+    def judge(self) -> Verifier | None:
+        """The verifier that decides whose token stands, as results record it; None if it is none."""
 
     @abstractmethod
     def decoder(self, work: Work) -> Decoder:

@@ -29,7 +29,7 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
     for name, info in models:
         can = info.capabilities
         if not can.probs or not can.top_k:
-            missing = f"does not list its most probable tokens, whose means {method!r} compares"
+            missing = f"does not list its most probable tokens, which {method!r} compares"
         elif can.top_k < others:
             missing = f"lists {1 + can.top_k} tokens at most, and {method!r} needs the {1 + others} most probable ones"
         elif not can.end_prob:

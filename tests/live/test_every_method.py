@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 _SCORES = "does not report the probabilities of a given text"
 _LISTS = "lists no other tokens"
 _LISTING = ("adafuse", "average", "safe", "safe of three", "chared", "chared of three")
+_DRAWING = ("mixture", "switch", "cosd drawn", "speculative drawn")
 
 
 class TestCompletions(EveryMethod):
@@ -41,7 +42,7 @@ class TestUnknownServer(EveryMethod):
     refused: ClassVar[Mapping[str, str]] = {
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
-        **dict.fromkeys(("mixture", "switch", "cosd drawn"), "does not draw tokens from the model's own distribution"),
+        **dict.fromkeys(_DRAWING, "does not draw tokens from the model's own distribution"),
         "surprise": _LISTS,
         "defer": _LISTS,
     }
@@ -61,6 +62,7 @@ class TestChat(EveryMethod):
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not report the probability of its end of sequence"),
         "cosd drawn": "does not report all probabilities, the end of sequence included",
+        "speculative drawn": "does not report the probability of its end of sequence",
     }
     apart = ("random",)  # its coins are of the rendered prompt, which the server keeps to itself
     chat, count = True, 2

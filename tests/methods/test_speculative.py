@@ -175,8 +175,8 @@ async def test_at_a_limit_the_answer_ends(limit: dict[str, int]) -> None:
 
 
 def test_settings() -> None:
-    with pytest.raises(SettingError, match="greedy must be True, not False"):
-        Speculative(greedy=False)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="greedy must be True or False, not 'yes'"):
+        Speculative(greedy="yes")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="'speculative' takes 2 models at most, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="speculative")
     with pytest.raises(SettingError, match="ask means nothing to the method 'speculative'"):

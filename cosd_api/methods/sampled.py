@@ -1,0 +1,238 @@
+"""Sampled speculative decoding: a draft writes ahead, and chance keeps its tokens so that the assistant's law remains.
+
+::
+
+    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable ones             `_drafted`
+    2   the assistant lists its distribution q in each place                                       `_heard`
+    3   x~_i stands with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a most probable token    `_kept`
+    4   otherwise a token drawn from the positive part of q - p, normalised, stands in its place    `_rest`
+    5   and the draft writes again from there; where all are kept the assistant draws one more      `write`
+
+So each token is distributed as q, whatever the draft is (Leviathan et al., ICML 2023). Lists end somewhere. What is not
+listed counts as 0, so the distribution of a token is within t + d of q in total variation: t is what the assistant's
+list leaves out, and d what the draft may give to tokens that only the assistant lists. Where the assistant lists
+nothing, as for a character of several tokens, it draws the token by itself, which is exact.
+
+With `test="cosd"` both write their most probable tokens, and x^ takes the place of x~ if and only if p(x~) / q(x^) < u,
+for a number u drawn from [0, 1): the test as the CoSD paper prints it. No text by it is distributed as any model's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cosd_api.decoding.commands import DRAFT, Contest, Entry
+from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
+from cosd_api.decoding.passage import Passage
+from cosd_api.methods.gated import AHEAD
+from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
+from cosd_providers.contract import Question, Token
+
+Test = Literal["ratio", "cosd"]
+"""The tests of a draft token: one that keeps the assistant's distribution, or that of the CoSD paper."""
+
+_ASSISTANT = 1
+_NEGLIGIBLE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The judgement on one draft token: kept if `other` is None."""
+
+    other: Token | None
+    reason: str
+
+
+class SampledDraft:
+    """One answer by sampled speculative decoding.
+
+    Args:
+        writer: the answer.
+        drawn: whether the draft draws its tokens.
+        test: of a draft token.
+        listed: tokens to list in each place.
+    """
+
+    def __init__(self, writer: JudgedWriter, *, drawn: bool, test: Test, listed: int) -> None:
+        self._writer = writer
+        self._drawn = drawn
+        self._test = test
+        self._listed = listed
+        self._left_out = 0.0
+
+    async def write(self) -> None:
+        """Write the answer to its end."""
+        writer, before = self._writer, None
+        try:
+            while not writer.over:
+                passage = await self._drafted(before)
+                heard = await self._heard(passage)
+                before = passage
+                for at, token in numbered(passage.tokens, len(writer.text)):
+                    if not await self._write_token(token, heard, at, passage.number):
+                        before = None
+                    if writer.over or before is None:
+                        break
+                else:
+                    writer.end_with(passage)
+                    if not (writer.over or self._test == "cosd" or await self._drawn_by_assistant("bonus", None)):
+                        before = None
+        finally:
+            if self._left_out > _NEGLIGIBLE:
+                words = f"what the lists leave out comes to {self._left_out:.2g} in all places of this answer together"
+                writer.warn(f"{words}: so far at most, in total variation, are its draws from the assistant's own")
+
+    async def _drafted(self, before: Passage | None) -> Passage:
+        """Line 1: some tokens ahead."""
+        writer = self._writer
+        return await writer.continuation(
+            0,
+            writer.text,
+            max_tokens=min(writer.pace.draft_length or AHEAD, writer.left),
+            enough=writer.stops,
+            alternatives=self._listed if self._drawn else 0,
+            after=before,
+            temperature=1 if self._drawn else 0,
+            seed=writer.chance.seed("draft", len(writer.text)) if self._drawn else None,
+        )
+
+    async def _heard(self, passage: Passage) -> dict[int, Token]:
+        """Line 2: what the assistant would write in each place, with its list; without the places that it leaves."""
+        writer, start = self._writer, len(self._writer.text)
+        questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, start)]
+
+        async def ask(model: int) -> dict[int, Token]:
+            listed = self._listed if self._test == "ratio" else 0
+            proposals = await writer.propose(model, writer.text + passage.data, questions, alternatives=listed)
+            told = zip(questions, proposals, strict=True)
+            return {question.start: one.tokens[0] for question, one in told if one is not None}
+
+        found = await writer.everybody(ask, [_ASSISTANT] if questions else [])
+        return found.get(_ASSISTANT, {})
+
+    async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
+        """Lines 3 and 4: write the draft's token, or another one; true if the draft's stands."""
+        writer = self._writer
+        if _ASSISTANT not in writer.models:
+            self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
+            return True
+        theirs = heard.get(at)
+        verdict: _Verdict | None
+        if self._test == "cosd":
+            writer.unanswered += theirs is None
+            verdict = self._tested(token, theirs, at)
+        elif theirs is None or is_joined(theirs):
+            return await self._drawn_by_assistant("draw", token)
+        else:
+            p = await self._p(token, at)
+            verdict = self._kept(token, p, theirs, at) or self._rest(p, theirs, at)
+            if verdict is None:
+                return await self._drawn_by_assistant("draw", token)
+        self._put(token, verdict, number)
+        return verdict.other is None
+
+    def _kept(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
+        """Line 3: keep the draft's token with probability min(1, q / p); None if it is rejected."""
+        q = probs_of(theirs)
+        self._left_out += _left_out(p, q)
+        chance = self._writer.chance.number("keep", at)
+        mine, other = p.get(key_of(token), 0.0), q.get(key_of(token), 0.0)
+        if is_joined(token) or chance * mine >= other:
+            return None
+        return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
+
+    def _rest(self, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
+        """Line 4: draw from the positive part of q - p; None if nothing is known of it."""
+        q = probs_of(theirs)
+        rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
+        point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
+        chosen: Key | None = None
+        for key, prob in rest.items():
+            chosen, point = key, point - prob
+            if point < 0:
+                break
+        if chosen is None:
+            return None
+        other = next(one for one in (theirs, *theirs.alternatives) if key_of(one) == chosen)
+        return _Verdict(
+            replace(other, alternatives=()), f"drawn from what {self._writer.name(_ASSISTANT)} finds more probable"
+        )
+
+    async def _p(self, token: Token, at: int) -> dict[Key, float]:
+        """The draft's distribution in the place of its token; that of a most probable token is all on it.
+
+        Beside a character of several tokens nothing is listed, and the draft is asked what it would write there.
+        """
+        if not self._drawn:
+            return {key_of(token): 1.0}
+        if not is_joined(token):
+            return probs_of(token)
+        [proposal] = await self._writer.propose(
+            0, self._writer.text + token.data, [Question(at, ())], alternatives=self._listed
+        )
+        found = None if proposal is None else proposal.tokens[0]
+        return {} if found is None or is_joined(found) else probs_of(found)
+
+    def _tested(self, token: Token, theirs: Token | None, at: int) -> _Verdict:
+        """The test of the CoSD paper."""
+        if theirs is None or key_of(theirs) == key_of(token):
+            return _Verdict(None, "kept: no answer" if theirs is None else "both agree")
+        p, q, u = token.prob, theirs.prob, self._writer.chance.number("keep", at)
+        if p is None or q is None:
+            return _Verdict(None, "kept: a probability is not known")
+        fires = p < u * q
+        reason = f"{p:.3g} / {q:.3g} {'<' if fires else '>='} {u:.3g}"
+        return _Verdict(replace(theirs, alternatives=()) if fires else None, reason)
+
+    async def _drawn_by_assistant(self, name: str, token: Token | None) -> bool:
+        """Let the assistant draw a token by itself, in place of one of the draft's if there is one.
+
+        True if the draft goes on from its own tokens: it drew the same one, or the assistant is lost.
+        """
+        writer, at = self._writer, len(self._writer.text)
+
+        async def draw(model: int) -> Passage:
+            seed = writer.chance.seed(name, at)
+            return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
+
+        passage = (await writer.everybody(draw, [_ASSISTANT])).get(_ASSISTANT)
+        if passage is None or not passage.tokens:
+            if token is not None:
+                self._put(token, _Verdict(None, "kept: the assistant could not be heard"), 0)
+            return True
+        other = passage.tokens[0]
+        if token is not None and key_of(other) == key_of(token):
+            self._put(token, _Verdict(None, "kept: the assistant drew the same"), passage.number)
+            return True
+        self._put(token, _Verdict(other, f"drawn by {writer.name(_ASSISTANT)}"), passage.number)
+        return False
+
+    def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
+        """Write the draft's token, or the other one in its place or behind it."""
+        writer = self._writer
+        mine = [] if token is None else [Entry((DRAFT,), token.data, token.end, (_inverse(token), None))]
+        theirs = verdict.other
+        other = [] if theirs is None else [Entry((0,), theirs.data, theirs.end, (None, _inverse(theirs)))]
+        contest = Contest((*mine, *other), len(mine) + len(other) - 1, verdict.reason)
+        heard = _ASSISTANT in writer.models
+        judged = Judged(
+            replaced=token if theirs is not None else None, verified=heard, asked=heard, reason=verdict.reason
+        )
+        written = theirs or token
+        assert written is not None
+        writer.put(written, _ASSISTANT if theirs else 0, judged, number=number, contest=contest)
+
+
+def _inverse(token: Token) -> float | None:
+    """1 / probability, as segments record it: the perplexity of a single token."""
+    return None if token.prob is None else 1 / token.prob if token.prob else math.inf
+
+
+def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
+    """The total variation, at most, that the ends of both lists make in one place."""
+    tail, rest = (max(0.0, 1 - math.fsum(probs.values())) for probs in (q, p))
+    most = min(rest, min(p.values(), default=1.0))
+    return tail + min(rest, math.fsum(min(prob, most) for key, prob in q.items() if key not in p))
