@@ -294,9 +294,13 @@ def test_a_gate_is_a_file(scripted: Scripted, tmp_path: Path) -> None:
     assert "the method 'defer' needs a gate" in words(scripted("Q", "--method", "defer"))
 
 
-def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [["--temperature", "1"], ["--method", "mixture"], ["--method", "speculative", "--set", "greedy=false"]],
+)
+def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path, more: list[str]) -> None:
     path = tmp_path / "trace.jsonl"
-    result = scripted("Q", "--temperature", "1", "--seed", "3", "--unit", "token", "--trace", str(path))
+    result = scripted("Q", *more, "--seed", "3", "--unit", "token", "--trace", str(path))
     assert result.exit_code == 0
     trace = Trace.load(path)
     assert trace.replay() + "\n" == result.stdout
