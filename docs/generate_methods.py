@@ -52,12 +52,14 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
         "where `echo` is proved": replace(_TEXT, score=True),
         "`/v1` of llama.cpp, vLLM": _LISTED,
         "`/v1` of vLLM": replace(_LISTED, score=True, score_top_k=19),
+        "`/v1` of vLLM, with `tokenizer=`": replace(_LISTED, tokenize=True, score=True, score_top_k=19),
     },
     "messages only": {
         "": replace(_TEXT, probs=False),
         "where it reports probabilities": _TEXT,
         "of llama.cpp, vLLM": replace(_TEXT, top_k=19, sampling=True),
     },
+    "whole answers only": {"": replace(_TEXT, probs=False, continues=False)},
 }
 """For each engine its capabilities, and then what more it has on a condition; tests hold them against the adapters."""
 
@@ -132,6 +134,8 @@ def _asked(
         (name, ServerInfo(f"http://{name}", "", "", None, None, can))
         for name, can in (("draft", draft), ("assistant", assistant))
     ]
+    if not (method.by_messages or (draft.continues and assistant.continues)):
+        return "does not continue a partial answer", ()
     try:
         warnings = method.examine(models, unit)
     except UnsupportedError as error:

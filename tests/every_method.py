@@ -84,9 +84,10 @@ class Line:
     def __str__(self) -> str:
         return self.name
 
-    def fusion(self, connected: Callable[[str], str | Provider]) -> Fusion:
-        """The fusion over the models that `connected` gives by name."""
-        models = [connected(name) for name in self.models]
+    def fusion(self, connected: Callable[[str], str | Provider], draft: str | None = None) -> Fusion:
+        """The fusion over the models that `connected` gives by name; the `draft` is at this URL instead."""
+        models: list[str | Provider] = [connected(name) for name in self.models]
+        models[0] = draft or models[0]
         method = method_named(self.method) if isinstance(self.method, str) else self.method
         roles: Any = {"models": models} if method.symmetric else {"draft": models[0], "assistant": models[1:]}
         return Fusion(**roles, method=method, **self.settings)
@@ -105,7 +106,7 @@ LINES = (
     Line("random", CoSD(verifier=RandomVerifier(rate=0.2, seed=7))),
     Line("match", CoSD(verifier=MatchVerifier(), unit="token")),
     Line("two assistants", "cosd", ("sums", "facts", "sums")),
-    # No bundled pair has one tokenizer. These cut an answer in plain letters alike nearly everywhere.
+    # These two tokenizers cut an answer in plain letters alike nearly everywhere.
     Line("speculative", "speculative", settings=_TOKEN),
     Line("speculative drawn", Speculative(greedy=False), settings=_TOKEN, answer={"seed": 1}, drawn=True),
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
@@ -149,6 +150,7 @@ class EveryMethod:
         stated: what the documents' table of methods and engines calls it: the column, and the condition.
         refused: the lines that it cannot serve: for each the words of the refusal, as a regular expression.
         apart: lines whose text is another one here, with good reason: they are compared with themselves.
+        assists: whether only the assistants are on this engine, and the draft on llama.cpp's own server.
         chat: whether prompts are messages.
         count: of the prompts.
     """
@@ -157,6 +159,7 @@ class EveryMethod:
     stated: ClassVar[tuple[str, str]]
     refused: ClassVar[Mapping[str, str]] = {}
     apart: ClassVar[Sequence[str]] = ()
+    assists: ClassVar[bool] = False
     chat: ClassVar[bool] = False
     count: ClassVar[int] = len(PROMPTS)
 
@@ -174,15 +177,16 @@ class EveryMethod:
     async def test_the_texts_are_those_over_llama_cpp(
         self, line: Line, pair: Pair, found: Callable[[str], Provider]
     ) -> None:
+        draft = pair[line.models[0]] if self.assists else None
         if line.name in self.refused:
-            async with line.fusion(found) as fusion:
+            async with line.fusion(found, draft) as fusion:
                 with pytest.raises(UnsupportedError, match=self.refused[line.name]) as refusal:
                     await fusion.generate(PROMPTS[0], max_tokens=MAX_TOKENS, **line.answer)
             assert refusal.value.hint
             return
-        ours = await self.answers(line, found)
+        ours = await self.answers(line, found, draft)
         alone = line.drawn or line.name in self.apart
-        theirs = await (self.answers(line, found) if alone else self.expected(line, pair))
+        theirs = await (self.answers(line, found, draft) if alone else self.expected(line, pair))
         differing = [at for at, (one, other) in enumerate(zip(ours, theirs, strict=True)) if not same(one, other)]
         same_answers.LINES.append(f"{line} over {self.engine}: {len(ours) - len(differing)} of {len(ours)} texts equal")
         with httpx.Client(timeout=60) as client:
@@ -193,11 +197,13 @@ class EveryMethod:
                 same_answers.LINES.append(f"    {PROMPTS[at]!r}: {words}")
         assert len(differing) <= MAY_DIFFER
 
-    async def answers(self, line: Line, connected: Callable[[str], str | Provider]) -> list[FusionResult]:
+    async def answers(
+        self, line: Line, connected: Callable[[str], str | Provider], draft: str | None = None
+    ) -> list[FusionResult]:
         """The answers to all prompts."""
         prompts = PROMPTS[: self.count]
         given = [[Message("user", one)] for one in prompts] if self.chat else prompts
-        async with line.fusion(connected) as fusion:
+        async with line.fusion(connected, draft) as fusion:
             asked = fusion.map(given, concurrency=4, max_tokens=MAX_TOKENS, **line.answer)
             return [result async for result in asked]
 
@@ -280,7 +286,6 @@ def written(segment: Segment) -> list[tuple[object, ...]]:
 
 def _contest(mine: Segment, theirs: Segment, text: bytes, undecided: Undecided) -> str | None:
     """Another text was proposed, by a model that was undecided; or two texts compared nearly alike."""
-    means = sorted(one.mean for one in (*mine.candidates, *theirs.candidates) if one.mean is not None)
     if mine.winner != theirs.winner or written(mine) == written(theirs):
         for segment in (mine, theirs):
             close = sorted(one.mean for one in segment.candidates if one.mean is not None)
@@ -295,7 +300,7 @@ def _contest(mine: Segment, theirs: Segment, text: bytes, undecided: Undecided) 
             words = undecided(source, text, by_source[0][source], by_source[1][source])
             if words:
                 return words
-    return None if means else "nothing was compared"
+    return None
 
 
 def _verdict(verifier: Any, before: bytes, mine: FusedToken, theirs: FusedToken, undecided: Undecided) -> str | None:

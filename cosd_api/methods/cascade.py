@@ -61,6 +61,7 @@ class Cascade(Written):
     name: ClassVar[str] = "cascade"
     decides: ClassVar[str] = "the probabilities of the draft's whole answer"
     most_models: ClassVar[int | None] = 2
+    by_messages: ClassVar[bool] = True
 
     quantile: float = 0.9
     tau: float = 1.0

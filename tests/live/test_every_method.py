@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
-from every_method import EveryMethod
+from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
+from every_method import LINES, EveryMethod
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
@@ -51,6 +53,41 @@ class TestUnknownServer(EveryMethod):
     @pytest.fixture
     def found(self, pair: Pair) -> Callable[[str], Provider]:
         return lambda name: connect(pair[name], engine="openai")
+
+
+_UNSEEN = ("agreement", "chow", "random", "cascade", "nudging", "steps")
+
+
+class TestUnseenAssistant(EveryMethod):
+    """An assistant of which nothing is known but what it writes, by messages; the draft shows everything."""
+
+    engine = "an assistant without probabilities"
+    stated = ("messages only", "")
+    refused = dict.fromkeys(
+        (line.name for line in LINES if line.name not in _UNSEEN), r"does not (report|list|draw)|lists no other"
+    )
+    assists, chat, count = True, True, 2
+
+    @pytest.fixture
+    def found(self, pair: Pair) -> Callable[[str], Provider]:
+        dialect = replace(DIALECTS["llama.cpp"], probs=False)
+        return lambda name: OpenAICompatible(pair[name], dialect=dialect, api="chat")
+
+
+class TestWholeAnswers(EveryMethod):
+    """An assistant that does not continue a partial answer, either, as OpenAI's own chat models."""
+
+    engine = "an assistant that answers messages"
+    stated = ("whole answers only", "")
+    refused = dict.fromkeys(
+        (line.name for line in LINES if line.name not in ("cascade", "steps")), "does not continue a partial answer"
+    )
+    apart = ("steps",)  # it asks in other words
+    assists, chat, count = True, True, 2
+
+    @pytest.fixture
+    def found(self, pair: Pair) -> Callable[[str], Provider]:
+        return lambda name: connect(pair[name], engine="openai", dialect="llama.cpp", api="messages")
 
 
 class TestChat(EveryMethod):

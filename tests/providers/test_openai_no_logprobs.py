@@ -182,13 +182,22 @@ async def test_it_continues_a_text_and_an_answer() -> None:
         assert [token.data for token in tokens[:-1]] == [b" Li", b"ma"]
 
 
+def read(reader: EventReader, text: str, sizes: list[int]) -> str:
+    found = b""
+    for size in [*sizes, 99]:
+        event = Completion(text=text[:size], message=None, finish_reason="length" if size == 99 else None)
+        found, text = found + b"".join(one.pick.token.data for one in reader.feed(event)), text[size:]
+    return found.decode()
+
+
 @given(st.text("ab ", max_size=6), st.text("ab ", max_size=6), st.lists(st.integers(1, 4)))
 def test_text_that_is_repeated_is_left_out(before: str, behind: str, sizes: list[int]) -> None:
-    reader, text, found = EventReader(URL, before), before + behind, b""
-    for size in [*sizes, 99]:
-        event = Completion(text=text[:size], message=None)
-        found, text = found + b"".join(one.pick.token.data for one in reader.feed(event)), text[size:]
-    assert found.decode() == behind
+    assert read(EventReader(URL, before), before + behind, sizes) == behind
+
+
+@given(st.text("ab ", min_size=1, max_size=6), st.text("ab ", max_size=8), st.lists(st.integers(1, 4)))
+def test_text_that_begins_as_what_was_before_is_not(before: str, written: str, sizes: list[int]) -> None:
+    assert read(EventReader(URL, before), written, sizes) == written.removeprefix(before)
 
 
 async def test_a_method_that_compares_no_probabilities_takes_it() -> None:

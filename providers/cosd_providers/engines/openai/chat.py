@@ -113,9 +113,9 @@ class ChatRouteRenderer(ChatRenderer):
 
         If it does, an answer continued without that space continues exactly as the model's own did.
         """
-        if not self._client.facts.probs:
-            return "", False
         try:
+            if not self._client.facts.probs:
+                return await self._space_of_text()
             own, text = await self._answer("", _FEW), b""
             for position, after in pairwise(own):
                 text += position.pick.token.data
@@ -127,6 +127,27 @@ class ChatRouteRenderer(ChatRenderer):
         except (StatusError, ResponseError):
             return "", False
         return "", False
+
+    async def _space_of_text(self) -> tuple[str, bool]:
+        """The same where no tokens are shown: by the text of an answer, and of others that its first word begins.
+
+        The space is taken to be the message's where both continue alike.
+        """
+        if not self._client.partial:
+            return "", False
+        own = await self._text("")
+        said = own.lstrip()
+        lead = own[: len(own) - len(said)] if said else ""
+        if not lead:
+            return "", False
+        first = said.split()[0]
+        rest = said[len(first) :]
+        with_it, without = await self._text(lead + first), await self._text(first)
+        return lead, not _same(with_it, rest) and _same(without, rest)
+
+    async def _text(self, started: str) -> str:
+        [choice] = (await self._one(Conversation(), _GREETING, started, _FEW)).choices
+        return choice.written
 
     async def _answer(self, started: str, limit: int) -> list[Position]:
         answer = await self._one(Conversation(), _GREETING, started, limit)
@@ -141,6 +162,11 @@ def no_partial(endpoint: str) -> UnsupportedError:
     """The error for an answer that is to be continued over a route that cannot."""
     words = "with api='messages' a partial answer is not continued"
     return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a message of the user's.")
+
+
+def _same(one: str, other: str) -> bool:
+    """Test whether two texts begin alike, as far as both go."""
+    return bool(one) and bool(other) and one[: len(other)] == other[: len(one)]
 
 
 def _alike(one: Token, other: Token) -> bool:

@@ -34,6 +34,7 @@ class EventReader:
         self.count = 0
         self._endpoint = endpoint
         self._repeated = repeated
+        self._held = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Take an event; yield its text, and the end of sequence.
@@ -42,7 +43,7 @@ class EventReader:
             UnsupportedError: the server ended the answer at a stop string of its own.
             ResponseError: the answer ended for an unknown reason.
         """
-        if text := self._new(answer.written):
+        if text := self._new(answer.written, last=answer.finish_reason is not None):
             yield self._position(Token(text.encode(), None))
         if isinstance(answer.stop_reason, str) and answer.stop_reason:
             raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
@@ -52,16 +53,16 @@ class EventReader:
         if answer.finish_reason == "stop":
             yield self._position(Token(b"", None, end=True))
 
-    def _new(self, text: str) -> str:
-        """Text without what is repeated; a server that repeats nothing after all is taken at its word."""
-        shared = len(self._repeated)
-        if self._repeated.startswith(text):
-            self._repeated = self._repeated[len(text) :]
+    def _new(self, text: str, *, last: bool) -> str:
+        """Text without what is repeated: held until it is seen whether all of it is, and given back if it is not."""
+        if not self._repeated:
+            return text
+        self._held += text
+        if self._repeated.startswith(self._held) and self._held != self._repeated and not last:
             return ""
-        if not text.startswith(self._repeated):
-            shared = 0
-        self._repeated = ""
-        return text[shared:]
+        new = self._held.removeprefix(self._repeated)
+        self._repeated = self._held = ""
+        return new
 
     def _position(self, token: Token) -> Position:
         self.count += 1
