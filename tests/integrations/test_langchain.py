@@ -203,7 +203,8 @@ def test_what_a_fusion_cannot_take_is_refused_with_the_reason(given: dict[str, A
 @pytest.mark.parametrize("method", ["cosd", "mixture", "speculative"])
 def test_answers_are_drawn(method: str) -> None:
     model = chat(temperature=1, unit="token", seed=3, method=method)
-    settings = [model.invoke("Where?", **more).response_metadata["cosd"]["settings"] for more in ({}, {"seed": 4})]
+    given: list[dict[str, Any]] = [{}, {"seed": 4}]
+    settings = [model.invoke("Where?", **more).response_metadata["cosd"]["settings"] for more in given]
     assert [(one["temperature"], one["seed"]) for one in settings] == [(1.0, 3), (1.0, 4)]
 
 
