@@ -65,7 +65,7 @@ def check_gate(models: Models) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _OwnPick:
     """A model's most probable token in a place, and its probability; None where that is not known."""
 
     token: Token
@@ -121,34 +121,34 @@ class GatedDraws:
             seed=writer.chance.seed("draft", start),
         )
 
-    async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _Choice]:
+    async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _OwnPick]:
         """Line 2: the draft's most probable token in each place, by its byte offset."""
-        found: dict[int, _Choice] = {}
+        found: dict[int, _OwnPick] = {}
         for at, token in places:
             best = most_probable(token)
             if len(best) == 1:
-                found[at] = _Choice(best[0], best[0].prob)
+                found[at] = _OwnPick(best[0], best[0].prob)
         missing = [at for at, _ in places if at not in found]
         if missing:
             text = self._writer.text + b"".join(token.data for _, token in places)
             proposals = await self._writer.propose(0, text, [Question(at, ()) for at in missing])
             found |= {
-                at: _choice(one) or _Choice(Token(b"", None), None) for at, one in zip(missing, proposals, strict=True)
+                at: _choice(one) or _OwnPick(Token(b"", None), None) for at, one in zip(missing, proposals, strict=True)
             }
         return found
 
-    def _could_change(self, at: int, preferred: _Choice) -> bool:
+    def _could_change(self, at: int, preferred: _OwnPick) -> bool:
         """True if an assistant is to be asked about a place."""
         if preferred.prob is None:
             return False
         return not self._writer.skip or self._at(at).contestable(preferred.prob)
 
-    async def _heard(self, passage: Passage, contested: Mapping[int, _Choice]) -> dict[int, dict[int, _Choice]]:
+    async def _heard(self, passage: Passage, contested: Mapping[int, _OwnPick]) -> dict[int, dict[int, _OwnPick]]:
         """Line 3: by model, the most probable token of each assistant in each contested place."""
         text = self._writer.text + passage.data
         questions = [Question(at, (one.token.data,)) for at, one in contested.items()]
 
-        async def ask(model: int) -> dict[int, _Choice]:
+        async def ask(model: int) -> dict[int, _OwnPick]:
             proposals = await self._writer.propose(model, text, questions)
             found = {at: _choice(one) for at, one in zip(contested, proposals, strict=True)}
             self._writer.unanswered += sum(one is None for one in found.values())
@@ -157,7 +157,7 @@ class GatedDraws:
         assistants = [model for model in self._writer.models if model] if questions else []
         return await self._writer.everybody(ask, assistants)
 
-    def _judged(self, at: int, mine: _Choice, heard: Mapping[int, _Choice]) -> dict[int, Decision]:
+    def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
         """Line 4: the decision of each assistant that was heard about a place."""
         verifier, found = self._at(at), dict[int, Decision]()
         for model, theirs in heard.items():
@@ -181,7 +181,7 @@ class GatedDraws:
         return found
 
     async def _write_token(
-        self, drawn: Token, mine: _Choice, heard: Mapping[int, _Choice], number: int, *, asked: bool
+        self, drawn: Token, mine: _OwnPick, heard: Mapping[int, _OwnPick], number: int, *, asked: bool
     ) -> bool:
         """Line 5: write the draft's token, or one that is drawn from an assistant; true if it is the latter."""
         writer = self._writer
@@ -217,8 +217,8 @@ class GatedDraws:
         return verifier_at(self._verifier, Place(self._prompt, at))
 
 
-def _choice(proposal: Proposal | None) -> _Choice | None:
+def _choice(proposal: Proposal | None) -> _OwnPick | None:
     """The token that a model would write in a place."""
     if proposal is None:
         return None
-    return _Choice(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)
+    return _OwnPick(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)

@@ -8,14 +8,14 @@ from typing import Literal
 
 from cosd_api.records import FusedToken, TokenDecision
 
-__all__ = ["Judged", "Outcome", "judged"]
+__all__ = ["JudgedPlace", "Outcome", "judged"]
 
 Outcome = Literal["agreed", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "outvoted": it fired, but another assistant was more confident."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPlace:
     """One decision; tokens that were judged together share it.
 
     Attributes:
@@ -29,13 +29,13 @@ class Judged:
     outcome: Outcome
 
 
-def judged(tokens: Iterable[FusedToken]) -> Iterator[Judged]:
+def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
     """The decisions of an answer, in order, each once."""
     unit, seen = -1, tuple[TokenDecision, ...]()
     for at, token in enumerate(tokens):
         # A decision about several tokens is recorded at each of them.
         seen = seen if token.unit == unit else ()
-        yield from (Judged(at, one, _outcome(token, one)) for one in token.decisions if one not in seen)
+        yield from (JudgedPlace(at, one, _outcome(token, one)) for one in token.decisions if one not in seen)
         unit, seen = token.unit, token.decisions
 
 

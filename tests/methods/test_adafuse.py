@@ -51,6 +51,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     contests.check(await contests.fused(task, method(settings), delays=delays), naive(task, settings))
 
 
+@pytest.mark.extended
 @costly(100)
 @given(tasks(), SETTINGS, st.lists(st.sampled_from(contests.SPLITS), min_size=4, max_size=4))
 async def test_words_are_those_of_all_tokenizers(

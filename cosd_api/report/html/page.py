@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from cosd_api.records import FusedToken
-from cosd_api.report.decisions import Judged, judged
+from cosd_api.report.decisions import JudgedPlace, judged
 from cosd_api.report.html.cards import Cards, Standing, request_key, standing
 from cosd_api.report.html.elements import (
     Child,
@@ -96,7 +96,7 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _data(cards: Cards, found: list[Judged]) -> dict[str, object]:
+def _data(cards: Cards, found: list[JudgedPlace]) -> dict[str, object]:
     """The script's data: the cards and the points of the plane."""
     result = cards.result
     return {
@@ -197,7 +197,7 @@ def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterat
     yield one(f"{len(result.tokens):,}", f"tokens in {counted(rounds, 'round')}")
 
 
-def _sections(cards: Cards, found: list[Judged]) -> Iterator[Element]:
+def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
     result = cards.result
     verifier = result.settings.verifier
     outline = None
@@ -316,7 +316,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: range
     return element("div", "scrolling", table)
 
 
-def _disagreements(cards: Cards, found: Sequence[Judged]) -> Element:
+def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
     """A row for each place where an assistant wrote something else."""
     differing = [one for one in found if one.outcome != "agreed"]
     if not differing:

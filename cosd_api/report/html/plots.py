@@ -8,7 +8,7 @@ from typing import assert_never
 from xml.etree.ElementTree import Element
 
 from cosd_api.records import DRAFT, FusedToken
-from cosd_api.report.decisions import Judged, Outcome
+from cosd_api.report.decisions import JudgedPlace, Outcome
 from cosd_api.report.html.elements import element, in_line
 from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification import (
@@ -123,7 +123,7 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             assert_never(verifier)
 
 
-def points(found: Sequence[Judged]) -> list[tuple[float, float, int, Outcome]]:
+def points(found: Sequence[JudgedPlace]) -> list[tuple[float, float, int, Outcome]]:
     """Each decision's position in the drawing, its token and its outcome; without those of unknown p."""
     return [
         (round(_x(one.decision.draft_prob), 1), round(_y(one.decision.prob), 1), one.at, one.outcome)
@@ -140,7 +140,7 @@ def _y(q: float | None) -> float:
     return _TOP + _SIDE + _LANE if q is None else _TOP + (1 - q) * _SIDE
 
 
-def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[Judged]) -> Element:
+def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]) -> Element:
     """The drawing with its caption. All points of one outcome are one element; the script finds the nearest."""
     places = points(found)
     lane = any(one.decision.prob is None for one in found)
@@ -212,7 +212,7 @@ def _path(corners: Sequence[Corner]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "z"
 
 
-def _key(found: Sequence[Judged]) -> Element:
+def _key(found: Sequence[JudgedPlace]) -> Element:
     key = element("ul", "key")
     for kind, words in _MARKS.items():
         count = sum(one.outcome == kind for one in found)
@@ -226,7 +226,7 @@ def _key(found: Sequence[Judged]) -> Element:
 def _notes(
     verifier: KnownVerifier | CustomVerifier,
     shapes: list[list[Corner]] | None,
-    found: Sequence[Judged],
+    found: Sequence[JudgedPlace],
     places: Sequence[tuple[float, float, int, Outcome]],
 ) -> Iterator[Element]:
     if isinstance(verifier, RandomVerifier):
