@@ -55,6 +55,7 @@ class FusionResult(Record):
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
         segments: of methods that decide segment by segment: the texts that were proposed, and why one was taken.
+        weights: of the models, by name, where the method measured them for this prompt (`weights="route"`).
         requests: all drafts and questions, in the order in which they were started. Depends on timing.
         library_version: of cosd-api.
     """
@@ -82,6 +83,7 @@ class FusionResult(Record):
     assistants: tuple[Endpoint, ...]
     settings: Settings
     segments: tuple[Segment, ...] = ()
+    weights: dict[str, float] | None = None
     requests: tuple[Request, ...] = ()
     library_version: str = __version__
 

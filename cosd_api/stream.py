@@ -246,6 +246,7 @@ class FusionStream:
             assistants=facts.assistants,
             settings=Settings.of(self._settings, self._limits, facts.unit),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
+            weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
 

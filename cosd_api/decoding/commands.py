@@ -205,6 +205,7 @@ class Report:
         lost: the assistants that it continues without.
         segments: of methods that decide segment by segment.
         warnings: of the method itself.
+        weights: of the models, where the method measured them.
     """
 
     text: bytes = b""
@@ -220,6 +221,7 @@ class Report:
     lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
     segments: Sequence[Contest] = ()
     warnings: Sequence[str] = ()
+    weights: Mapping[int, float] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- decoder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -47,6 +47,7 @@ class AnswerWriter:
         models: the models that are still heard, in the order given.
         segments: what was decided so far.
         warnings: of the method, for the result.
+        weights: of the models, where the method measured them, for the result.
         count: how many models there are, lost ones included.
         chance: the random numbers of the answer.
     """
@@ -59,6 +60,7 @@ class AnswerWriter:
         self.models = [model for model in range(self.count) if model - 1 not in work.without]
         self.segments: list[Contest] = []
         self.warnings: list[str] = []
+        self.weights: Mapping[int, float] | None = None
         self._work = work
         self._write = write
         self._response = Response(work.max_tokens, work.stop)
@@ -104,6 +106,7 @@ class AnswerWriter:
             lost=self._lost,
             segments=tuple(self.segments),
             warnings=tuple(self.warnings),
+            weights=self.weights,
         )
 
     # ----------------------------------------------------------------------------------------------- what is written

@@ -48,6 +48,8 @@ class Average(Weighted):
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count.
+            `"route"` weighs the models by the prompt, as `Route` does.
+        tau: the temperature of these weights by the prompt.
         ahead: tokens that are written before the others are asked. It changes the cost only.
         listed: tokens to ask for in each place at first; more where they do not prove the choice. It changes the cost
             only, where the endpoints list enough.
@@ -70,10 +72,10 @@ class Average(Weighted):
         check_count("ahead", self.ahead)
         check_count("listed", self.listed)
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model whose distribution is not reported; see `Method.examine`."""
         lists_needed(models, self.name)
-        return ()
+        return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
@@ -183,15 +185,16 @@ class Average(Weighted):
             expected * (prompt.expected + n / 2 + written),
             high * (prompt.most + FINER * (n + self.ahead)),
         )
-        return Cost(Bounds(1, expected, high), tokens)
+        return self.with_weights(Cost(Bounds(1, expected, high), tokens), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
-        return Assumptions(
+        words = Assumptions(
             f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again behind every "
             f"{self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
             f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
         )
+        return self.with_measure(words)
 
 
 Listing = Mapping[int, Token | None]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -213,7 +213,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
             continue
         adapter = TypeAdapter[Any](hints[option])
         try:
-            several = "," in value and hints[option] is not str
+            several = "," in value and str not in (hints[option], *get_args(hints[option]))
             read[option] = adapter.validate_python(value.split(",")) if several else adapter.validate_strings(value)
         except ValidationError as error:
             words = error.errors(include_url=False, include_input=False)[0]["msg"]

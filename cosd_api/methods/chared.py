@@ -73,6 +73,8 @@ class CharED(Weighted):
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count.
+            `"route"` weighs the models by the prompt, as `Route` does.
+        tau: the temperature of these weights by the prompt.
         listed: the most probable tokens of a model that count, at least 20; the others have no probability.
 
     Raises:
@@ -89,10 +91,10 @@ class CharED(Weighted):
         if not isinstance(self.listed, int) or self.listed < LEAST:
             raise SettingError(f"listed must be a whole number of at least {LEAST}, not {self.listed!r}")
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not list enough tokens; see `Method.examine`."""
         lists_needed(models, self.name, others=self.listed - 1)
-        return ()
+        return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
@@ -170,14 +172,15 @@ class CharED(Weighted):
             n * (prompt.expected + n / 2 + 1),
             n * (prompt.most + FINER * n + _PARTS),
         )
-        return Cost(Bounds(1, n, n), tokens)
+        return self.with_weights(Cost(Bounds(1, n, n), tokens), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
-        return Assumptions(
+        words = Assumptions(
             "max_tokens tokens, and for each of them a request of its own to every model, which reads all before it",
             f"the same; each of them is up to {FINER} tokens of a model",
         )
+        return self.with_measure(words)
 
 
 @dataclass(slots=True)

@@ -36,6 +36,8 @@ class Mixture(Weighted):
 
     Attributes:
         weights: the probabilities of the models, in their order; equal by default. Only their ratios count.
+            `"route"` weighs the models by the prompt, as `Route` does.
+        tau: the temperature of these weights by the prompt.
 
     Raises:
         SettingError: they are no weights.
@@ -52,10 +54,10 @@ class Mixture(Weighted):
         """1: every token is drawn."""
         return 1.0
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not draw; see `Method.examine`."""
         check_sampling(models, "'mixture'")
-        return ()
+        return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
@@ -110,12 +112,13 @@ class Mixture(Weighted):
         runs = share + (n - 1) * share * (1 - share)
         high = n * ROUNDS if share or model == 0 else 0
         tokens = Bounds(0, runs * (prompt.expected + n / 2) + n * share, high * (prompt.most + FINER * n))
-        return Cost(Bounds(0, runs, high), tokens)
+        return self.with_weights(Cost(Bounds(0, runs, high), tokens), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
-        return Assumptions(
+        words = Assumptions(
             "max_tokens tokens, which fall to the models by their weights; those in a row are one request, that reads "
             "all before it",
             "every token falls to this model, in a request of its own",
         )
+        return self.with_measure(words)

@@ -71,6 +71,8 @@ class Safe(Weighted):
 
     Attributes:
         weights: of the models, in their order; equal by default, as in the paper. Only their ratios count.
+            `"route"` weighs the models by the prompt, as `Route` does.
+        tau: the temperature of these weights by the prompt.
         ahead: tokens that the first model writes before the others encode the text. How these would cut the text
             depends on what follows, so this is a part of the definition.
         listed: each model's most probable tokens that are candidates.
@@ -90,7 +92,7 @@ class Safe(Weighted):
         check_count("ahead", self.ahead)
         check_count("listed", self.listed)
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model whose encoding or distribution is not shown; see `Method.examine`."""
         lists_needed(models, self.name, others=self.listed - 1)
         for name, info in models:
@@ -103,7 +105,7 @@ class Safe(Weighted):
             else:
                 continue
             raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
-        return ()
+        return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
@@ -223,17 +225,18 @@ class Safe(Weighted):
             expected * (prompt.expected + n / 2 + 1) + n,
             high * (prompt.most + FINER * (n + self.ahead)),
         )
-        return Cost(Bounds(1, expected, high), tokens)
+        return self.with_weights(Cost(Bounds(1, expected, high), tokens), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
-        return Assumptions(
+        words = Assumptions(
             f"max_tokens tokens; the first model writes {self.ahead} of them in a request; the others are asked about "
             f"each, in a request of its own that reads all before it; {_MIXED:.0%} of them averaged, for which each "
             f"model looks up {_LOOKED_UP} tokens and the first one writes again",
             f"every token is another one than was written ahead, and each model looks up all candidates; what is asked "
             f"takes at most {ROUNDS} requests",
         )
+        return self.with_measure(words)
 
 
 async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:

@@ -62,6 +62,8 @@ class Switch(Weighted):
 
     Attributes:
         weights: of the models' votes, in their order; equal by default. Only their ratios count.
+            `"route"` weighs the models by the prompt, as `Route` does.
+        tau: the temperature of these weights by the prompt.
         samples: answers that each model draws.
         threshold: the share of a model's samples that have to agree, so that no other model is asked.
         answer: a regular expression for the part of a text that is its answer: the last match counts, by its first
@@ -96,10 +98,10 @@ class Switch(Weighted):
         """1: every token is drawn."""
         return 1.0
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not draw; see `Method.examine`."""
         check_sampling(models, f"{self.name!r}")
-        return ()
+        return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
@@ -112,8 +114,7 @@ class Switch(Weighted):
             found |= await writer.everybody(draw, [model])
             if model in found and self.is_consistent([one.answer for one in found[model]]):
                 break
-        given = self.weights or (1.0,) * writer.count
-        winner, contest = vote(found, {model: given[model] for model in found}, writer.count)
+        winner, contest = vote(found, self.shares(writer.count, [*found]), writer.count)
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, contest=contest)
         writer.end_with(passage)
@@ -153,15 +154,16 @@ class Switch(Weighted):
             expected * (prompt.expected + n),
             2 * self.samples * (prompt.most + FINER * n),
         )
-        return Cost(Bounds(low, expected, 2 * self.samples), tokens)
+        return self.with_weights(Cost(Bounds(low, expected, 2 * self.samples), tokens), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
-        return Assumptions(
+        words = Assumptions(
             f"each sample has max_tokens tokens; a model's samples disagree for {_DISAGREE:.0%} of the prompts that it "
             "is asked about, and then the next model is asked",
             f"every model draws {self.samples} answers, and each of them takes a second request for its last token",
         )
+        return self.with_measure(words)
 
 
 @dataclass(frozen=True, slots=True)

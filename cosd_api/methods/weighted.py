@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_positive
+from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Written
+from cosd_api.methods.base import Models, Written
+from cosd_api.methods.cost import Assumptions, Bounds, Cost, Reading
+from cosd_api.methods.perplexity import scores_needed
+from cosd_api.methods.route import scored
+from cosd_api.methods.route import weights as weights_by
+
+_ROUTE = "route"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +26,9 @@ class Weighted(Written):
     """A method in which each model has a weight.
 
     Attributes:
-        weights: of the models, in their order; equal by default. Only their ratios count.
+        weights: of the models, in their order; equal by default. Only their ratios count. `"route"` weighs them by the
+            prompt, anew for each answer, as `Route` does: `FusionResult.weights` says how.
+        tau: the temperature of these weights; for `weights="route"` alone.
 
     Raises:
         SettingError: they are no weights.
@@ -24,30 +36,91 @@ class Weighted(Written):
 
     symmetric: ClassVar[bool] = True
 
-    weights: tuple[float, ...] | None = None
+    weights: tuple[float, ...] | Literal["route"] | None = None
+    tau: float = 1.0
 
     def __post_init__(self) -> None:
+        check_positive("tau", self.tau)
+        if self.weights == _ROUTE:
+            return
+        if self.tau != 1:
+            raise SettingError('tau is the temperature of weights="route", and means nothing to other weights')
         if self.weights is None:
             return
-        numbers = isinstance(self.weights, Sequence) and all(
-            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf for one in self.weights
+        numbers = (
+            isinstance(self.weights, Sequence)
+            and not isinstance(self.weights, str)
+            and all(
+                isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf
+                for one in self.weights
+            )
         )
-        if not numbers or not sum(self.weights) > 0:
-            raise SettingError(f"weights must be numbers of at least 0, not all of them 0; not {self.weights!r}")
+        if not numbers or not sum(map(float, self.weights)) > 0:
+            words = f"weights must be numbers of at least 0, not all of them 0; not {self.weights!r}"
+            raise SettingError(f'{words}. weights="route" weighs the models by the prompt')
         object.__setattr__(self, "weights", tuple(map(float, self.weights)))
 
     def check_models(self, count: int) -> None:
         """Check that there is a weight for each model; see `Method.check_models`."""
         super().check_models(count)
-        if self.weights is not None and len(self.weights) != count:
+        if isinstance(self.weights, tuple) and len(self.weights) != count:
             raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
+        """Refuse a model that does not score text, where the weights need it; see `Method.examine`."""
+        if self.weights == _ROUTE:
+            scores_needed(models, _ROUTE)
+        return super().examine(models, unit)
 
     def options(self) -> dict[str, Any]:
         """Its own settings, as a result records them."""
-        return super().options() | {"weights": None if self.weights is None else [*self.weights]}
+        found = super().options() | {"weights": [*self.weights] if isinstance(self.weights, tuple) else self.weights}
+        if self.weights != _ROUTE:
+            del found["tau"]
+        return found
+
+    def start(self, work: Work) -> Run:
+        """The run of one answer, with the weights of its prompt."""
+
+        async def write(writer: AnswerWriter) -> None:
+            await (await self._measured(writer)).write(writer)
+
+        return AnswerWriter(work, write)
+
+    async def _measured(self, writer: AnswerWriter) -> Self:
+        """The same method with weights by the prompt, if it is to have them.
+
+        They are those of `route`: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A model
+        that can measure nothing weighs nothing; if none can, all weigh the same.
+        """
+        if self.weights != _ROUTE:
+            return self
+        found = weights_by(await scored(writer), self.tau)
+        given = tuple(found.get(model) or 0.0 for model in range(writer.count))
+        made = replace(self, weights=given if any(given) else (1.0,) * writer.count, tau=1.0)
+        writer.weights = made.shares(writer.count, writer.models)
+        return made
 
     def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
         """The weights of the models that are heard, of `count`, which sum to 1; equal ones if all others have none."""
-        given = self.weights or (1.0,) * count
+        given = self.weights if isinstance(self.weights, tuple) else (1.0,) * count
         total = sum(given[model] for model in heard)
         return {model: given[model] / total if total else 1 / len(heard) for model in heard}
+
+    def with_weights(self, cost: Cost, prompt: Reading) -> Cost:
+        """A cost at one model, with that of its weight: a score of the prompt."""
+        if self.weights != _ROUTE:
+            return cost
+        most = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
+        return Cost(_sum(cost.requests, 1, 1, most), _sum(cost.tokens, 1, prompt.expected, most * prompt.most))
+
+    def with_measure(self, words: Assumptions) -> Assumptions:
+        """The basis of a cost, with that of the weights."""
+        if self.weights != _ROUTE:
+            return words
+        own = "; every model scores the prompt first"
+        return Assumptions(f"{words.expected}{own}, in one request", f"{words.high}{own}, token by token")
+
+
+def _sum(one: Bounds, low: int, expected: float, high: int) -> Bounds:
+    return Bounds(one.low + low, one.expected + expected, one.high + high)

@@ -329,6 +329,14 @@ def test_segments_of_one_model_each_are_explained(scripted: Scripted) -> None:
     assert rows == [["1", "assistant", "␣a"], ["2", "draft", "␣b"], ["3", "assistant", "(end)"]]
 
 
+def test_weights_by_the_prompt(scripted: Scripted) -> None:
+    options = ["--method", "safe", "--set", "weights=route", "--set", "tau=2"]
+    found = FusionResult.model_validate_json(scripted("Q", *options, "--json").stdout)
+    assert found.settings.method_options == {"weights": "route", "tau": 2.0, "ahead": 5, "listed": 10}
+    assert found.weights is not None
+    assert sum(found.weights.values()) == 1
+
+
 def test_a_method_that_chooses_is_explained(scripted: Scripted) -> None:
     result = scripted("Q", "--method", "cool", "--explain", "--quiet")
     lines = [line.rstrip() for line in result.stdout.splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import contests
 import naive
 import naive_route
-from cosd_api import Cascade, Fusion, Method, Route
+from cosd_api import Cascade, Fusion, Method, Route, Safe
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
+from drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
@@ -73,3 +75,19 @@ async def test_fifty_prompts(
     pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: tuple[Method, Any]
 ) -> None:
     await compared(pair, models, names, method, PROMPTS)
+
+
+@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("names", SETS, ids="-".join)
+async def test_weights_of_other_methods(
+    pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], count: int
+) -> None:
+    made = Safe(weights="route", tau=0.5)
+    async with Fusion(models=[pair[name] for name in names], method=made) as fusion:
+        results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=2, concurrency=4)]
+    for prompt, result in zip(PROMPTS, results, strict=False):
+        asked: Any = [models[name] for name in names]
+        means = [naive_route.prompt_mean(model, prompt.encode(), beginning=False) for model in asked]
+        powers = [math.exp(-mean / 0.5) for mean in means]
+        assert result.weights is not None
+        assert [*result.weights.values()] == pytest.approx([power / sum(powers) for power in powers], rel=2e-2)

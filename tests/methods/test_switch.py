@@ -18,6 +18,7 @@ import contests
 import enumerated
 import naive_switch
 from cosd_api import Fusion, FusionResult, SettingError, Switch, Trace, fuse
+from cosd_api.methods.base import method_from_text
 from cosd_api.methods.switch import consistency, found_in
 from cosd_providers import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -260,6 +261,7 @@ def test_settings() -> None:
     for pattern in ("(", 3):
         with pytest.raises(SettingError, match="answer must be a regular expression"):
             Switch(answer=pattern)  # type: ignore[arg-type]
+    assert method_from_text("switch", {"answer": r"\d{1,3}"}) == Switch(answer=r"\d{1,3}")
     with pytest.raises(SettingError, match="samples must be a whole number of at least 1"):
         Switch(samples=0)
     with pytest.raises(SettingError, match="there are 3 weights for 2 models: give one for each"):
