@@ -17,7 +17,7 @@ class TestVllm(EveryMethod):
 
     engine = "vLLM"
     stated = ("vLLM", "")
-    count = 4
+    count = 3
 
     @pytest.fixture
     def found(self, vllm_pair: Pair) -> Callable[[str], Provider]:
