@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import same_answers
-from cosd_api.demo.servers import Pair, bundled_pair, serve
+import sibling
+from cosd_api.demo.servers import MODELS, Pair, bundled_pair, serve
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups: dict[pytest.Item, str] = {}
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "pair" in fixtures or item.get_closest_marker("live") or item.path.name in _LEARNING:
+        if "pair" in fixtures or "three" in fixtures or item.get_closest_marker("live") or item.path.name in _LEARNING:
             groups[item] = "live"
         elif "wheel" in fixtures:
             groups[item] = "wheel"
@@ -137,6 +138,15 @@ def pair() -> Iterator[Pair]:
     """
     with bundled_pair() as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def three(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """The bundled models, and `sibling`, which has the tokenizer of `sums` (`sibling.py`), on real servers."""
+    path = tmp_path_factory.mktemp("sibling") / "sibling.gguf"
+    sibling.write(MODELS / "sums.gguf", path)
+    with serve(path) as server:
+        yield {**pair, server.name: server.url}
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,12 @@ class HttpVocabulary:
         self.tokens[end] = b""
         return end
 
+    @cached_property
+    def turn_end(self) -> int | None:
+        """The id that ends a turn of a chat, if it is another one: a server ends a text there, too."""
+        found = self._tokenize("<|im_end|>", add_special=False)
+        return found[0] if len(found) == 1 and found[0] != self.end else None
+
     def encode(self, text: bytes) -> tuple[int, ...]:
         """The ids of a text, as the server makes them of a prompt."""
         if text not in self._encoded:
@@ -75,7 +81,10 @@ class HttpModel:
             for one in position["top_logprobs"]:
                 probs[one["id"]] = math.exp(one["logprob"])
                 self.vocabulary.tokens.setdefault(one["id"], bytes(one["bytes"]))
-            self.vocabulary.tokens[self.vocabulary.end] = b""
+            end, turn_end = self.vocabulary.end, self.vocabulary.turn_end
+            if turn_end is not None:  # the end is as probable as the more probable of the two
+                probs[end], probs[turn_end] = max(probs[end], probs[turn_end]), 0.0
+            self.vocabulary.tokens[end] = b""
             self._known[key] = probs
         second, first = sorted(self._known[key])[-2:]
         self.closest = min(self.closest, first - second)

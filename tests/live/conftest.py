@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import httpx
 import pytest
 
+import naive
 from plain import PlainLlamaCpp
 from stand_in_tgi import LlamaModel
 
@@ -22,3 +23,10 @@ def models(trio: Mapping[str, str]) -> Iterator[Mapping[str, LlamaModel]]:
     """The same, as stand-ins take them; nothing is shared with `plainly`."""
     with httpx.Client(timeout=60) as client:
         yield {name: LlamaModel(url, client) for name, url in trio.items()}
+
+
+@pytest.fixture(scope="session")
+def naively(three: Mapping[str, str]) -> Iterator[Mapping[str, naive.HttpModel]]:
+    """The models of `three` as the naive transcriptions see them; what one test asked is remembered for the next."""
+    with httpx.Client(timeout=60) as client:
+        yield {name: naive.HttpModel(url, client) for name, url in three.items()}

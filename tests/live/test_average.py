@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import httpx
 import pytest
 
+import naive
 from cosd_api import Average, Fusion, Segment
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
@@ -13,11 +17,26 @@ from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Token
 from cosd_providers.usage import Usage
 from drawn import partly
+from naive_average import average, mean
+from near_ties import tied
+from one_tokenizer import MAY_TIE, PAIRS
+from one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=9)]
-MAY_TIE = 2  # answers of 50
+MAY_HAVE_ACCENTS = 10  # answers of 50: such a letter is several tokens
+
+
+@pytest.fixture(scope="module")
+def models(three: Mapping[str, str]) -> Iterator[Mapping[str, naive.HttpModel]]:
+    """The two models with one tokenizer, asked for the probabilities of all tokens."""
+    with httpx.Client(timeout=60) as client:
+        found = {name: naive.HttpModel(three[name], client) for name in ("sums", "sibling")}
+        for model in found.values():
+            model.depth = model.size
+            model.next(model.vocabulary.encode(b"Q"))  # after which the bytes of all tokens are known
+        yield found
 
 
 @pytest.mark.parametrize("count", partly([2, 50]))
@@ -57,6 +76,46 @@ async def test_all_the_weight_on_one_model_gives_its_own_beginning(pair: Pair, f
             written = alone.generate(prompt, b"", max_tokens=3, usage=Usage())
             wanted = b"".join([token.data async for token in written if isinstance(token, Token)])
             assert result.text.encode() == wanted
+
+
+@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("weights", partly([(0.5, 0.5), (0.7, 0.3)]))
+@pytest.mark.parametrize("direction", PAIRS, ids="-".join)
+async def test_the_mean_of_two_models(
+    three: Mapping[str, str],
+    models: Mapping[str, naive.HttpModel],
+    direction: tuple[str, str],
+    weights: tuple[float, float],
+    count: int,
+) -> None:
+    """Every token is the largest of the mean over the whole vocabulary."""
+    method = Average(weights=weights, ahead=4)
+    asked: Any = [models[name] for name in direction]
+    excused = accented = 0
+    sources: set[str] = set()
+    async with Fusion(models=[three[name] for name in direction], method=method) as fusion:
+        for prompt in FOR_TWO[:count]:
+            try:
+                result = await fusion.generate(prompt, max_tokens=30)
+            except UnsupportedError as error:
+                if "one character of several tokens" not in str(error):
+                    raise
+                accented += 1
+                continue
+            if not result.text.isascii():  # where all models write such a letter, it stands
+                accented += 1
+                continue
+            wanted, _ = average(prompt.encode(), asked, weights, max_tokens=30)
+            texts = result.text.encode(), wanted.text
+            if tied(prompt.encode(), asked, texts, mixed=lambda lists: mean(lists, weights)):
+                excused += 1
+                continue
+            assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
+            assert result.trace.replay() == result.text
+            sources |= {token.source for token in result.tokens}
+    assert excused <= MAY_TIE
+    assert accented <= MAY_HAVE_ACCENTS
+    assert sources == {"draft", "assistant"} or count < len(FOR_TWO) or weights[0] > weights[1]
 
 
 async def test_two_tokenizers_are_refused(pair: Pair) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -11,10 +11,14 @@ import pytest
 import naive
 import reference
 from cosd_api import Fusion, RuleVerifier, Tuning
+from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair
 from drawn import partly
 from hedged import hedged
+from near_ties import tied
+from one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
+from one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -58,6 +62,32 @@ async def test_a_hundred_prompts(
         if (result.text.encode(), result.finish_reason) != (wanted.text, wanted.finish_reason):
             different.append((prompt, result.text, wanted.text))
     assert different == []
+
+
+@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("direction", [*PAIRS, *THREES], ids="-".join)
+async def test_token_by_token_and_with_three_models(
+    three: Mapping[str, str], naively: Mapping[str, naive.HttpModel], direction: tuple[str, ...], count: int
+) -> None:
+    """Two models with one tokenizer are compared in tokens, without being told; three of two tokenizers in words."""
+    unit: Unit = "token" if len(direction) == 2 else "word"
+    prompts = FOR_TWO if unit == "token" else FOR_THREE
+    draft, *assistants = direction
+    async with Fusion(draft=three[draft], assistant=[three[name] for name in assistants]) as fusion:
+        results = [result async for result in fusion.map(prompts[:count], max_tokens=30)]
+    assert {result.settings.unit for result in results} == {unit}
+    assert sum(result.replacements or 0 for result in results) > 0
+    models: Any = [naively[name] for name in direction]
+    excused = 0
+    for prompt, result in zip(prompts, results, strict=False):
+        wanted = reference.fuse(prompt.encode(), models[0], models[1:], reference.rule(), unit=unit, max_tokens=30)
+        texts = result.text.encode(), wanted.text
+        if tied(prompt.encode(), models, texts, bounds=(0.5, 0.5)):
+            excused += 1
+            continue
+        assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
+        assert result.trace.replay() == result.text
+    assert excused <= MAY_TIE
 
 
 @pytest.mark.extended

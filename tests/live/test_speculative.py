@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+import naive
+import reference
 from cosd_api import FusedToken, Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
@@ -13,11 +17,13 @@ from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Token
 from cosd_providers.usage import Usage
 from drawn import partly
+from near_ties import tied
+from one_tokenizer import MAY_TIE, PAIRS
+from one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=8)]
-MAY_TIE = 2  # answers of 50
 
 
 @pytest.mark.parametrize("count", partly([2, 50]))
@@ -45,6 +51,35 @@ def is_tied(token: FusedToken) -> bool:
     """Test whether a replacement is as probable as what it replaced: one at a time and in a batch, digits differ."""
     p, q = token.draft_prob, token.assistant_prob
     return token.replaced is not None and p is not None and q is not None and math.isclose(p, q, rel_tol=1e-2)
+
+
+@pytest.mark.parametrize("count", partly([4, 50]))
+@pytest.mark.parametrize("direction", PAIRS, ids="-".join)
+async def test_the_text_is_the_assistants(
+    three: Mapping[str, str], naively: Mapping[str, naive.HttpModel], direction: tuple[str, str], count: int
+) -> None:
+    """Token by token the assistant is asked what it would write, and its token stands."""
+    draft, assistant = direction
+    async with Fusion(draft=three[draft], assistant=three[assistant], method="speculative") as fusion:
+        results = [result async for result in fusion.map(FOR_TWO[:count], max_tokens=30)]
+    assert sum(result.replacements or 0 for result in results) > 0
+    models: Any = [naively[draft], naively[assistant]]
+    excused = 0
+    for prompt, result in zip(FOR_TWO, results, strict=False):
+        wanted = reference.fuse(
+            prompt.encode(),
+            models[0],
+            models[1:],
+            lambda p, q: True,
+            unit="token",
+            max_tokens=30,
+        )
+        if tied(prompt.encode(), models[1:], (result.text.encode(), wanted.text)):
+            excused += 1
+            continue
+        assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
+        assert result.trace.replay() == result.text
+    assert excused <= MAY_TIE
 
 
 async def test_two_tokenizers_are_refused(pair: Pair) -> None:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cosd_api
-import reference
 import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
+from naive_average import average
 
 LETTERS = "ab1 ,"
 PIECES = ("ab", "aa", "ba", " a", " ab", "b1", "a,", ", ")
@@ -47,43 +47,6 @@ class Whole:
         probs = list(self.toy.next(ids))
         probs[probs.index(max(probs))] += 1 - sum(probs)
         return probs
-
-
-def naive(
-    prompt: bytes,
-    models: Sequence[toys.Model],
-    weights: Sequence[float],
-    *,
-    max_tokens: int,
-    stop: Sequence[bytes],
-) -> tuple[reference.Fused, list[float]]:
-    """The answer, and the mean of each token: all tokens of the vocabulary, added up one by one.
-
-    The first model continues its own ids until another token than its own is written; all others encode the text.
-    """
-    answer: list[reference.Out] = []
-    means: list[float] = []
-    while True:
-        own = list(VOCABULARY.encode(prompt + reference.text_of(answer)))
-        while True:
-            text = VOCABULARY.encode(prompt + reference.text_of(answer))
-            probs = [model.next(text if at else own) for at, model in enumerate(models)]
-            total = [sum(w * p[n] for w, p in zip(weights, probs, strict=True)) for n in range(len(TOKENS))]
-            drafted = probs[0].index(max(probs[0]))
-            listed = {n for p in probs for n in range(len(p)) if p[n]} - {drafted}
-            ranked = [drafted, *sorted(listed, key=TOKENS.__getitem__)]
-            best = ranked[0]
-            for n in ranked:
-                if total[n] > total[best] * (1 + 1e-9):
-                    best = n
-            answer.append(reference.Out(TOKENS[best], 0, best == VOCABULARY.end))
-            means.append(total[best])
-            done = reference.finished(answer, stop, max_tokens)
-            if done:
-                return done, means
-            own.append(best)
-            if best != drafted:
-                break
 
 
 def models() -> st.SearchStrategy[list[Whole]]:
@@ -174,7 +137,7 @@ async def test_the_answer_is_that_of_full_enumeration_whatever_is_listed(
     method = Average(weights=weights, ahead=ahead, listed=listed)
     stops = [one.decode() for one in stop]
     result = await averaged(prompt, toy, method, delays, max_tokens=max_tokens, stop=stops)
-    wanted, means = naive(prompt.encode(), toy, normalised(weights, len(toy)), max_tokens=max_tokens, stop=stop)
+    wanted, means = average(prompt.encode(), toy, normalised(weights, len(toy)), max_tokens=max_tokens, stop=stop)
     assert [(one.data, one.end) for one in result.tokens] == [(one.data, one.end) for one in wanted.tokens]
     assert result.finish_reason == wanted.finish_reason
     assert not result.warnings
@@ -193,7 +156,7 @@ async def test_what_is_proved_is_right_and_what_is_not_is_said(
     toy, weights = drawn
     result = await averaged(prompt, toy, Average(weights=weights), top_k=top_k, max_tokens=max_tokens)
     if not any("list too little to prove" in warning for warning in result.warnings):
-        wanted, _ = naive(prompt.encode(), toy, normalised(weights, len(toy)), max_tokens=max_tokens, stop=())
+        wanted, _ = average(prompt.encode(), toy, normalised(weights, len(toy)), max_tokens=max_tokens, stop=())
         assert result.text.encode() == wanted.text
 
 
