@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cosd_api import (
     MatchVerifier,
     Method,
     RandomVerifier,
+    SettingError,
     SurpriseVerifier,
 )
 from cosd_api.alignment import Unit
@@ -153,9 +155,13 @@ def table() -> str:
     """The table, and its notes."""
     found: dict[str, tuple[Cell, ...]] = {}
     for name in METHODS:
-        found[f"`{name}`"] = row(method_named(name, **NEEDED.get(name, {})))
+        method = method_named(name, **NEEDED.get(name, {}))
+        found[f"`{name}`"] = row(method)
         if name == "cosd":
             found |= _verifiers(found["`cosd`"])
+        with suppress(SettingError):  # a method that draws nothing, or in any case
+            if not method.temperature:
+                found[f"`{name}` with `temperature=1`"] = row(method.at_temperature(1), "token")
     reasons: list[str] = []
     lines = [f"| method | {' | '.join(ENGINES)} |", "| --- " * (1 + len(ENGINES)) + "|"]
     for label, cells in found.items():
