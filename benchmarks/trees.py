@@ -255,7 +255,7 @@ def _shares(score: SampleScore, asked: Mapping[str, Sequence[DemoQuestion]]) -> 
 
 
 def _cost(score: SampleScore, verifier: Verifier) -> list[Cell]:
-    if not verifier.contestable(0.0):
+    if verifier == RuleVerifier(alpha=0):
         return [None, None]
     return [f"{100 * score.acceptance_rate:.1f} %", f"{score.requests_per_answer:.2f}"]
 
