@@ -333,7 +333,7 @@ def test_toys_are_various() -> None:
     """What makes a fusion hard is there: agreement, ties, merges, foreign encodings, replacements, ends."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=400, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1000, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(model_pairs(), prompts(), st.sampled_from(UNITS))
     def look(pair: tuple[ToyModel, ToyModel], prompt: bytes, unit: Literal["token", "word"]) -> None:
         draft, assistant = pair
