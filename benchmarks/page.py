@@ -71,8 +71,8 @@ Processor time of the client for each fused token, beside the same traffic with 
 
 Right answers on the bundled pair, 200 questions of each kind with numbers that neither model has seen. The two models
 were *taught random answers* where they are not meant to know, so the draft is unsure exactly where it is wrong: every
-method that replaces unsure tokens does well here, and the table says nothing about pairs that are wrong and sure. The
-rule is tuned and the trees are trained on mixed questions.
+method that replaces unsure tokens does well here, and the table says nothing about pairs that are wrong and confident.
+The rule is tuned and the trees are trained on mixed questions.
 
 {trees}
 

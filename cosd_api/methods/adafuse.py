@@ -1,4 +1,4 @@
-"""AdaFuse (arXiv 2601.06022): one word where a model is unsure, more where it is sure, and the models choose together.
+"""AdaFuse (arXiv 2601.06022): one word where a model is unsure, more where it is confident; the models choose together.
 
 ::
 
@@ -13,9 +13,9 @@
         the first listed                                                                     `_combined`
     6   where the winner ended behind its proposal, the answer ends
 
-**Sure** is a word if the probability of the token with its first byte exceeds that of the next most probable one by at
-least `margin`. Where nothing is listed beside the token (it is one character of several tokens, say), the next one is
-taken to have all that is left.
+A model is **confident** of a word if the probability of the token with its first byte exceeds that of the next most
+probable one by at least `margin`. Where nothing is listed beside the token (it is one character of several tokens,
+say), the next one is taken to have all that is left.
 
 **Words** and the ends of answers are those of `cool`: a word ends where one ends for every model, the white space
 before it is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
@@ -59,14 +59,14 @@ _DIFFERENT = 0.5  # proposals about which the models differ
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFuse(ByPerplexity):
-    """AdaFuse: spans of one to three words, longer where a model is sure, with alternatives where it is not.
+    """AdaFuse: spans of one to three words, longer where a model is confident, with alternatives where it is not.
 
     The method of arXiv 2601.06022, for two or more models with any tokenizers, each of which scores text and lists its
     most probable tokens. The answer streams span by span.
 
     Attributes:
         normalisation: the divisor of a proposal's negative log-likelihood: see `CoolFusion`.
-        margin: the difference of a model's two largest probabilities from which it is sure, in [0, 1].
+        margin: the difference of a model's two largest probabilities from which it is confident, in [0, 1].
         words: of a proposal, at most.
         beams: proposals of a model that is unsure, its own included.
         outliers: ratio of the largest NLL of a proposal to the least above which both are left out; at least 1.
@@ -160,7 +160,7 @@ class AdaFuse(ByPerplexity):
         return 0
 
     def _is_sure(self, token: Token) -> bool:
-        """Test whether a model is sure of a token."""
+        """Test whether a model is confident of a token."""
         if token.prob is None:
             return False
         second = next((one.prob or 0.0 for one in token.alternatives), 1 - token.prob)

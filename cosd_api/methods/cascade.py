@@ -1,4 +1,4 @@
-"""Cascade: the draft answers, and the assistant answers anew where the draft was unsure while it wrote.
+"""Cascade: the draft answers, and the assistant answers again where the draft was unsure while it wrote.
 
 ::
 
@@ -117,7 +117,7 @@ class Cascade(Written):
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
-            f"the draft writes max_tokens tokens, and the assistant answers anew {_DEFERRED:.0%} of the time",
+            f"the draft writes max_tokens tokens, and the assistant answers again {_DEFERRED:.0%} of the time",
             "the assistant answers, fails at the last token, and the draft writes on",
         )
 

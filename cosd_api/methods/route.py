@@ -8,7 +8,7 @@
     3   the model with the least mean, which is the largest weight, answers; of equals
         the first listed                                                                           `chosen`
 
-It is the first half of PackLLM (arXiv 2404.11531): the perplexity of the prompt tells whose kind of text it
+It is the first half of PackLLM (arXiv 2404.11531): the perplexity of the prompt shows whose kind of text it
 is. There the weights mix the models' distributions; here the largest one takes all, and the others are recorded.
 
 The prompt is the same text for all. Of a conversation it is the text of its messages, a blank line between them,

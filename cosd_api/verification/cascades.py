@@ -1,8 +1,8 @@
 """The deferral rules Chow and Diff of language model cascades, applied to single tokens.
 
 From "Faster Cascades via Speculative Decoding" (ICLR 2025), which takes them from cascades of whole answers: a small
-model's token is deferred to a large one where the small model is unsure (Chow), or where the large one is surer by a
-margin, its price (Diff). Here the small model is the draft. Both hold where the two tokens differ.
+model's token is deferred to a large one where the small model is unsure (Chow), or where the large one is more
+confident by a margin, its price (Diff). Here the small model is the draft. Both hold where the two tokens differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChowVerifier(BaseModel):
 
 
 class DiffVerifier(BaseModel):
-    """Replaces a draft token by one that the assistant is surer of, by a margin: `q > p + tau`, where the two differ.
+    """Replaces a draft token where the assistant's is more probable by a margin: `q > p + tau`, where the two differ.
 
     Attributes:
         tau: the margin, in [0, 1]. 1 never replaces; 0 takes the more probable of the two.

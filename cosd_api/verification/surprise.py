@@ -1,4 +1,4 @@
-"""Replacement of what surprises the assistant, however sure the draft is."""
+"""Replacement of what surprises the assistant, however confident the draft is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cosd_api.verification.rule import exactly, shortened
 class SurpriseVerifier(PlaceVerifier):
     """Replaces a token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
 
-    The rule questions the draft where the draft is unsure. This one finds what the draft is sure of and wrong about, so
+    The rule questions the draft where the draft is unsure. This one finds where the draft is confident and wrong, so
     nearly every token is a question. The assistant's probability of the draft's token is taken from the list of its
     most probable tokens, of which `alternatives` are asked for: enough that one that is not listed is improbable.
     For models with one tokenizer: `unit="token"`.
