@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
+from cosd_api.verification import AgreementVerifier, RuleVerifier, Verifier
 
 _TIMES = 10  # a warning is due when the assistants billed this many times the draft's tokens
 
@@ -50,17 +51,25 @@ def unreported(read: Mapping[str, int]) -> list[str]:
     ]
 
 
-def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int]) -> list[str]:
-    """A warning that the assistants billed many times what the draft did, with remedies; `read` as above."""
+def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
+    """A warning that the assistants billed many times what the draft did, with remedies.
+
+    Args:
+        usage: of the endpoints, by name.
+        read: tokens that they are estimated to have read without reporting them.
+        verifier: of CoSD; None for other methods.
+    """
     drafted = usage[DRAFT].billed_tokens + read[DRAFT]
     estimated = " (what it has read is an estimate)" if read[DRAFT] else ""
     others = [one for name, one in usage.items() if name != DRAFT]
     asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
     if not drafted or asked <= _TIMES * drafted:
         return []
+    alpha = isinstance(verifier, RuleVerifier | AgreementVerifier)
+    remedies = "A lower alpha asks less often; a" if alpha else "A"
     note = (
         f"asking has billed {asked} tokens ({cached} of them from a cache), {asked / drafted:.0f} times the draft's "
-        f"{drafted}{estimated}: every place that is asked about reads the text before it again. A lower alpha asks "
-        "less often; a server that keeps its prefix cache reads less; strategy= of the assistant says how it is asked"
+        f"{drafted}{estimated}: every place that is asked about reads the text before it again. "
+        f"{remedies} server that keeps its prefix cache reads less; strategy= of the assistant says how it is asked"
     )
     return [note]

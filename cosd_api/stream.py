@@ -18,6 +18,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
+from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
@@ -204,6 +205,8 @@ class FusionStream:
         total = time.perf_counter() - self._began
         report, calls = run.report(), run.calls
         judged = report.kept + report.replaced
+        method = self._settings.method
+        verifier = method.verifier if isinstance(method, CoSD) else None
         names = self._endpoints.names
         everybody = [DRAFT, *names]
         usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
@@ -238,7 +241,7 @@ class FusionStream:
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(unreported),
-                *(notes.cost(usage, unreported) if report.judged else ()),
+                *(notes.cost(usage, unreported, verifier) if report.judged else ()),
                 *report.warnings,
                 *self._notes,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cosd_api import Speculative
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 
 DRAFT: dict[str, list[ScriptToken]] = {
@@ -23,3 +24,14 @@ def draft(**options: Any) -> ScriptedProvider:
 
 def assistant(**options: Any) -> ScriptedProvider:
     return ScriptedProvider.from_texts(ASSISTANT, **options)
+
+
+def sampled() -> dict[str, Any]:
+    """Keywords for sampled speculative decoding: the assistant's text is all but sure, and the draft errs once."""
+    scripts: list[dict[str, list[ScriptToken]]] = [
+        {"Q:": [" The", " sum"], "Q: The total": ["."]},
+        {"Q:": [" The", " total", "."]},
+    ]
+    draft, assistant = (ScriptedProvider.from_texts(script) for script in scripts)
+    settings = {"method": Speculative(greedy=False), "unit": "token", "seed": 1}
+    return {"draft": draft, "assistant": assistant, **settings}

@@ -29,11 +29,14 @@ import reference
 import toys
 from cosd_api import (
     AgreementVerifier,
+    CoSD,
     Fusion,
     FusionClosedError,
     FusionResult,
+    MatchVerifier,
     RuleVerifier,
     SettingError,
+    Speculative,
     TreeVerifier,
     Tuning,
     connect,
@@ -1279,3 +1282,24 @@ async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int
         assert result.warnings[0].startswith(
             "asking has billed 330 tokens (7 of them from a cache), 11 times the draft's 30: every place"
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "alpha"),
+    [
+        ({}, True),
+        ({"method": CoSD(verifier=AgreementVerifier())}, True),
+        ({"verifier": MatchVerifier()}, False),
+        ({"method": "speculative", "unit": "token"}, False),
+        ({"method": Speculative(greedy=False), "unit": "token", "seed": 1}, False),
+    ],
+)
+async def test_only_who_has_an_alpha_is_told_to_lower_it(settings: dict[str, Any], alpha: bool) -> None:
+    class Dear(ScriptedProvider):
+        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+            usage.prompt_tokens = 10_000
+            return await super().propose(prompt, text, questions, usage=usage, **options)
+
+    result = await fuse("Q:", draft=draft(), assistant=Dear(TextModel(ASSISTANT)), **settings)
+    [remedies] = [words.partition("before it again. ")[2] for words in result.warnings if "times the draft's" in words]
+    assert remedies.startswith("A lower alpha asks less often; a server that" if alpha else "A server that")

@@ -205,13 +205,13 @@ class SharedOptions:
             SettingError: another limit is invalid.
         """
         timeout = seconds(self.timeout, "--timeout")
-        seed = self.seed if self._draws() else None
-        return AnswerLimits.checked(max_tokens=self.max_tokens, timeout=timeout, seed=seed, **more)
-
-    def _draws(self) -> bool:
-        """True if the seed is that of an answer."""
         method = self._method() or CoSD()
-        return bool((method if self.temperature is None else method.at_temperature(self.temperature)).temperature)
+        if self.temperature is not None:
+            method = method.at_temperature(self.temperature)
+        seed = self.seed if method.temperature or not isinstance(method, CoSD) else None  # else that of the verifier
+        limits = AnswerLimits.checked(max_tokens=self.max_tokens, timeout=timeout, seed=seed, **more)
+        limits.seeded(method)  # refuses
+        return limits
 
     def _method(self) -> Method | None:
         """The method; None for CoSD, whose settings are options of their own."""
@@ -220,7 +220,8 @@ class SharedOptions:
             raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
         if self.method in (None, CoSD.name):
             if given:
-                words = "is for other methods: cosd has options of its own, such as --alpha and --unit"
+                words = "--set is for other methods: " + ("give --method, too; " if self.method is None else "")
+                words += "cosd has options of its own, such as --alpha and --unit"
                 raise typer.BadParameter(words, param_hint="--set")
             return None
         try:
@@ -235,7 +236,8 @@ class SharedOptions:
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
         options = ["alpha", "beta", "tau", "rate", "gamma", "window"]
-        if name == "random" or not self._draws():
+        cosd = self.method in (None, CoSD.name)
+        if name == "random" or (cosd and not self.temperature):
             options.append("seed")
         given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
         if self.tree is not None and name is None:
@@ -253,6 +255,8 @@ class SharedOptions:
         try:
             return kind.model_validate(given)
         except ValidationError as error:
+            if missing := [one["loc"][0] for one in error.errors() if one["type"] == "missing"]:
+                raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
             hint = "/".join(f"--{option}" for option in taken)
             raise typer.BadParameter(_first(error), param_hint=hint) from error
 

@@ -103,7 +103,8 @@ class AdaFuse(ByPerplexity):
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
-        splitters = {model: await writer.splitter(model) or unicode_words for model in writer.models}
+        found = await writer.everybody(writer.splitter)
+        splitters = {model: split or unicode_words for model, split in found.items()}
 
         async def propose(model: int) -> list[ProposedText]:
             return await self._proposals(writer, model, [splitters[one] for one in writer.models])

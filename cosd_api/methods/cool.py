@@ -124,7 +124,8 @@ class CoolFusion(ByPerplexity):
 
     async def _fuse(self, writer: AnswerWriter) -> None:
         """Steps 1 to 5, until the answer is over."""
-        splitters = {model: await writer.splitter(model) or unicode_words for model in writer.models}
+        found = await writer.everybody(writer.splitter)
+        splitters = {model: split or unicode_words for model, split in found.items()}
 
         async def propose(model: int) -> ProposedText:
             words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]

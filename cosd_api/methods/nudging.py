@@ -147,7 +147,7 @@ class Nudged:
     async def write(self) -> None:
         """Steps 1 to 5, until the answer is over."""
         writer = self.writer
-        split = await writer.splitter(NUDGER) or unicode_words
+        split = (await writer.everybody(writer.splitter, [NUDGER])).get(NUDGER) or unicode_words
 
         async def nudge(model: int) -> Passage:
             return await writer.continuation(model, writer.text, max_tokens=self._tokens)

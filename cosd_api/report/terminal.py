@@ -188,9 +188,12 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         return
     yield fused_text(result.tokens, colour=colour)
     yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
-    table = _decisions(result, colour=colour, everything=everything)
+    shown = _choices if result.segments else _decisions
+    table = shown(result, colour=colour, everything=everything)
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0), expand=False)
+    elif result.segments:
+        yield Text("The draft's tokens all stand.", "dim")
     else:
         asked = any(token.asked for token in result.tokens)
         yield Text("Both agreed wherever it was asked." if asked else "Nobody was asked: no word could change.", "dim")
@@ -242,7 +245,7 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     for title in ("segment", "by", "text", *names, "mean", "taken"):
         table.add_column(title, justify="right" if title in (*names, "mean", "segment") else "left")
     for number, segment in enumerate(result.segments, 1):
-        if agreed(segment) and not everything:
+        if unchanged(segment, result) and not everything:
             continue
         for at, one in enumerate(segment.candidates):
             wins = at == segment.winner
@@ -258,9 +261,11 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     return table
 
 
-def agreed(segment: Segment) -> bool:
-    """True for a segment that several models wrote alike, so that nothing was chosen."""
-    return len(segment.candidates) == 1 and len(segment.candidates[0].sources) > 1
+def unchanged(segment: Segment, result: FusionResult) -> bool:
+    """True for a segment that several models wrote alike, and for a token of a judged draft that stands."""
+    sources = segment.candidates[segment.winner].sources
+    stands = result.acceptance_rate is not None and sources == (DRAFT,)
+    return len(segment.candidates) == 1 and (len(sources) > 1 or stands)
 
 
 def measure(value: float | None) -> str:

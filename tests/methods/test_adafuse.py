@@ -234,6 +234,14 @@ async def test_a_model_that_fails() -> None:
     assert not any(token.verified for token in alone.tokens)
     assert any("assistant failed" in warning for warning in alone.warnings)
 
+    class Mute(ScriptedProvider):
+        async def word_splitter(self) -> Any:
+            raise ConnectError("gone")
+
+    silent = await fused(models=[*pair()[:1], Mute(OTHER)], on_assistant_error="draft")
+    assert silent.text == alone.text
+    assert any("from token 1 on" in warning for warning in silent.warnings)
+
 
 async def test_models_that_cannot_are_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [

@@ -273,6 +273,12 @@ async def test_a_model_that_is_down_from_the_start_is_left_out() -> None:
         async def word_splitter(self) -> Any:
             raise ConnectError("down")
 
+    class Mute(Down):
+        async def describe(self) -> Any:
+            return await ScriptedProvider.describe(self)
+
+    late = await fuse("Q", models=[one(), Mute(TextModel(OTHER))], method="cool", on_assistant_error="draft")
+    assert "assistant failed and was not asked any more from token 1 on" in " ".join(late.warnings)
     models = [one(), other(), Down(TextModel(OTHER))]
     result = await fuse("Q", models=models, method="cool", on_assistant_error="draft")
     assert result.text == (await fuse("Q", models=[one(), other()], method="cool")).text

@@ -228,6 +228,36 @@ async def test_it_streams_and_leaving_early_leaves_no_request_open() -> None:
     assert [model.open_requests for model in models.values()] == [0, 0]
 
 
+class Mute(ScriptedProvider):
+    """Is down where it is asked for its words, and, if `unknown`, from the start."""
+
+    unknown = False
+
+    async def describe(self) -> Any:
+        if self.unknown:
+            raise ConnectError("no connection")
+        return await super().describe()
+
+    async def word_splitter(self) -> Any:
+        raise ConnectError("no connection")
+
+
+@pytest.mark.parametrize(("unknown", "warned"), [(True, "failed before this answer began"), (False, "from token 1 on")])
+async def test_the_base_model_writes_alone_where_the_nudging_model_is_down_from_the_start(
+    unknown: bool, warned: str
+) -> None:
+    down = Mute(nudger().model)
+    down.unknown = unknown
+    with pytest.raises(ConnectError):
+        await fuse("Q", draft=base(), assistant=down, method=NUDGE)
+    result = await fuse("Q", draft=base(), assistant=down, method=NUDGE, on_assistant_error="draft")
+    assert (result.text, down.requests) == ("?", 0)
+    assert not any(token.verified for token in result.tokens)
+    assert [segment.reason for segment in result.segments] == ["no nudging model is heard"]
+    [warning] = result.warnings
+    assert warned in warning
+
+
 async def test_limits() -> None:
     models: Any = {"draft": base(), "assistant": nudger(), "method": NUDGE}
     result = await fuse("Q", **models, stop="he ma")

@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.console import Console
 
-from cosd_api import RuleVerifier, fuse
+from cosd_api import CoSD, RuleVerifier, fuse
 from cosd_api.report.terminal import explained
 from cosd_providers.testing import ScriptedProvider
-from lima import assistant, draft
+from lima import assistant, draft, sampled
 
 
 async def shown(*, colour: bool = False, everything: bool = False, **settings: Any) -> str:
@@ -68,6 +68,27 @@ async def test_nothing_contested() -> None:
     unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4), "."]})
     says = ScriptedProvider.from_texts({"Q:": [" a", "."]})
     assert "Both agreed wherever it was asked." in await shown(draft=unsure, assistant=says)
+
+
+async def test_draws_that_replace_a_draft_token_are_told_by_their_segments() -> None:
+    text = await shown(**sampled())
+    assert text.startswith(" The [-sum-] {+total+}.\nmarks: ")
+    assert [" ".join(row) for row in rows(text)] == [
+        "2 draft ␣sum 1",
+        "assistant ␣total 1 drawn from what assistant finds more probable",
+    ]
+    assert " ".join(rows(await shown(everything=True, **sampled()))[0]).startswith("1 draft ␣The 1 kept: ")
+
+
+async def test_draws_that_replace_nothing() -> None:
+    settings = sampled()
+    text = await shown(**settings | {"draft": settings["assistant"]})
+    assert text.endswith("\nThe draft's tokens all stand.\n")
+
+
+async def test_draws_of_a_gate_are_told_by_their_decisions() -> None:
+    text = await shown(method=CoSD(unit="token", temperature=1), seed=1)
+    assert "replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3" in text
 
 
 async def test_colours_and_what_would_steer_the_terminal() -> None:

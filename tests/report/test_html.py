@@ -493,3 +493,11 @@ async def test_an_answer_without_a_failed_model_is_marked() -> None:
     assert [token.verified for token in result.tokens] == [True, False, False]
     shown = read(page(result))
     assert "without a model that had failed" in shown.text("li")
+
+
+async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_about_agreement() -> None:
+    shown = read(page(await answered(**lima.sampled())))
+    assert "Disagreements" not in shown.text("h2")
+    assert "wrote the same" not in shown.text("p")
+    assert "drawn from what assistant finds more probable" in shown.text("td")
+    assert "3 of 4 segments: the draft's token stands." in shown.text("p")

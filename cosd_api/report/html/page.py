@@ -31,7 +31,7 @@ from cosd_api.report.html.elements import (
 )
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
-from cosd_api.report.terminal import agreed, measure
+from cosd_api.report.terminal import measure, unchanged
 from cosd_api.result import FusionResult
 from cosd_api.verification import TreeVerifier
 from cosd_api.wording import counted
@@ -159,7 +159,7 @@ def _decides(result: FusionResult) -> str:
 def _segments(result: FusionResult) -> Element:
     """A row for each text that was proposed where the models differed, with each model's measure of it."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
-    differing = [one for one in enumerate(result.segments) if not agreed(one[1])]
+    differing = [one for one in enumerate(result.segments) if not unchanged(one[1], result)]
     first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
     rows: list[tuple[Child, ...]] = []
     for number, segment in differing:
@@ -176,7 +176,8 @@ def _segments(result: FusionResult) -> Element:
             because = in_line(segment.reason) if wins else ""
             rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
     equal = len(result.segments) - len(differing)
-    note = element("p", "note", f"{equal:,} of {counted(len(result.segments), 'segment')}: all models wrote the same.")
+    why = "all models wrote the same" if result.acceptance_rate is None else "the draft's token stands"
+    note = element("p", "note", f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
     if not rows:
         return note
     heads = ("segment", "by", "text", *(in_line(name) for name in names), "mean", "", "because")
@@ -220,7 +221,7 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
         surety = _section("How sure each was", plane(verifier, found), outline)
         yield element("div", "pair", surety, element("div", "stack", kept_share, made))
     yield _section("Requests over time", timeline(cards))
-    if result.acceptance_rate is not None:
+    if result.acceptance_rate is not None and not result.segments:
         yield _section("Disagreements", _disagreements(cards, found))
     yield _section("Cost", _costs(cards))
     yield _section("Endpoints", _endpoints(result))
