@@ -109,7 +109,7 @@ def continuations() -> Iterator[tuple[str, bool]]:
 SEEDS = st.lists(st.integers(0, 2**16), min_size=2, max_size=4)
 
 
-@costly(100)
+@costly(40)
 @given(SEEDS, st.sampled_from(VERIFIERS))
 async def test_all_continuations_together_are_certain(seeds: list[int], verifier: Verifier) -> None:
     draft, *assistants = [ScriptedProvider(letters(seed)) for seed in seeds]
@@ -125,7 +125,7 @@ async def test_all_continuations_together_are_certain(seeds: list[int], verifier
     assert math.isclose(total, 1)
 
 
-@costly(100)
+@costly(40)
 @given(SEEDS, st.sampled_from(VERIFIERS), st.text("abc", max_size=6), st.booleans())
 async def test_each_token_has_the_probability_of_the_definition(
     seeds: list[int], verifier: Verifier, text: str, end: bool
@@ -158,7 +158,7 @@ async def test_each_token_has_the_probability_of_the_definition(
         assert used.requests == len(kinds)
 
 
-@costly(100)
+@costly(40)
 @given(
     toys.model_sets(same_tokenizer=True, may_hide_end=False, max_assistants=2),
     st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=6).map(str.encode),

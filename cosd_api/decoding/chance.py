@@ -8,7 +8,7 @@ from hashlib import blake2b
 class Chance:
     """The random numbers of one answer.
 
-    Each has a name of its own, such as `("keep", 12)`: what is drawn, and the byte offset in the answer. It depends on
+    Each has a name of its own, such as `("keep", 12)`: what is drawn, and the place in the answer. It depends on
     nothing else, neither on timing nor on how many numbers were drawn before::
 
         prompt digest = BLAKE2b(prompt, 16 bytes)

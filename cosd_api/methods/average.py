@@ -34,6 +34,7 @@ from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan
 from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
 from cosd_api.methods.means import SURE, MeanBounds, inverse
 from cosd_api.methods.weighted import Weighted
+from cosd_api.wording import counted
 from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
@@ -96,7 +97,8 @@ class Average(Weighted):
                     before = passage
         finally:
             if unproved:
-                words = f"at {unproved} places the endpoints list too little to prove which token has the largest mean"
+                places = counted(unproved, "place")
+                words = f"at {places} the endpoints list too little to prove which token has the largest mean"
                 writer.warn(f"{words}: the largest that is known was taken")
 
     async def _written(self, writer: AnswerWriter, ahead: RoundStart, tokens: int, listed: int) -> Passage:
@@ -246,8 +248,8 @@ def _longer(one: Token | None, other: Token | None) -> Token | None:
 def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds]:
     """Line 3: the mean of every token that is listed, between its bounds: x~ first, then in the order of bytes."""
     lists = {model: probs_of(token) for model, token in place.items()}
-    rests = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
-    most = {model: min(rests[model], min(probs.values(), default=1.0)) for model, probs in lists.items()}
+    # Not the least listed probability: a list may lack a token that the endpoint does not show whole.
+    most = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
     found: dict[Key, MeanBounds] = {}
     drafted, *_ = lists[0]
     for key in (drafted, *sorted({key for probs in lists.values() for key in probs} - {drafted})):

@@ -205,7 +205,8 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
     Raises:
         SettingError: see `method_named`; or an option is not of its type.
     """
-    hints = get_type_hints(_kind(name))
+    made = _kind(name)
+    hints = {one.name: get_type_hints(made)[one.name] for one in fields(made)}
     read: dict[str, Any] = {}
     for option, value in options.items():
         if option not in hints:
@@ -217,6 +218,8 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
             read[option] = adapter.validate_python(value.split(",")) if several else adapter.validate_strings(value)
         except ValidationError as error:
             words = error.errors(include_url=False, include_input=False)[0]["msg"]
+            if "array" in words:
+                words = "several numbers are written with commas, as 2,1"
             raise SettingError(f"{option} of the method {name!r} cannot be {value!r}: {words}") from None
     return method_named(name, **read)
 

@@ -99,7 +99,11 @@ class CoSD(DraftFirst):
             raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
         if self.temperature and alternatives_of(self.verifier):
             words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
-            raise SettingError(f"{words}, which also looks at the assistant's probability of the draft's token")
+            words = f"{words}, which also looks at the assistant's probability of the draft's token"
+            raise SettingError(f"{words}: leave out temperature")
+        if self.temperature and draft_alternatives_of(self.verifier):
+            words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
+            raise SettingError(f"{words}, which also looks at the draft's list: leave out temperature")
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)

@@ -36,7 +36,7 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
             missing = f"does not report the probability of its end of sequence, which {method!r} compares, too"
         else:
             continue
-        hint = 'method="cosd" needs no lists, and an assistant with verifier=AgreementVerifier() no probabilities.'
+        hint = 'method="cosd" needs no lists, and with AgreementVerifier(alpha=0.5) no probabilities of the assistant.'
         raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
 
 

@@ -86,7 +86,10 @@ class Mixture(Weighted):
 
     def _model(self, writer: AnswerWriter, place: int) -> int:
         """Line 1: the model of one place, counted in tokens."""
-        shares, chance = self.shares(writer.count, writer.models), writer.chance.number("model", place)
+        shares = self.shares(writer.count, writer.models)
+        # Once a model is lost, another number: of the old one it is known that the lost model would have been drawn.
+        lost = [model for model in range(writer.count) if model not in writer.models]
+        chance = writer.chance.number("model", place, *lost)
         below = 0.0
         for model, share in shares.items():
             below += share

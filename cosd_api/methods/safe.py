@@ -21,9 +21,9 @@ the tokens that it has written itself since the start or the last replacement. O
 place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where c is no token
 of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins there, model i
 would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which cannot be sent.
-What is looked up of the drafter is never more than what its `listed` tokens leave over: in rare cases these are behind
-other tokens of the same text. A token is in the drafter's vocabulary if it is among its `listed` ones, or is found
-whole when looked up.
+What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a look-up reads the text
+before the place as other tokens than the list was made behind. A token is in the drafter's vocabulary if it is among
+its `listed` ones, or is found whole when looked up.
 
 Only that is looked up which can matter: a probability that is not known lies between 0 and the larger of what the
 model's list leaves over and what it lists of the beginnings of c, so each E has bounds.
@@ -260,7 +260,7 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
     else:
         scored = await writer.score_behind(model, place.text, data, end=end)
         prob = (scored[-1] if end else scored[0]).prob or 0.0
-        prob = prob if model else min(prob, place.rest(model))
+        prob = min(prob, place.rest(model))
     place.known[model, key] = prob
     if not model:
         place.whole[key] = first == data

@@ -14,7 +14,7 @@ list leaves out, and d what the draft may give to tokens that only the assistant
 nothing, as for a character of several tokens, it draws the token by itself, which is exact.
 
 With `test="cosd"` both write their most probable tokens, and x^ takes the place of x~ if and only if p(x~) / q(x^) < u,
-for a number u drawn from [0, 1): the test as the CoSD paper prints it. No text by it is distributed as any model's.
+for a number u drawn from [0, 1): the test as the CoSD paper prints it. Its texts follow neither model's distribution.
 """
 
 from __future__ import annotations
@@ -82,8 +82,11 @@ class SampledDraft:
                         before = None
         finally:
             if self._left_out > _NEGLIGIBLE:
-                words = f"what the lists leave out comes to {self._left_out:.2g} in all places of this answer together"
-                writer.warn(f"{words}: so far at most, in total variation, are its draws from the assistant's own")
+                words = f"the lists leave out probabilities that sum to {self._left_out:.2g} over this answer"
+                writer.warn(
+                    f"{words}: the mean of this sum over answers bounds how far they are from the assistant's own "
+                    "distribution (in total variation)"
+                )
 
     async def _drafted(self, before: Passage | None) -> Passage:
         """Line 1: some tokens ahead."""
@@ -128,7 +131,7 @@ class SampledDraft:
             return await self._drawn_by_assistant("draw", token)
         else:
             p = await self._p(token, at)
-            verdict = self._kept(token, p, theirs, at) or self._rest(p, theirs, at)
+            verdict = self._kept(token, p, theirs, at) or self._rest(token, p, theirs, at)
             if verdict is None:
                 return await self._drawn_by_assistant("draw", token)
         self._put(token, verdict, number)
@@ -140,13 +143,13 @@ class SampledDraft:
         self._left_out += _left_out(p, q)
         chance = self._writer.chance.number("keep", at)
         mine, other = p.get(key_of(token), 0.0), q.get(key_of(token), 0.0)
-        if is_joined(token) or chance * mine >= other:
+        if (self._drawn and is_joined(token)) or chance * mine >= other:
             return None
         return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
 
-    def _rest(self, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
+    def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
         """Line 4: draw from the positive part of q - p; None if nothing is known of it."""
-        q = probs_of(theirs)
+        q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
         point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
         chosen: Key | None = None
@@ -157,9 +160,9 @@ class SampledDraft:
         if chosen is None:
             return None
         other = next(one for one in (theirs, *theirs.alternatives) if key_of(one) == chosen)
-        return _Verdict(
-            replace(other, alternatives=()), f"drawn from what {self._writer.name(_ASSISTANT)} finds more probable"
-        )
+        rejected = f"rejected: {chance:.3g} >= {q.get(key_of(token), 0.0):.3g} / {p.get(key_of(token), 0.0):.3g}"
+        words = f"{rejected}; drawn from what the {self._writer.name(_ASSISTANT)} finds more probable"
+        return _Verdict(replace(other, alternatives=()), words)
 
     async def _p(self, token: Token, at: int) -> dict[Key, float]:
         """The draft's distribution in the place of its token; that of a most probable token is all on it.
@@ -201,6 +204,7 @@ class SampledDraft:
         passage = (await writer.everybody(draw, [_ASSISTANT])).get(_ASSISTANT)
         if passage is None or not passage.tokens:
             if token is not None:
+                writer.unanswered += passage is not None
                 self._put(token, _Verdict(None, "kept: the assistant could not be heard"), 0)
             return True
         other = passage.tokens[0]
@@ -234,5 +238,4 @@ def _inverse(token: Token) -> float | None:
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
     """The total variation, at most, that the ends of both lists make in one place."""
     tail, rest = (max(0.0, 1 - math.fsum(probs.values())) for probs in (q, p))
-    most = min(rest, min(p.values(), default=1.0))
-    return tail + min(rest, math.fsum(min(prob, most) for key, prob in q.items() if key not in p))
+    return tail + min(rest, math.fsum(min(prob, rest) for key, prob in q.items() if key not in p))

@@ -75,7 +75,8 @@ class Speculative(DraftFirst):
         check_choice("test", self.test, Test)
         check_count("listed", self.listed)
         if self.greedy and (self.test, self.sampled_draft) != ("ratio", True):
-            raise SettingError("sampled_draft and test are for sampled decoding: give greedy=False")
+            words = "sampled_draft and test are for sampled decoding"
+            raise SettingError(f"{words}: give greedy=False, too, and no temperature=0")
 
     @property
     def temperature(self) -> float:
@@ -110,10 +111,11 @@ class Speculative(DraftFirst):
                 words = f"the {name} does not report the probabilities of its tokens, and is not asked token by token"
                 hint = 'method="cosd" with verifier=AgreementVerifier(alpha=0.5) works with such an assistant.'
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+        compared = {"draft"} if self.greedy else {name for name, _ in models} if self.test == "cosd" else set[str]()
         return tuple(
             f"{name} does not report the probability of its end of sequence: the end of an answer is the draft's"
             for name, info in models
-            if name == "draft" and not info.capabilities.end_prob
+            if name in compared and not info.capabilities.end_prob
         )
 
     def decoder(self, work: Work) -> Decoder:

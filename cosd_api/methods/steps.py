@@ -65,6 +65,7 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
+_ALONE = "no assistant is heard"
 _SCORE_TOKENS = 2  # white space, and a digit
 _LENGTH = 60  # tokens of a step, by assumption
 _REJECTED = 0.3  # of the steps, by assumption
@@ -105,18 +106,19 @@ class Steps(Written):
         check_count("step_tokens", self.step_tokens)
         for name in ("question", "cue", "again"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
-                raise SettingError(f"{name} must be text, not {getattr(self, name)!r}")
+                raise SettingError(f"{name} must be text that is not blank, not {getattr(self, name)!r}")
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
         last, asked, strange = b"", 0, list[str]()
         try:
             while not writer.over:
-                if LARGE not in writer.models:
-                    await writer.relay(SMALL, Contest((Entry((DRAFT,), b"", False),), 0, "no assistant is heard"))
+                alone = LARGE not in writer.models
+                if alone and await writer.continues(SMALL):
+                    await writer.relay(SMALL, Contest((Entry((DRAFT,), b"", False),), 0, _ALONE))
                     continue
                 step, score = await self._step(writer, SMALL), None
-                if step.data.strip():
+                if step.data.strip() and not alone:
                     found = await writer.everybody(partial(self._score, writer, step), [LARGE])
                     if LARGE not in found:
                         continue
@@ -124,17 +126,19 @@ class Steps(Written):
                     score = _digit(found[LARGE])
                     strange += [] if score is not None else [readable(found[LARGE])]
                 taken, model = step, SMALL
-                if score is None or score < self.keep:
+                if not alone and (score is None or score < self.keep):
                     own = await writer.everybody(partial(self._step, writer), [LARGE])
                     if LARGE not in own:
                         continue
                     taken, model = own[LARGE], LARGE
                 if taken.data and taken.data == last:
-                    writer.warn(f"{writer.name(model)} wrote a step twice in a row: the answer ends before the second")
+                    writer.warn(f"{writer.name(model)} wrote the step before it again: the answer ends there")
                     writer.end(Finish("length", "repetition"))
                     return
                 last = taken.data
-                writer.write(taken.tokens, model, number=taken.number, contest=self._contest(step, score, taken, model))
+                contest = Contest((Entry((DRAFT,), step.data, _ends(step)),), 0, _ALONE)
+                contest = contest if alone else self._contest(step, score, taken, model)
+                writer.write(taken.tokens, model, number=taken.number, contest=contest)
                 writer.end_with(taken)
         finally:
             if strange:

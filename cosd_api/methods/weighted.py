@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -55,7 +55,7 @@ class Weighted(Written):
                 for one in self.weights
             )
         )
-        if not numbers or not sum(map(float, self.weights)) > 0:
+        if isinstance(self.weights, str) or not numbers or not 0 < _total(self.weights) < math.inf:
             words = f"weights must be numbers of at least 0, not all of them 0; not {self.weights!r}"
             raise SettingError(f'{words}. weights="route" weighs the models by the prompt')
         object.__setattr__(self, "weights", tuple(map(float, self.weights)))
@@ -120,6 +120,14 @@ class Weighted(Written):
             return words
         own = "; every model scores the prompt first"
         return Assumptions(f"{words.expected}{own}, in one request", f"{words.high}{own}, token by token")
+
+
+def _total(weights: Iterable[float]) -> float:
+    """The sum of weights; infinite where it is too large for a number."""
+    try:
+        return math.fsum(map(float, weights))
+    except OverflowError:
+        return math.inf
 
 
 def _sum(one: Bounds, low: int, expected: float, high: int) -> Bounds:

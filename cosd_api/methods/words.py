@@ -14,9 +14,9 @@ _LINE_ENDS = "\n\r\x85\u2028\u2029"
 def unicode_words(text: str) -> list[int]:
     r"""Ends of the words of `text`, in characters, by Unicode's default word boundaries (UAX 29).
 
-    White space goes with the word behind it, as in nearly every tokenizer; up to a line end, which ends a word. So
-    `" not the"` is `" not"` and `" the"`, and `"on.\n\nThe"` is `"on"`, `"."`, two line ends, and `"The"`. Marks are
-    words of their own, and so is every Han and Hiragana character.
+    White space goes with the word behind it, as in nearly every tokenizer. A line end ends a word, unless more white
+    space follows. So `" not the"` is `" not"` and `" the"`, and `"on.\n\nThe"` is `"on"`, `"."`, two line ends, and
+    `"The"`. Marks are words of their own, and so is every Han and Hiragana character.
     """
     ends: list[int] = []
     for match in _boundary().finditer(text):

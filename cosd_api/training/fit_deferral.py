@@ -274,7 +274,7 @@ class _Gate:
 
         shown, _, _, z = _arrays(places)
         mean, scale = shown.mean(axis=0), shown.std(axis=0)
-        scale[scale < 1e-9] = np.inf  # a constant says nothing, and gets no weight
+        scale[scale < 1e-5] = np.inf  # what is nearly constant says nothing, and gets no weight
         start = cls(np.zeros(shown.shape[1] + 1), mean, scale)
 
         def logistic(theta: Any, x: Any) -> tuple[float, Any]:

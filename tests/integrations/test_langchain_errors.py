@@ -175,7 +175,7 @@ def test_a_key_that_is_not_clearly_meant_for_a_host_is_refused(servers: dict[str
 
 
 def test_no_refusal_shows_the_key() -> None:
-    for wrong in ({"temperature": 1}, {"max_tokens": "many"}, {"api_key": [KEY]}, {"verifier": {"kind": "none"}}):
+    for wrong in ({"temperature": 0.7}, {"max_tokens": "many"}, {"api_key": [KEY]}, {"verifier": {"kind": "none"}}):
         fields: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu1:8081", "api_key": KEY, **wrong}
         with pytest.raises(ValidationError) as caught:
             ChatCoSD(**fields)

@@ -43,7 +43,7 @@ def tasks() -> st.SearchStrategy[contests.Task]:
     return contests.tasks(longest=24, may_hide_end=False)
 
 
-@costly(100)
+@costly(40)
 @given(tasks(), SETTINGS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, settings: naive_adafuse.Settings, delays: list[float]
@@ -52,7 +52,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
 
 
 @pytest.mark.extended
-@costly(100)
+@costly(40)
 @given(tasks(), SETTINGS, st.lists(st.sampled_from(contests.SPLITS), min_size=4, max_size=4))
 async def test_words_are_those_of_all_tokenizers(
     task: contests.Task, settings: naive_adafuse.Settings, splits: list[naive_cool.Split]
@@ -61,7 +61,7 @@ async def test_words_are_those_of_all_tokenizers(
     contests.check(result, naive(task, settings, splits=splits))
 
 
-@costly(100)
+@costly(40)
 @given(tasks(), SETTINGS, contests.delays())
 async def test_what_is_read_on_is_what_a_new_request_would_write(
     task: contests.Task, settings: naive_adafuse.Settings, delays: list[float]
@@ -71,7 +71,7 @@ async def test_what_is_read_on_is_what_a_new_request_would_write(
     contests.check(result, naive(task, settings))
 
 
-@costly(100)
+@costly(40)
 @given(tasks(), SETTINGS, st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(
     task: contests.Task, settings: naive_adafuse.Settings, data: st.DataObject

@@ -114,7 +114,7 @@ def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
     return [one / sum(given) for one in given]
 
 
-@costly(100)
+@costly(40)
 @given(
     weighted(),
     PROMPTS,
@@ -147,7 +147,7 @@ async def test_the_answer_is_that_of_full_enumeration_whatever_is_listed(
         assert recorded is None or recorded == pytest.approx(1 / mean)
 
 
-@costly(100)
+@costly(40)
 @given(weighted(), PROMPTS, st.integers(1, 12), st.integers(1, 4))
 async def test_what_is_proved_is_right_and_what_is_not_is_said(
     drawn: tuple[list[Whole], tuple[float, ...] | None], prompt: str, max_tokens: int, top_k: int
@@ -230,7 +230,7 @@ async def test_what_is_not_proved_is_said() -> None:
     assert result.text == "a"
     assert result.segments[0].reason == "largest mean probability: 0.35 against 0.39 at most, which is not proved"
     [words] = result.warnings
-    assert words.startswith("at 1 places the endpoints list too little to prove")
+    assert words.startswith("at 1 place the endpoints list too little to prove")
 
 
 async def test_a_character_of_several_tokens_is_refused() -> None:

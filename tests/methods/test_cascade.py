@@ -25,7 +25,7 @@ QUANTILES = st.sampled_from((0.0, 0.1, 0.5, 0.8, 0.9, 1.0))
 TAUS = st.sampled_from((0.0, 0.1, 0.3, 0.7, 1.2, 2.0))
 
 
-@costly(300)
+@costly(40)
 @given(contests.tasks(max_assistants=1), QUANTILES, TAUS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, quantile: float, tau: float, delays: list[float]
@@ -45,7 +45,7 @@ async def cascaded(task: contests.Task, method: Cascade, delays: list[float], fa
     return await contests.fused(task, method, delays=delays, faults=faults, on_assistant_error="draft")
 
 
-@costly(200)
+@costly(40)
 @given(contests.tasks(max_assistants=1), QUANTILES, st.integers(0, 4))
 async def test_where_the_assistant_fails_the_draft_stands_or_writes_on(
     task: contests.Task, quantile: float, written: int

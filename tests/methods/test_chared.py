@@ -90,7 +90,7 @@ def check(result: FusionResult, wanted: naive_chared.Answered) -> None:
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 
-@costly(100)
+@costly(40)
 @given(weighted(), contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     drawn: tuple[contests.Task, tuple[float, ...] | None], delays: list[float]
@@ -101,7 +101,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     check(result, wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(longest=24, may_hide_end=False), contests.delays(), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(
     task: contests.Task, delays: list[float], data: st.DataObject

@@ -21,7 +21,7 @@ from drawn import costly
 pytestmark = pytest.mark.timeout(400)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(longest=24), contests.NORMALISATIONS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, normalisation: Any, delays: list[float]
@@ -32,7 +32,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     contests.check(await contests.fused(task, CoolFusion(normalisation=normalisation), delays=delays), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(longest=24), st.lists(st.sampled_from(contests.SPLITS), min_size=4, max_size=4), st.booleans())
 async def test_segments_end_with_words_of_all_tokenizers_or_of_ones_own(
     task: contests.Task, splits: list[naive_cool.Split], align: bool
@@ -43,7 +43,7 @@ async def test_segments_end_with_words_of_all_tokenizers_or_of_ones_own(
     contests.check(await contests.fused(task, CoolFusion(align=align), splits=splits), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(longest=24), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(task: contests.Task, data: st.DataObject) -> None:
     fails = data.draw(st.dictionaries(st.integers(1, len(task.models) - 1), st.integers(1, 12)))
@@ -53,7 +53,7 @@ async def test_a_model_that_fails_is_left_out_from_there_on(task: contests.Task,
     contests.check(result, wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(), contests.NORMALISATIONS)
 async def test_its_answer_among_those_of_the_models(task: contests.Task, normalisation: Any) -> None:
     wanted = naive_cool.cool_and_rerank(
@@ -62,7 +62,7 @@ async def test_its_answer_among_those_of_the_models(task: contests.Task, normali
     contests.check(await contests.fused(task, CoolFusion(normalisation=normalisation, rerank=True)), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(longest=24), contests.delays(), st.sampled_from(("cool", "cool+rerank")))
 async def test_what_is_read_on_is_what_a_new_request_would_write(
     task: contests.Task, delays: list[float], method: str

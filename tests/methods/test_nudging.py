@@ -31,7 +31,7 @@ def naive(task: contests.Task, gamma: float, nudge_tokens: int, **more: Any) -> 
     return naive_nudging.nudging(task.prompt, task.models, gamma=gamma, nudge_tokens=nudge_tokens, **limits | more)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(max_assistants=1, longest=40), GAMMAS, NUDGES, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, gamma: float, nudge_tokens: int, delays: list[float]
@@ -41,7 +41,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     assert all(token.reason for token in result.tokens)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(max_assistants=1, longest=40), GAMMAS, NUDGES, st.integers(1, 40))
 async def test_a_limit_cuts_the_answer_and_changes_nothing_before(
     task: contests.Task, gamma: float, nudge_tokens: int, limit: int
@@ -53,7 +53,7 @@ async def test_a_limit_cuts_the_answer_and_changes_nothing_before(
     ]
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(max_assistants=1, longest=30), NUDGES, st.integers(1, 6))
 async def test_where_the_nudging_model_fails_the_base_model_writes_on(
     task: contests.Task, nudge_tokens: int, request: int
@@ -66,7 +66,7 @@ async def test_where_the_nudging_model_fails_the_base_model_writes_on(
     assert all(token.verified == (token.reason != "no nudging model is heard") for token in result.tokens)
 
 
-@costly(100)
+@costly(40)
 @given(
     contests.tasks(max_assistants=1, longest=24),
     NUDGES,
@@ -104,7 +104,7 @@ class Looping:
 LOOPS = st.builds(Looping, st.integers(0, 2**16), st.sampled_from((8, 14, 16)))
 
 
-@costly(100)
+@costly(40)
 @given(LOOPS, LOOPS, st.sampled_from((1, 2, 3, 6, 16)), st.integers(1, 120))
 async def test_repetitions_are_not_written(base: Looping, nudger: Looping, nudge_tokens: int, limit: int) -> None:
     task = contests.Task(b"1", [base, nudger], limit, ())  # type: ignore[list-item]

@@ -18,7 +18,7 @@ from drawn import costly
 pytestmark = pytest.mark.timeout(400)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(), contests.NORMALISATIONS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, normalisation: Any, delays: list[float]
@@ -29,7 +29,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     contests.check(await contests.fused(task, Rerank(normalisation=normalisation), delays=delays), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(), contests.NORMALISATIONS)
 async def test_a_models_own_probabilities_are_those_that_it_would_score(
     task: contests.Task, normalisation: Any
@@ -41,7 +41,7 @@ async def test_a_models_own_probabilities_are_those_that_it_would_score(
     contests.check(await contests.fused(task, Rerank(normalisation=normalisation), tokenizes=True), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(contests.tasks(), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(task: contests.Task, data: st.DataObject) -> None:
     assistants = range(1, len(task.models))

@@ -24,7 +24,7 @@ from drawn import costly
 TAUS = st.sampled_from((1.0, 0.25, 4.0))
 
 
-@costly(300)
+@costly(40)
 @given(contests.tasks(), TAUS, contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, tau: float, delays: list[float]
@@ -33,7 +33,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     contests.check(await contests.fused(task, Route(tau=tau), delays=delays), wanted)
 
 
-@costly(200)
+@costly(40)
 @given(contests.tasks(), st.data())
 async def test_a_model_that_cannot_be_heard_is_left_out(task: contests.Task, data: st.DataObject) -> None:
     deaf = data.draw(st.sets(st.integers(1, len(task.models) - 1), min_size=1))
@@ -52,7 +52,7 @@ async def test_a_model_that_cannot_be_heard_is_left_out(task: contests.Task, dat
     assert result.trace.replay() == result.text
 
 
-@costly(200)
+@costly(40)
 @given(contests.tasks(longest=8), st.integers(0, 4))
 async def test_where_the_one_that_writes_fails_the_next_best_writes_on(task: contests.Task, written: int) -> None:
     means = [naive_route.prompt_mean(model, task.prompt) for model in task.models]

@@ -62,7 +62,7 @@ async def fused(
     return await contests.fused(task, method, faults=faults, tokenizes=True, **settings)
 
 
-@costly(100)
+@costly(40)
 @given(tasks(24), WEIGHTS, st.sampled_from((5, 1, 2, 9)), st.sampled_from((10, 1, 2, 4)), contests.delays())
 async def test_the_answer_is_the_naive_one_whatever_the_order(
     task: contests.Task, weights: Sequence[float] | None, ahead: int, listed: int, delays: list[float]
@@ -76,7 +76,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     check(await fused(task, method, delays=delays), wanted)
 
 
-@costly(100)
+@costly(40)
 @given(tasks(24), st.integers(1, 12), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(
     task: contests.Task, request_number: int, data: st.DataObject

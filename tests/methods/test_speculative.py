@@ -50,7 +50,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@costly(100)
+@costly(40)
 @given(
     toys.model_sets(same_tokenizer=True, max_assistants=1, may_hide_end=False),
     st.text(st.sampled_from(toys.CHARACTERS), min_size=1, max_size=6),

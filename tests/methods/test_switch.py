@@ -47,7 +47,7 @@ def check(result: FusionResult, won: naive_switch.Sample, votes: dict[str, float
     assert type(result).model_validate_json(result.model_dump_json()) == result
 
 
-@costly(100)
+@costly(40)
 @given(
     contests.tasks(longest=4).map(contests.unique),
     st.integers(1, 4),

@@ -40,7 +40,7 @@ def told(result: FusionResult) -> list[float]:
     return [result.weights[name] for name in (result.draft.name, *(one.name for one in result.assistants))]
 
 
-@costly(100)
+@costly(40)
 @given(
     contests.tasks(longest=12, may_hide_end=False).map(contests.unique),
     st.sampled_from((1.0, 0.3, 5.0)),
