@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -34,6 +35,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.concurrency import concurrently
 from drawn import partly
 from plain import Plain, Raw, merged
 
@@ -353,9 +355,12 @@ class Conformance(Proposals):
             return
         place, listed = unsure(one.plain)
         count, drawn = 200, Counter[tuple[bytes, bool]]()
-        for seed in range(count):
+
+        async def draw(seed: int) -> None:
             tokens, _ = await read(one.draft(place, limit=1, temperature=1, seed=seed))
             drawn[tokens[0].data, tokens[0].end] += 1
+
+        await concurrently([partial(draw, seed) for seed in range(count)])
         means = {(raw.data, raw.end): count * (raw.prob or 0) for raw in listed if raw.data.isascii()}
         means = {key: mean for key, mean in means.items() if mean >= 5}
         rest = count - sum(means.values())
