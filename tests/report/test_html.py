@@ -499,5 +499,5 @@ async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_abo
     shown = read(page(await answered(**lima.sampled())))
     assert "Disagreements" not in shown.text("h2")
     assert "wrote the same" not in shown.text("p")
-    assert "drawn from what assistant finds more probable" in shown.text("td")
+    assert "drawn from what the assistant finds more probable" in shown.text("td")
     assert "3 of 4 segments: the draft's token stands." in shown.text("p")
