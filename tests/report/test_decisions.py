@@ -75,7 +75,8 @@ async def test_draws_that_replace_a_draft_token_are_told_by_their_segments() -> 
     assert text.startswith(" The [-sum-] {+total+}.\nmarks: ")
     assert [" ".join(row) for row in rows(text)] == [
         "2 draft ␣sum 1",
-        "assistant ␣total 1 drawn from what the assistant finds more probable",
+        "assistant ␣total 1 rejected: 0.13 >= 0 / 1; drawn from what the assistant finds",
+        "more probable",
     ]
     assert " ".join(rows(await shown(everything=True, **sampled()))[0]).startswith("1 draft ␣The 1 kept: ")
 
