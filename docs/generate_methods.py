@@ -81,7 +81,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Whether a method works over an engine.
+    """The work of a method over an engine.
 
     Attributes:
         words: for the table.
@@ -146,7 +146,7 @@ def _asked(
 
 
 def _shortened(refusal: str) -> str:
-    """What is missing, without which model, which method, and what it is for."""
+    """The missing facts of a model, for a method, and their use."""
     parts = re.split(r", (?:and )?", re.sub(r"^the (draft|assistant) ", "", refusal))
     return next((part for part in parts if part.startswith("does not ")), parts[0])
 

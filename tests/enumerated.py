@@ -35,7 +35,7 @@ CRITICAL = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 5: 25.74, 6: 27.86, 7: 29.88
 
 
 def follows(counts: Counter[Text], wanted: Mapping[Text, float], *, known: bool = True) -> bool:
-    """Whether counts may come from a distribution, by a chi-squared test; rare answers are one class.
+    """Test whether counts may come from a distribution, by a chi-squared test; rare answers are one class.
 
     Unless all of it is `known` (such as characters of several tokens), what is not wanted counts as rare.
     """

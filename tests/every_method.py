@@ -134,7 +134,7 @@ LINES = (
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 STATED: Mapping[str, Mapping[str, Capabilities]] = runpy.run_path(str(DOCS / "generate_methods.py"))["ENGINES"]
-"""What docs/methods.md takes for granted of each engine, by its condition."""
+"""The facts that docs/methods.md takes for granted of each engine, by its condition."""
 
 
 def able(can: Capabilities) -> dict[str, bool]:
@@ -219,7 +219,7 @@ EXPECTED: dict[tuple[object, ...], list[FusionResult]] = {}
 
 
 def same(one: FusionResult, other: FusionResult) -> bool:
-    """Whether two answers are the same text, by the same models."""
+    """Test whether two answers are the same text, by the same models."""
     return (one.text, one.finish_reason) == (other.text, other.finish_reason)
 
 
@@ -235,14 +235,14 @@ def excuse(
     *,
     chat: bool = False,
 ) -> str | None:
-    """How close the first decision was in which two answers differ, in words; None if it was not close."""
+    """The margin of the first decision in which two answers differ, in words; None if it was not close."""
     by_name = dict(zip(names(one), line.models, strict=True))
 
     def whole(model: naive.HttpModel) -> bytes:
         return (rendered(model, prompt) if chat else prompt).encode()
 
     def undecided(source: str, text: bytes, mine: bytes, theirs: bytes) -> str | None:
-        """How close two texts of one model are where they part."""
+        """The margin of two texts of one model where they part."""
         model = asked[by_name[source]]
         margin = greedy_margin(model, whole(model) + text, mine, theirs)
         return f"{source} is undecided by {margin:.2g}" if margin < NEAR else None
@@ -265,7 +265,7 @@ def excuse(
 
 
 def _parts(mine: FusedToken | None, theirs: FusedToken | None) -> bool:
-    """Whether two answers part at these tokens."""
+    """Test whether two answers part at these tokens."""
     if mine is None or theirs is None:
         return True
     return (mine.data, mine.end, mine.source) != (theirs.data, theirs.end, theirs.source)
@@ -280,7 +280,7 @@ def names(result: FusionResult) -> list[str]:
 
 
 def written(segment: Segment) -> list[tuple[object, ...]]:
-    """What was proposed, by whom."""
+    """The proposals, and their models."""
     return [(one.sources, one.text, one.end) for one in segment.candidates]
 
 
@@ -331,7 +331,7 @@ def _near_verdict(verifier: Any, heard: TokenDecision) -> str | None:
 
 
 def _drafted(token: FusedToken) -> bytes:
-    """What the draft wrote there."""
+    """The draft's words there."""
     if token.replaced_tokens:
         return b"".join(one.text.encode() for one in token.replaced_tokens)
     return token.data

@@ -28,7 +28,7 @@ class Settings:
 
 @dataclass
 class Doubts:
-    """How near decisions were to other ones.
+    """The margins by which decisions fell.
 
     Attributes:
         margins: of probabilities, to the limit; and between a model's two most probable tokens.
@@ -63,7 +63,7 @@ def beside(model: Model, ids: Sequence[int], token: Tok) -> list[tuple[bytes, bo
 
 
 def margin(token: Tok, others: Sequence[tuple[bytes, bool, float]]) -> float:
-    """How much more probable a token is than the next one."""
+    """The lead of a token over the next one, in probability."""
     if token.prob is None:
         return -1.0
     return token.prob - (others[0][2] if others else 1 - token.prob)
@@ -105,7 +105,7 @@ def begun(tokens: Sequence[Tok], start: int) -> int:
 def proposals(
     model: Model, at: int, text: bytes, left: int, splits: Sequence[Split], settings: Settings, doubts: Doubts
 ) -> tuple[list[Option], int]:
-    """What one model proposes, and how many requests it took."""
+    """The proposal of one model, and the number of its requests."""
     room = min(left, LONGEST_SEGMENT)
     ids = list(model.vocabulary.encode(readable_by_servers(text)))
     tokens: list[Tok] = []

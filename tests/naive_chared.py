@@ -26,7 +26,7 @@ class Possible:
     mass: float
 
     def rest(self, at: int) -> bytes:
-        """What it still has behind byte `at`."""
+        """The rest that it has behind byte `at`."""
         return self.data[at - self.start :]
 
     def symbol(self, at: int) -> bytes | None:

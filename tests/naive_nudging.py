@@ -48,18 +48,18 @@ class Nudged:
         return text_of(self.answer)
 
     def asked(self, model: int, taken: bytes = b"") -> Iterator[Tok]:
-        """What a model would write."""
+        """The text that a model would write."""
         return generate(self.models[model], self.prompt + self.text + taken)
 
     def confident(self, token: Tok) -> bool:
-        """Whether the base model is."""
+        """Test whether the base model is."""
         if token.end or token.prob is None:
             return False
         self.margins.append(abs(token.prob - self.gamma))
         return token.prob >= self.gamma
 
     def words_taken(self, ours: Sequence[bytes]) -> tuple[int, bool]:
-        """How many words of a nudge are taken, and whether the base model takes over there."""
+        """The number of a nudge's words that are taken; and true if the base model takes over there."""
         for taken in range(1, len(ours)):
             first = next(self.asked(BASE, b"".join(ours[:taken])))
             if self.confident(first) or (not first.end and ours[taken].startswith(first.data)):

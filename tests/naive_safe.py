@@ -83,7 +83,7 @@ def most_probable(model: Model, ids: Sequence[int], first: Tok, count: int) -> d
 
 @dataclass
 class Found:
-    """What a model makes of a token that it does not list: a probability; is it all of the token, is it as listed?"""
+    """The probability that a model gives to a token that it does not list; is it all of the token, is it as listed?"""
 
     prob: float
     whole: bool = False
@@ -171,7 +171,7 @@ def decide(
     ids: Sequence[int],
     listed: int,
 ) -> tuple[Key, str, dict[Key, float]]:
-    """What is written behind `place` where the drafter wrote `ours` and, with what it wrote ahead, `text`."""
+    """The token behind `place` where the drafter wrote `ours` and, with all that it wrote ahead, `text`."""
     verifiers = [n for n in share if n]
     own: dict[int, Key] = {0: (ours.data, ours.end)}
     for n in verifiers:

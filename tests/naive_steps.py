@@ -65,7 +65,7 @@ class Stepwise:
         return [*said, ("assistant", begun + readable(answer))] if begun + readable(answer) else said
 
     def rendered(self, at: int, messages: Sequence[Said]) -> bytes:
-        """What a model continues."""
+        """The text that a model continues."""
         return self.render(at, messages).encode()
 
     def step(self, at: int) -> list[Tok]:

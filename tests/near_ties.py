@@ -1,4 +1,4 @@
-"""How close the calls were at which a live answer parts from the naive one.
+"""The margins at which a live answer parts from the naive one.
 
 A server computes a batch in another order than a single token: the last digits of its probabilities differ, and where a
 decision hangs on these, either text is right. Nothing else is excused.

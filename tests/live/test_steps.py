@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 import contests
@@ -36,21 +35,14 @@ CLOSE = 1e-3
 MAY_DIFFER = 2
 
 
-@pytest.fixture(scope="module")
-def plain(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
-    """The two servers, asked directly for the probabilities of one place at a time."""
-    with httpx.Client(timeout=60) as client:
-        yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
-
-
 @pytest.mark.parametrize("count", partly([3, 50]))
 @pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums"), ("sums", "sums")], ids="-".join)
 async def test_the_answers_are_the_naive_ones(
-    pair: Pair, plain: dict[str, naive.HttpModel], names: tuple[str, str], count: int
+    pair: Pair, naively: Mapping[str, naive.HttpModel], names: tuple[str, str], count: int
 ) -> None:
     async with Fusion(draft=pair[names[0]], assistant=pair[names[1]], method=METHOD) as fusion:
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS, concurrency=4)]
-    models = [plain[name] for name in names]
+    models = [naively[name] for name in names]
     excused = [one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models)]
     assert len(excused) <= MAY_DIFFER
     assert all(len(result.segments) > 1 for result in results)
@@ -59,10 +51,10 @@ async def test_the_answers_are_the_naive_ones(
 @pytest.mark.parametrize("count", partly([2, 20]))
 @pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums")], ids="-".join)
 async def test_over_routes_that_continue_nothing(
-    pair: Pair, plain: dict[str, naive.HttpModel], names: tuple[str, str], count: int
+    pair: Pair, naively: Mapping[str, naive.HttpModel], names: tuple[str, str], count: int
 ) -> None:
     """By messages alone, without probabilities."""
-    models = [plain[name] for name in names]
+    models = [naively[name] for name in names]
     draft, assistant = (connect(pair[name], engine="openai", api="messages") for name in names)
 
     def render(at: int, messages: Sequence[tuple[str, str]]) -> str:

@@ -252,7 +252,7 @@ class Bare(ScriptedProvider):
 
 
 async def test_a_plain_token_without_a_list_is_bounded() -> None:
-    """What it leaves over is all that another token can have."""
+    """The rest that it leaves over is all that another token can have."""
     one, other = table({b"a": 0.6, b"b": 0.4}), table({b"c": 0.7, b"a": 0.2, b"b": 0.1})
     result = await fuse("Q", models=[Bare(one), ScriptedProvider(other)], method="average")
     assert (result.text, len(result.warnings)) == ("a", 1)  # c has at most (0.4 + 0.7) / 2
