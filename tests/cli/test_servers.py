@@ -1,5 +1,6 @@
 """`cosd servers`: two URLs to work with, and nothing left behind."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -23,6 +24,12 @@ def read_urls(process: Process) -> dict[str, str]:
     return dict(line.split("\t") for line in lines)
 
 
+def read_example(process: Process) -> str:
+    """Standard error up to the end of the example: it comes after the URLs, and a signal may come between."""
+    lines = iter(process.stderr.readline, b"")
+    return b"".join(itertools.takewhile(lambda line: b"Ctrl-C" not in line, lines)).decode()
+
+
 @posix
 @pytest.mark.parametrize("end", partly([signal.SIGTERM, signal.SIGINT]))
 def test_servers_run_until_interrupted(end: signal.Signals) -> None:
@@ -31,11 +38,12 @@ def test_servers_run_until_interrupted(end: signal.Signals) -> None:
         assert list(urls) == ["sums", "facts"]
         for url in urls.values():
             assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        example = read_example(process)
         process.send_signal(end)
         out, errors = process.communicate(timeout=20)
     assert process.returncode == 0
     assert out == b""
-    assert f"    python -m cosd_api fuse - --draft {urls['sums']} --assistant {urls['facts']}" in errors.decode()
+    assert f"    python -m cosd_api fuse - --draft {urls['sums']} --assistant {urls['facts']}" in example
     assert b"Traceback" not in errors
     assert all(map(gone, urls.values()))
 
