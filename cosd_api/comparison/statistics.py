@@ -1,0 +1,395 @@
+"""Statistics of a comparison: intervals, paired differences, tests, calibration. Pure functions on counts and numbers.
+
+Every number that a comparison shows comes from here. The functions follow the sources that they name, and need nothing
+but the standard library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from statistics import NormalDist
+from typing import Self
+
+from cosd_api.checks import check_count
+from cosd_api.errors import SettingError
+
+__all__ = [
+    "CalibrationBin",
+    "CalibrationCurve",
+    "Estimated",
+    "PairedCounts",
+    "calibration",
+    "frontier",
+    "holm",
+    "mcnemar",
+    "mean",
+    "paired_difference",
+    "wilson",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """An estimate with its interval.
+
+    Attributes:
+        value: the estimate; NaN without data.
+        low: lower end of the interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+# Shares.
+
+
+def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
+    """The share `right / total` with Wilson's score interval, which stays within [0, 1] and needs no large sample.
+
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference": the shares `p` at which
+    `|right / total - p| <= z sqrt(p (1 - p) / total)`. Equation 4 of Brown, Cai and DasGupta (2001) solves it.
+
+    Args:
+        right: number of successes.
+        total: number of trials. Without any, the interval is [0, 1].
+        level: probability that the interval covers the true share, about; between 0 and 1.
+
+    Raises:
+        SettingError: `right` is not between 0 and `total`, or the level is invalid.
+    """
+    z = _z(level)
+    if not 0 <= check_count("right", right, least=0) <= check_count("total", total, least=0):
+        raise SettingError(f"right must be between 0 and total, not {right} of {total}")
+    if not total:
+        return Estimated(math.nan, 0.0, 1.0)
+    share = right / total
+    middle = (right + z * z / 2) / (total + z * z)
+    half = z * math.sqrt(total) / (total + z * z) * math.sqrt(share * (1 - share) + z * z / (4 * total))
+    # At the edges the ends are exact, whatever was rounded.
+    low = 0.0 if right == 0 else min(middle - half, share)
+    high = 1.0 if right == total else max(middle + half, share)
+    return Estimated(share, low, high)
+
+
+# Two contestants on the same questions.
+
+
+@dataclass(frozen=True, slots=True)
+class PairedCounts:
+    """Answers of two contestants to the same questions, counted.
+
+    Attributes:
+        both: questions that both answered right.
+        won: those that only the first answered right.
+        lost: those that only the second answered right.
+        neither: those that both answered wrong.
+    """
+
+    both: int
+    won: int
+    lost: int
+    neither: int
+
+    def __post_init__(self) -> None:
+        for name in ("both", "won", "lost", "neither"):
+            check_count(name, getattr(self, name), least=0)
+
+    @classmethod
+    def of(cls, first: Sequence[bool], second: Sequence[bool]) -> Self:
+        """Count two lists of outcomes, question by question.
+
+        Raises:
+            SettingError: they differ in length.
+        """
+        if len(first) != len(second):
+            raise SettingError(f"outcomes are compared in pairs, but there are {len(first)} and {len(second)}")
+        pairs = [(bool(mine), bool(theirs)) for mine, theirs in zip(first, second, strict=True)]
+        return cls(*(pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))))
+
+    @property
+    def total(self) -> int:
+        """Number of questions."""
+        return self.both + self.won + self.lost + self.neither
+
+    @property
+    def difference(self) -> float:
+        """Accuracy of the first less that of the second; NaN without questions."""
+        return (self.won - self.lost) / self.total if self.total else math.nan
+
+
+def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
+    """The difference of two accuracies on the same questions, with the interval of Newcombe's method 10.
+
+    Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based on paired
+    data", Statistics in Medicine 17, 2635-2650. It combines the Wilson intervals `[l1, u1]` and `[l2, u2]` of both
+    accuracies `p1` and `p2`, with the correlation `phi` of the outcomes, corrected for continuity::
+
+        low  = p1 - p2 - sqrt((p1 - l1)^2 - 2 phi (p1 - l1) (u2 - p2) + (u2 - p2)^2)
+        high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
+
+    Args:
+        counts: of both contestants; the difference is the first's accuracy less the second's. Without questions, the
+            interval is [-1, 1].
+        level: probability that the interval covers the true difference, about.
+
+    Raises:
+        SettingError: the level is invalid.
+    """
+    _z(level)
+    total = counts.total
+    if not total:
+        return Estimated(math.nan, -1.0, 1.0)
+    mine = wilson(counts.both + counts.won, total, level)
+    theirs = wilson(counts.both + counts.lost, total, level)
+    phi = _correlation(counts)
+
+    def apart(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
+    low = counts.difference - apart(mine.value - mine.low, theirs.high - theirs.value)
+    high = counts.difference + apart(mine.high - mine.value, theirs.value - theirs.low)
+    return Estimated(counts.difference, max(-1.0, low), min(1.0, high))
+
+
+def _correlation(counts: PairedCounts) -> float:
+    """Newcombe's corrected phi: 0 where a row or a column is empty or the excess is within the correction."""
+    both, won, lost, neither = counts.both, counts.won, counts.lost, counts.neither
+    margins = (both + won) * (lost + neither) * (both + lost) * (won + neither)
+    excess: float = both * neither - won * lost
+    if excess > 0:
+        excess = max(excess - counts.total / 2, 0.0)
+    return excess / math.sqrt(margins) if margins else 0.0
+
+
+def mcnemar(counts: PairedCounts) -> float:
+    """The p-value of McNemar's exact test: that the first and the second are right equally often.
+
+    McNemar (1947). Questions on which both agree say nothing; of the others each is won or lost with probability 1/2.
+    The two-sided p-value is twice the smaller tail of that binomial distribution, at most 1.
+    """
+    decided = counts.won + counts.lost
+    term, tail = 1, 0
+    for wins in range(min(counts.won, counts.lost) + 1):
+        tail += term
+        term = term * (decided - wins) // (wins + 1)
+    # Twice the tail over 2^decided, in whole numbers: true division rounds correctly at any size.
+    return min(1.0, 2 * tail / (1 << decided))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """The p-values adjusted for having made several tests, in the given order, by Holm's step-down procedure.
+
+    Holm (1979), "A simple sequentially rejective multiple test procedure". Rejecting where the adjusted value is at
+    most 0.05 rejects a true hypothesis among them with probability at most 0.05, however the tests depend on each
+    other: the k-th smallest of m becomes the largest of `(m - j + 1) p(j)` for j up to k, at most 1.
+
+    Raises:
+        SettingError: a value is not in [0, 1].
+    """
+    for value in values:
+        if not 0 <= value <= 1:
+            raise SettingError(f"p-values must be between 0 and 1, not {value!r}")
+    adjusted = [0.0] * len(values)
+    highest = 0.0
+    for rank, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[at]))
+        adjusted[at] = highest
+    return adjusted
+
+
+# Calibration.
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """Answers that were given with about the same probability.
+
+    Attributes:
+        low: least probability of the bin.
+        high: its end; included in the last bin alone.
+        answers: number of answers.
+        confidence: mean of their probabilities; None without answers.
+        accuracy: share of them that is right; None without answers.
+    """
+
+    low: float
+    high: float
+    answers: int
+    confidence: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCurve:
+    """Agreement of a model's probabilities with its successes.
+
+    Attributes:
+        error: the expected calibration error, in [0, 1]; NaN without answers.
+        bins: of equal width, from 0 to 1.
+        answers: number of answers.
+        confidence: mean probability; NaN without answers.
+        accuracy: share that is right; NaN without answers.
+        alpha: least probability of a confident answer.
+        wrong: number of wrong answers.
+        confident_wrong: number of them that were given with a probability of at least `alpha`. A rule that asks for
+            help below `alpha` never asks there.
+    """
+
+    error: float
+    bins: tuple[CalibrationBin, ...]
+    answers: int
+    confidence: float
+    accuracy: float
+    alpha: float
+    wrong: int
+    confident_wrong: int
+
+    @property
+    def confident_share(self) -> float:
+        """Share of the wrong answers that were given with a probability of at least `alpha`; NaN without any."""
+        return self.confident_wrong / self.wrong if self.wrong else math.nan
+
+
+def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = 0.5) -> CalibrationCurve:
+    """The expected calibration error of a model, with its bins, and the share of wrong answers given confidently.
+
+    Guo et al. (2017), "On calibration of modern neural networks", equation 3: the mean over all answers of the
+    distance between accuracy and mean probability of their bin. Bins have equal width; a probability on a boundary
+    belongs to the upper bin.
+
+    Args:
+        answers: the probability and the correctness of each answer.
+        bins: number of bins.
+        alpha: least probability of a confident answer; the rule's default is 0.5.
+
+    Raises:
+        SettingError: a probability is not in [0, 1], or `bins` is not a positive whole number.
+    """
+    check_count("bins", bins)
+    found: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
+    given = [(probability, bool(right)) for probability, right in answers]
+    for probability, right in given:
+        if not 0 <= probability <= 1:
+            raise SettingError(f"probabilities must be between 0 and 1, not {probability!r}")
+        found[_bin(probability, bins)].append((probability, right))
+    total = len(given)
+    wrong = [probability for probability, right in given if not right]
+    made = tuple(_filled(at, bins, inside) for at, inside in enumerate(found))
+    apart = math.fsum(
+        one.answers * abs(one.accuracy - one.confidence)
+        for one in made
+        if one.accuracy is not None and one.confidence is not None
+    )
+    return CalibrationCurve(
+        error=apart / total if total else math.nan,
+        bins=made,
+        answers=total,
+        confidence=math.fsum(probability for probability, _ in given) / total if total else math.nan,
+        accuracy=(total - len(wrong)) / total if total else math.nan,
+        alpha=alpha,
+        wrong=len(wrong),
+        confident_wrong=sum(probability >= alpha for probability in wrong),
+    )
+
+
+def _bin(probability: float, bins: int) -> int:
+    """The bin with `low <= probability < high`, by the bounds as they are rounded."""
+    at = min(int(probability * bins), bins - 1)
+    if at + 1 < bins and probability >= (at + 1) / bins:
+        return at + 1
+    return at - 1 if probability < at / bins else at
+
+
+def _filled(at: int, bins: int, inside: Sequence[tuple[float, bool]]) -> CalibrationBin:
+    count = len(inside)
+    confidence = math.fsum(probability for probability, _ in inside) / count if count else None
+    accuracy = sum(right for _, right in inside) / count if count else None
+    return CalibrationBin(at / bins, (at + 1) / bins, count, confidence, accuracy)
+
+
+# Means, such as of latencies.
+
+
+def mean(values: Sequence[float], level: float = 0.95) -> Estimated:
+    """The mean with Student's t interval, such as of seconds or tokens for each question.
+
+    Student (1908): `mean +- t s / sqrt(n)`, with the quantile `t` of n - 1 degrees of freedom and the sample's
+    standard deviation `s`. Of a few strongly skewed values, such as times with a rare long one, it covers the true mean
+    less often than `level` says.
+
+    Args:
+        values: finite numbers. Of a single one the interval is without bounds; of none, the mean is NaN.
+        level: probability that the interval covers the true mean, about.
+
+    Raises:
+        SettingError: the level is invalid, or a value is not finite.
+    """
+    _z(level)
+    count = len(values)
+    if not all(map(math.isfinite, values)):
+        raise SettingError("a mean is taken of finite numbers")
+    if not count:
+        return Estimated(math.nan, -math.inf, math.inf)
+    middle = math.fsum(values) / count
+    if count == 1:
+        return Estimated(middle, -math.inf, math.inf)
+    spread = math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (count - 1))
+    half = _t(level, count - 1) * spread / math.sqrt(count)
+    return Estimated(middle, middle - half, middle + half)
+
+
+@lru_cache(256)
+def _t(level: float, freedom: int) -> float:
+    """Bound `t` with `P(|T| <= t) = level`, by bisection."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < level:
+        low, high = high, 2 * high
+    for _ in repeat(None, 60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """`P(|T| <= t)` of Student's distribution: the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun (1964)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for at in range(1 + odd, freedom, 2):
+        total += term
+        term *= at / (at + 1) * cosine * cosine
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _z(level: float) -> float:
+    """Bound `z` with `P(|Z| <= z) = level` of the normal distribution."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise SettingError(f"level must be a number between 0 and 1, such as 0.95, not {level!r}")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+# Quality and cost.
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The points `(cost, quality)` that no other one beats, by ascending cost, as indexes.
+
+    One point beats another if it costs no more and is no worse, and differs in one of the two. Of equal points all are
+    kept.
+    """
+    kept: list[int] = []
+    best: tuple[float, float] | None = None
+    for at in sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1])):
+        if best is None or points[at][1] > best[1] or points[at] == best:
+            kept.append(at)
+            best = points[at]
+    return kept
