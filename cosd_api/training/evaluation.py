@@ -27,9 +27,9 @@ __all__ = [
     "QUARTERS",
     "TREE",
     "TUNED_RULE",
-    "Comparison",
     "Decide",
     "Fit",
+    "HeldOut",
     "LabelledPlace",
     "Score",
     "baselines",
@@ -204,7 +204,7 @@ def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUART
 # Methods, compared on held-out examples.
 
 
-class Comparison(BaseModel):
+class HeldOut(BaseModel):
     """Several methods on the same held-out examples, each place held out once.
 
     Attributes:
@@ -237,9 +237,7 @@ def _row(name: str, widest: int, *cells: str) -> str:
     return f"{name:{widest}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def held_out(
-    places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int
-) -> Comparison | None:
+def held_out(places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int) -> HeldOut | None:
     """Compare methods on held-out examples; None where the examples do not suffice (`lacking` says why)."""
     if lacking(places) is not None:
         return None
@@ -248,7 +246,7 @@ def held_out(
         name: sum((score(test, fit(train)) for train, test in parts), start=Score(matrix=((0, 0), (0, 0))))
         for name, fit in methods.items()
     }
-    return Comparison(examples=len(deciding(places)), folds=len(parts), scores=scores)
+    return HeldOut(examples=len(deciding(places)), folds=len(parts), scores=scores)
 
 
 def lacking(places: Sequence[LabelledPlace]) -> str | None:
