@@ -46,7 +46,7 @@ MODELS = (
     "and a context of 4,000 is simulated only."
 )
 TURNS = (
-    "The methods take turns, in an order that is drawn anew for every three questions. Each turn begins with an answer "
+    "The methods take turns, in an order that is drawn again for every three questions. Each turn begins with an answer "
     "that is not measured, which opens the connections (servers close those that were idle for 5 s), and all slots of "
     "both servers have read the prompts before. (c) is asked fewer questions."
 )

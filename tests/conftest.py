@@ -114,7 +114,7 @@ def closed_network() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates_are_read_once() -> Iterator[None]:
-    """Every HTTP client reads all certificates anew, which takes longer than most tests."""
+    """Every HTTP client reads all certificates again, which takes longer than most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield

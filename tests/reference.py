@@ -163,7 +163,7 @@ def generate(model: Model, text: bytes, wishes: Sequence[Tok] = (), patience: fl
 
 
 def drafted(model: Model, text: bytes, round_length: int | None) -> Iterator[Tok]:
-    """The draft from `text` on: on its own ids, or encoded anew after every `round_length` tokens."""
+    """The draft from `text` on: on its own ids, or encoded again after every `round_length` tokens."""
     while True:
         for token in islice(generate(model, text), round_length):
             yield token
@@ -312,7 +312,7 @@ def fuse(
     """Fuse one answer: draft to the end, replace the first thing that a verifier replaces, draft again.
 
     `ids_kept`: the draft goes on from its own ids until a replacement, whatever `round_length` is. Otherwise
-    its text is encoded anew after every `round_length` of its tokens since the start or the last replacement.
+    its text is encoded again after every `round_length` of its tokens since the start or the last replacement.
     `fails`: whether an assistant fails for good when it is asked, at a byte of the response, about some of the draft's
     tokens; it is asked where one of them is `contestable`, by its probability and its byte of the response. From that
     unit on it is not asked any more.
@@ -356,7 +356,7 @@ def fuse(
                 ]
                 firings.append(best)
             elif lost:
-                del new[fired + len(part) :]  # the draft begins anew behind the unit
+                del new[fired + len(part) :]  # the draft begins again behind the unit
             if best or lost:
                 break
             text, fired = text + text_of(part), fired + len(part)

@@ -64,7 +64,7 @@ class StandInOllama:
         cuts: it cuts what is too long, whatever it is told.
         shifts: it goes on past the end of the context, whatever it is told.
         cached: what `prompt_eval_count` says of a prompt that was read before: all of it, and beside it what was
-            cached; all of it; or only what was read anew.
+            cached; all of it; or only what was read again.
         tells_context: whether `/api/ps` does.
         error: what the next streams end in, each after so many events; None breaks off.
         busy: how many requests are refused because the queue is full.

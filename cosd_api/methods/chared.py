@@ -14,7 +14,7 @@
 
 **Branches.** A string of a table is what is left of a token. The empty string says *a token ends here*: its mass is
 that of tokens which end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens in
-the table, and the ended ones, whose mass is distributed over what the model says now, with the text encoded anew (in
+the table, and the ended ones, whose mass is distributed over what the model says now, with the text encoded again (in
 step 1). Up to `ENDS` it is dropped. Strings that are the same from here on are one, wherever their tokens began. A
 branch dies when a byte is written with which it does not go on; a model all of whose branches have died is asked at
 the end of the text, as at the beginning.

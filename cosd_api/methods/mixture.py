@@ -8,7 +8,7 @@
 
 Drawing the model first and then the token is drawing from the mean E = w_1 M_1 + w_2 M_2 + ...: each token x has the
 probability w_1 M_1(x) + w_2 M_2(x) + ... So the answers are distributed as those drawn from averaged distributions,
-and no distribution has to be known. A model that follows another one reads the text anew.
+and no distribution has to be known. A model that follows another one reads the text again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Weighted(Written):
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count. `"route"` weighs them by the
-            prompt, anew for each answer, as `Route` does: `FusionResult.weights` says how.
+            prompt, again for each answer, as `Route` does: `FusionResult.weights` says how.
         tau: the temperature of these weights; for `weights="route"` alone.
 
     Raises:

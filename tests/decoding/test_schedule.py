@@ -245,7 +245,7 @@ def test_a_text_is_not_drafted_from_twice_at_a_time() -> None:
 
 
 def test_a_draft_that_goes_on_from_its_own_ids_is_no_hedge() -> None:
-    """The same text, but the other one began with it anew."""
+    """The same text, but the other one began with it again."""
     decoder, commands = begun(b"x", hedge=1, max_ahead=1)
     assert len(drafts(commands)) == 1
     decoder.draft_ended(1, DraftEnd("limit", (1, 2)))

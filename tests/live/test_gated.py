@@ -69,7 +69,7 @@ def check(result: FusionResult, text: bytes, draft: naive.HttpModel, assistant: 
                 assert near, (text, token, p[mine], q[theirs])
                 excused += 1
         text, written = text + token.data, written + 1
-        if token.source == "assistant":  # the draft reads the text anew
+        if token.source == "assistant":  # the draft reads the text again
             start, written = len(draft.vocabulary.encode(text)), 0
     return excused
 

@@ -40,7 +40,7 @@ async def same(name: str, draft: str | Provider, assistant: str | Provider, expe
 async def test_tgi(pair: Pair, tgi: dict[str, str], direction: tuple[str, str]) -> None:
     """A draft and an assistant by TGI, and either with llama.cpp; found by their URLs alone."""
     draft, assistant = direction
-    expected = await fused(pair[draft], pair[assistant], 15)  # a stand-in asks its model about each token anew
+    expected = await fused(pair[draft], pair[assistant], 15)  # a stand-in asks its model about each token again
     assert sum(result.replacements or 0 for result in expected) > 0
     for mine, theirs in ((tgi, tgi), (tgi, pair), (pair, tgi)):
         engines = " + ".join("TGI's stand-in" if one is tgi else "llama.cpp" for one in (mine, theirs))

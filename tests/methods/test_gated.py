@@ -35,7 +35,7 @@ from test_likelihood import LENGTH, LETTERS, VERIFIERS, letters, placed
 
 @dataclass(frozen=True)
 class Naive:
-    """The definition: one place after the other, everything asked anew.
+    """The definition: one place after the other, everything asked again.
 
     Attributes:
         text: the answer.
@@ -67,10 +67,10 @@ def naive(
                 break
         for token in tokens:
             here = placed(verifier, prompt, len(text))
-            anew = list(vocabulary.encode(prompt + text))
+            encoded = list(vocabulary.encode(prompt + text))
             probs = draft.next(own)
-            mine = probs if probs.count(max(probs)) == 1 else draft.next(anew)
-            nexts = [enumerated.fixed(one.next(anew)) for one in others]
+            mine = probs if probs.count(max(probs)) == 1 else draft.next(encoded)
+            nexts = [enumerated.fixed(one.next(encoded)) for one in others]
             model, _ = gated(enumerated.fixed(mine), nexts, here.replaces, ())
             source = 1 + nexts.index(model) if model in nexts else 0
             chosen = token

@@ -23,7 +23,7 @@ DRAFT, REPLACED, ADDED = "draft", "replaced", "added"
 
 
 class Naive:
-    """The definition: one place after the other, everything asked anew.
+    """The definition: one place after the other, everything asked again.
 
     The draft writes up to `ahead` tokens in one go, drawn with the random numbers of the place where it begins, and
     goes on from its own tokens until another one stands; the assistant encodes the text.
@@ -36,7 +36,7 @@ class Naive:
         self.text, self.sources = b"", list[str]()
 
     def answer(self, ahead: int, length: int) -> None:
-        own = self.anew()
+        own = self.encoded()
         while True:
             written, ids = list[tuple[int, Sequence[float]]](), list(own)
             chance = enumerated.draws(self.seed, self.prompt, "draft", len(self.text))
@@ -50,7 +50,7 @@ class Naive:
             for token, p in written:
                 chosen = self.chosen(token, p)
                 self.put(chosen, DRAFT if chosen == token else REPLACED)
-                own = [*own, token] if chosen == token else self.anew()
+                own = [*own, token] if chosen == token else self.encoded()
                 if chosen == self.vocabulary.end or len(self.sources) == length:
                     return
                 if chosen != token:
@@ -58,14 +58,14 @@ class Naive:
             else:
                 if self.method.test == "ratio":
                     chance = enumerated.draws(self.seed, self.prompt, "bonus", len(self.text))
-                    more = enumerated.drawn(chance, self.assistant.next(self.anew()))
+                    more = enumerated.drawn(chance, self.assistant.next(self.encoded()))
                     self.put(more, ADDED)
-                    own = self.anew()
+                    own = self.encoded()
                     if more == self.vocabulary.end or len(self.sources) == length:
                         return
 
     def chosen(self, token: int, p: Sequence[float]) -> int:
-        q, u = self.assistant.next(self.anew()), self.number("keep")
+        q, u = self.assistant.next(self.encoded()), self.number("keep")
         if self.method.test == "cosd":
             theirs = token if q[token] == max(q) else q.index(max(q))
             return theirs if p[token] / q[theirs] < u else token
@@ -81,7 +81,7 @@ class Naive:
                 return at
         raise AssertionError
 
-    def anew(self) -> list[int]:
+    def encoded(self) -> list[int]:
         return list(self.vocabulary.encode(self.prompt + self.text))
 
     def number(self, name: str) -> float:
