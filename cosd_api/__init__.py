@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cosd_api.errors import FusionClosedError, FusionError, SettingError, TraceError
+from cosd_api.errors import FusionClosedError, FusionError, GradingError, SettingError, TraceError
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.likelihood import LikelihoodToken, LogLikelihood
@@ -99,6 +99,7 @@ __all__ = [
     "FusionError",
     "FusionResult",
     "FusionStream",
+    "GradingError",
     "LikelihoodToken",
     "LogLikelihood",
     "MatchVerifier",

@@ -5,12 +5,13 @@
     FusionError
     ├── SettingError             an invalid setting, with the reason (also a ValueError)
     ├── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
+    ├── GradingError             an answer that cannot be graded
     └── TraceError               an invalid trace (also a ValueError)
 """
 
 from __future__ import annotations
 
-__all__ = ["FusionClosedError", "FusionError", "SettingError", "TraceError"]
+__all__ = ["FusionClosedError", "FusionError", "GradingError", "SettingError", "TraceError"]
 
 
 class FusionError(Exception):
@@ -23,6 +24,10 @@ class SettingError(FusionError, ValueError):
 
 class FusionClosedError(FusionError, RuntimeError):
     """A fusion or a stream that is not open."""
+
+
+class GradingError(FusionError):
+    """An answer that a grader can call neither right nor wrong; the message says why and what to do."""
 
 
 class TraceError(FusionError, ValueError):

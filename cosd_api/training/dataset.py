@@ -70,27 +70,32 @@ class Example(Strict):
         prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
         answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
         target: text that a right answer must contain as whole words; None for the whole answer, white space
-            normalized. `tune_answers` uses it; decision samples do not.
+            normalized. `tune_answers` and graders use it; decision samples do not.
         ends: whether the answer must end here. If False, whatever follows it does not count.
+        choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
+        tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
     """
 
     prompt: str | tuple[Message, ...]
     answer: str = Field(min_length=1)
     target: str | None = Field(default=None, min_length=1)
     ends: StrictBool = True
+    choices: Annotated[tuple[str, ...], Field(min_length=2, max_length=26)] | None = None
+    tests: str | None = Field(default=None, min_length=1)
 
     @field_validator("prompt", mode="before")
     @classmethod
     def _is_a_prompt(cls, given: Any) -> Any:
         return check_prompt(given)
 
-    @field_validator("answer", "target")
+    @field_validator("answer", "target", "choices", "tests")
     @classmethod
-    def _is_unicode(cls, given: str | None) -> str | None:
-        try:
-            (given or "").encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"not valid Unicode text at character {error.start}") from None
+    def _is_unicode(cls, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        for text in (given,) if isinstance(given, str) else given or ():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"not valid Unicode text at character {error.start}") from None
         return given
 
     @property
@@ -397,6 +402,8 @@ class _Row(Strict):
     answer: Any
     target: Any = None
     ends: Any = True
+    choices: Any = None
+    tests: Any = None
     samples: tuple[Sample, ...]
     skipped: int = Field(ge=0)
     deferral: tuple[DeferralSample, ...] | None = None
@@ -447,8 +454,9 @@ class SamplesFile:
 
 
 def samples_line(one: ExampleSamples) -> str:
-    """The line of one example, without line feed."""
-    example = one.example.model_dump(mode="json")
+    """The line of one example, without line feed; without what only graders need where there is none of it."""
+    unneeded = {name for name in ("choices", "tests") if getattr(one.example, name) is None}
+    example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
     samples = one.model_dump(mode="json", include={"samples", "skipped", *also})
     return json.dumps({"key": one.example.key, **example, **samples}, ensure_ascii=False, separators=(",", ":"))

@@ -264,6 +264,21 @@ def test_the_form_of_a_file() -> None:
     }
 
 
+def test_what_only_graders_need_is_kept_and_changes_no_identity(tmp_path: Path) -> None:
+    one = Example(**GIVEN, choices=("a", "b"), tests="assert True")
+    assert one.key == Example(**GIVEN).key
+    line = samples_line(ExampleSamples(example=one, samples=()))
+    assert json.loads(line)["choices"] == ["a", "b"] and "tests" in line
+    assert "choices" not in samples_line(ExampleSamples(example=Example(**GIVEN), samples=()))
+    for more, words in (
+        ({"choices": ["a"]}, "choices: Tuple should have at least 2 items"),
+        ({"choices": ["a", "\ud800"]}, "choices: not valid Unicode text at character 0"),
+        ({"tests": ""}, "tests is empty"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            check_examples([{**GIVEN, **more}])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(WHOLE)))
 def test_wherever_a_crash_cuts_it_whole_lines_stay_and_the_rest_is_put_right(tmp_path: Path, size: int) -> None:

@@ -1,0 +1,72 @@
+"""The beginning of every process that runs a program for `programs.py`: it gives up rights, then runs the program.
+
+It is a script without imports of this library, and does what the platform can. Where a limit or a namespace is refused,
+the program runs without it, and the file `status` says which were set.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+
+_NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000  # of Linux's sched.h
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int) -> list[str]:
+    """Set limits that the program cannot raise again; return the names of those that were set."""
+    try:
+        import resource  # noqa: PLC0415 - missing on Windows
+    except ImportError:
+        return []
+    bounds = {
+        "RLIMIT_CPU": seconds,
+        "RLIMIT_AS": memory,
+        "RLIMIT_FSIZE": file_bytes,
+        "RLIMIT_NOFILE": files,
+        "RLIMIT_NPROC": processes,
+        "RLIMIT_CORE": 0,
+    }
+    done: list[str] = []
+    for name, bound in bounds.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (bound, bound))
+        except (AttributeError, OSError, ValueError):
+            continue
+        done.append(name)
+    return done
+
+
+def separate() -> list[str]:
+    """Leave the network and the other processes behind; return what was left."""
+    if not sys.platform.startswith("linux"):
+        return []
+    import ctypes  # noqa: PLC0415
+
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_PIDS) == 0:
+        # The next child is the first process of its namespace: with it, all that it has started die.
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        return ["network", "processes"]
+    return ["network"] if libc.unshare(_NEW_USER | _NEW_NETWORK) == 0 else []
+
+
+def main() -> None:
+    """Run the program `argv[1]`, with the limits in the other arguments."""
+    program, *bounds = sys.argv[1:]
+    done = separate() + limit(*map(int, bounds))
+    with open("status", "w", encoding="ascii") as file:  # noqa: PTH123
+        file.write(" ".join(done))
+    sys.argv = [program]
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

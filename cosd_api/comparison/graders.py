@@ -1,0 +1,412 @@
+"""Graders by name: `grader_named("last-number")`, and those of a user's own: `check_grader(function)`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from math import ceil
+from pathlib import Path
+from typing import Any, cast
+
+import regex
+
+from cosd_api.checks import check_positive
+from cosd_api.comparison.grading import BaseGrader, Grader
+from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
+from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
+from cosd_api.comparison.reading import json_answer, json_value, last_number, letter, normalized
+from cosd_api.errors import GradingError, SettingError
+from cosd_api.training.answers import is_right
+from cosd_api.training.dataset import Example
+from cosd_providers.contract import Provider
+
+__all__ = [
+    "GRADERS",
+    "ChoiceGrader",
+    "ContainsGrader",
+    "ExactGrader",
+    "FunctionGrader",
+    "JsonGrader",
+    "LastNumberGrader",
+    "RegexGrader",
+    "check_grader",
+    "grader_named",
+]
+
+GRADERS: Mapping[str, str] = {
+    "exact": "the whole answer equals the reference, white space normalized",
+    "contains": "the example's target, or its answer, stands in the answer as whole words",
+    "last-number": "the last number of the answer equals that of the reference",
+    "choice": "the answer chooses the letter of the reference",
+    "regex": "the last match of a pattern equals the reference",
+    "json": "a field of the JSON in the answer equals the reference",
+    "program": "the example's tests pass when the answer is run as a Python program",
+    "judge": "a model finds the answer right",
+}
+"""The graders that come with the library, by name. `module:function` names a function of the user's own."""
+
+_PATTERN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ExactGrader(BaseGrader):
+    """The whole answer equals the reference, as `is_right` compares them: NFC, white space normalized.
+
+    Where the example's `ends` is False, more text may follow.
+
+    Attributes:
+        ignore_case: compare without regard to case.
+    """
+
+    ignore_case: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name, with its settings."""
+        return "exact, any case" if self.ignore_case else "exact"
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        wanted = self.reads(example, example.answer)
+        return is_right(example.model_copy(update={"target": None, "answer": wanted}), self.reads(example, text))
+
+    def reads(self, example: Example, text: str) -> str:  # noqa: ARG002
+        """The text, normalized."""
+        return normalized(text.casefold() if self.ignore_case else text)
+
+
+@dataclass(frozen=True)
+class ContainsGrader(BaseGrader):
+    """The example's target, or its answer if there is none, stands in the answer as whole words; NFC, any white space.
+
+    Attributes:
+        ignore_case: compare without regard to case.
+    """
+
+    ignore_case: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name, with its settings."""
+        return "contains, any case" if self.ignore_case else "contains"
+
+    def check(self, example: Example) -> None:
+        """Check that there is something to look for."""
+        if not (example.target or example.answer).strip():
+            raise SettingError("the grader contains looks for a text, but this answer is only white space")
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Look for it."""
+        wanted = (example.target or example.answer).strip()
+        folded = (wanted.casefold(), text.casefold()) if self.ignore_case else (wanted, text)
+        return is_right(example.model_copy(update={"target": folded[0]}), folded[1])
+
+
+@dataclass(frozen=True)
+class LastNumberGrader(BaseGrader):
+    """The last number of the answer equals that of the reference, as numbers; see `reading.last_number`."""
+
+    name: str = "last-number"
+
+    def check(self, example: Example) -> None:
+        """Check that the reference has a number."""
+        if last_number(example.target or example.answer) is None:
+            raise SettingError("the grader last-number needs a reference with a number, and this one has none")
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        found = last_number(text)
+        return found is not None and found == last_number(example.target or example.answer)
+
+    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The last number, as a plain decimal."""
+        return last_number(text)
+
+
+@dataclass(frozen=True)
+class ChoiceGrader(BaseGrader):
+    """The answer chooses the letter of the reference; see `reading.letter`.
+
+    The reference is a letter, or the text of one of the example's `choices`.
+    """
+
+    name: str = "choice"
+
+    def check(self, example: Example) -> None:
+        """Check that the reference is an option."""
+        if self._wanted(example) is not None:
+            return
+        if example.choices is None:
+            hint = 'write the letter, or give the options: "choices": ["Lima", "Quito"]'
+        else:
+            hint = f"write a letter from A to {chr(64 + len(example.choices))}, or the text of a choice"
+        raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        found = self.reads(example, text)
+        return found is not None and found == self._wanted(example)
+
+    def reads(self, example: Example, text: str) -> str | None:
+        """The letter."""
+        return letter(text, example.choices)
+
+    @staticmethod
+    def _wanted(example: Example) -> str | None:
+        for reference in (example.target, example.answer):
+            if reference is None:
+                continue
+            options = [normalized(choice) for choice in example.choices or ()]
+            if options.count(normalized(reference)) == 1:
+                return chr(65 + options.index(normalized(reference)))
+            if (found := letter(reference, example.choices)) is not None:
+                return found
+        return None
+
+
+class RegexGrader(BaseGrader):
+    """The last match of a pattern in the answer equals the reference, white space normalized.
+
+    Args:
+        pattern: a regular expression of the package `regex`. If it has a group, the first one is compared, else the
+            whole match.
+
+    Raises:
+        SettingError: the pattern is invalid.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._pattern = regex.compile(pattern)
+        except (regex.error, TypeError) as error:
+            raise SettingError(f"pattern must be a regular expression: {error}") from None
+        self.name = f"regex {pattern}"
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        found = self.reads(example, text)
+        return found is not None and found == normalized(example.target or example.answer)
+
+    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The match, normalized.
+
+        Raises:
+            GradingError: the pattern takes too long.
+        """
+        try:
+            found = deque(self._pattern.finditer(text, timeout=_PATTERN_SECONDS), maxlen=1)
+        except TimeoutError:
+            words = f"the pattern takes longer than {_PATTERN_SECONDS:g} s on an answer of {len(text):,} characters"
+            raise GradingError(f"{words}: write it without repetitions inside of repetitions") from None
+        part = found[0][1 if self._pattern.groups else 0] if found else None
+        return None if part is None else normalized(part)
+
+
+class JsonGrader(BaseGrader):
+    """The JSON in the answer, or a field of it, equals the reference, as values; see `reading.json_value`.
+
+    The reference is JSON, too, or else a text. With a field, an object in the reference may hold the field itself.
+
+    Args:
+        field: path of keys and of elements from 0, joined by points, such as `result.0.name`; None for the whole value.
+
+    Raises:
+        SettingError: the path is empty.
+    """
+
+    def __init__(self, field: str | None = None) -> None:
+        if field is not None and (not isinstance(field, str) or not all(field.split("."))):
+            raise SettingError(f"field must be a path such as answer or result.0.name, not {field!r}")
+        self._path = () if field is None else tuple(field.split("."))
+        self.name = "json" if field is None else f"json {field}"
+
+    def check(self, example: Example) -> None:
+        """Check that the reference is JSON where it has to be."""
+        if not self._path and self.reads(example, example.answer) is None:
+            raise SettingError(
+                "the grader json compares whole values, so that the answer must be JSON; or name a field"
+            )
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        found = self.reads(example, text)
+        return found is not None and found == self._wanted(example)
+
+    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The value as JSON, in one spelling."""
+        try:
+            return json_answer(json_value(text), self._path)
+        except ValueError:
+            return None
+
+    def _wanted(self, example: Example) -> str | None:
+        reference = example.target or example.answer
+        try:
+            value = json_value(reference)
+        except ValueError:
+            return json_answer(reference)
+        if self._path and isinstance(value, dict) and (inside := json_answer(value, self._path)) is not None:
+            return inside
+        return json_answer(value)
+
+
+_Verdict = Callable[[Example, str], bool | Awaitable[bool]]
+
+
+class FunctionGrader(BaseGrader):
+    """A function of the user's own: `function(example, text)`, which returns or awaits a bool.
+
+    An error that it raises ends the run, unless it is a `GradingError`.
+
+    Args:
+        function: the function.
+        name: for reports; by default `module:function`.
+    """
+
+    def __init__(self, function: _Verdict, name: str | None = None) -> None:
+        self._function = function
+        called = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = name or f"{getattr(function, '__module__', '?')}:{called}"
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Call it.
+
+        Raises:
+            GradingError: it returns something else.
+        """
+        verdict: object = self._function(example, text)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if type(verdict).__name__ in ("bool_", "bool"):  # NumPy's, too
+            return bool(verdict)
+        raise GradingError(f"{self.name} returned {type(verdict).__name__}: return True for a right answer, else False")
+
+
+def check_grader(given: object) -> Grader:
+    """A grader from a name, a `Grader` or a function of the user's own.
+
+    Raises:
+        SettingError: it is none of these.
+    """
+    if isinstance(given, str):
+        return grader_named(given)
+    if not isinstance(given, type):
+        if isinstance(given, Grader):
+            return given
+        if callable(given):
+            return FunctionGrader(cast("_Verdict", given))
+    words = "a name such as last-number, a grader, or a function of an example and a text"
+    raise SettingError(f"grader must be {words}, not {given!r}")
+
+
+def grader_named(
+    name: str,
+    *,
+    ignore_case: bool = False,
+    pattern: str | None = None,
+    field: str | None = None,
+    judge: str | Provider | None = None,
+    judge_question: str | None = None,
+    run_programs: bool = False,
+    time_limit: float | None = None,
+) -> Grader:
+    """The grader of this name.
+
+    Args:
+        name: one of `GRADERS`, or `module:function` for a function of an example and a text.
+        ignore_case: for `exact` and `contains`.
+        pattern: for `regex`, which needs it.
+        field: for `json`.
+        judge: for `judge`, which needs it: URL of a server, or a provider.
+        judge_question: for `judge`: its question, with `{question}`, `{reference}` and `{answer}`.
+        run_programs: for `program`, which needs it: allow that programs written by models are run on this machine.
+        time_limit: for `program`: seconds for one program; by default those of `ProgramLimits`.
+
+    Raises:
+        SettingError: the name is unknown, the grader lacks a setting that it needs, or takes none of that name.
+    """
+    given: dict[str, Any] = {
+        "ignore_case": ignore_case or None,
+        "pattern": pattern,
+        "field": field,
+        "judge": judge,
+        "judge_question": judge_question,
+        "run_programs": run_programs or None,
+        "time_limit": time_limit,
+    }
+    given = {setting: value for setting, value in given.items() if value is not None}
+    taken, make = _made(name)
+    for setting in given:
+        if setting not in taken:
+            of = next((other for other in GRADERS if setting in _made(other)[0]), name)
+            raise SettingError(f"{setting} is a setting of the grader {of}, not of {name}")
+    return make(**given)
+
+
+def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
+    """The settings that a grader takes, and a function that makes it of them."""
+    makers: dict[str, tuple[tuple[str, ...], Callable[..., Grader]]] = {
+        "exact": (("ignore_case",), ExactGrader),
+        "contains": (("ignore_case",), ContainsGrader),
+        "last-number": ((), LastNumberGrader),
+        "choice": ((), ChoiceGrader),
+        "regex": (("pattern",), _regex),
+        "json": (("field",), JsonGrader),
+        "program": (("run_programs", "time_limit"), _program),
+        "judge": (("judge", "judge_question"), _judge),
+    }
+    if name in makers:
+        return makers[name]
+    if isinstance(name, str) and ":" in name:
+        return (), lambda: FunctionGrader(_imported(name), name)
+    near = difflib.get_close_matches(str(name), makers, 1)
+    known = f"did you mean {near[0]}?" if near else f"known are {', '.join(makers)}, and module:function"
+    raise SettingError(f"no grader is named {name!r}; {known}")
+
+
+def _regex(pattern: str | None = None) -> Grader:
+    if pattern is None:
+        raise SettingError(r"the grader regex needs a pattern, such as pattern=r'#### (\S+)'")
+    return RegexGrader(pattern)
+
+
+def _program(*, run_programs: bool = False, time_limit: float | None = None) -> Grader:
+    if not run_programs:
+        words = "the grader program runs what models wrote, on this machine and as this user"
+        raise SettingError(f"{words}: read what its sandbox does not prevent, then allow it with run_programs=True")
+    if time_limit is None:
+        return ProgramGrader()
+    check_positive("time_limit", time_limit)
+    return ProgramGrader(ProgramLimits(seconds=time_limit, cpu_seconds=ceil(time_limit)))
+
+
+def _judge(judge: str | Provider | None = None, judge_question: str = JUDGE_QUESTION) -> Grader:
+    if judge is None:
+        raise SettingError("the grader judge needs a model: judge=URL, or a provider")
+    return JudgeGrader(judge, question=judge_question)
+
+
+def _imported(name: str) -> _Verdict:
+    """The function that `module:function` names; modules of the current folder are found, too."""
+    module, _, function = name.partition(":")
+    folder = str(Path.cwd())
+    added = folder not in sys.path
+    if added:
+        sys.path.append(folder)
+    try:
+        found: Any = import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise SettingError(f"the grader {name} cannot be imported: {error}") from error
+    finally:
+        if added:
+            sys.path.remove(folder)
+    if not callable(found):
+        raise SettingError(f"the grader {name} is no function of an example and a text")
+    return cast("_Verdict", found)

@@ -1,0 +1,129 @@
+"""A model as judge: it reads question, reference and answer, and the first word of its greedy answer is the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+import regex
+
+from cosd_api.checks import missing_members
+from cosd_api.comparison.grading import BaseGrader
+from cosd_api.errors import GradingError, SettingError
+from cosd_api.training.dataset import Example
+from cosd_providers import connect
+from cosd_providers.contract import Provider, Token
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.messages import ChatProvider, Message
+from cosd_providers.text import readable
+from cosd_providers.usage import Usage
+
+__all__ = ["JUDGE_QUESTION", "JudgeGrader"]
+
+JUDGE_QUESTION = """\
+Question:
+{question}
+
+Reference answer:
+{reference}
+
+Answer to grade:
+{answer}
+
+Does the answer to grade say the same as the reference answer? Begin your reply with Yes or No.
+"""
+
+_VERDICTS: Mapping[str, bool] = {
+    "yes": True,
+    "right": True,
+    "correct": True,
+    "true": True,
+    "no": False,
+    "wrong": False,
+    "incorrect": False,
+    "false": False,
+}
+_CUE = "\nVerdict:"
+_TOKENS = 8  # white space, quotes and a word
+_WORD = regex.compile(r"[^\p{L}\p{N}]*(\p{L}+)")
+_PLACES = regex.compile(r"\{(question|reference|answer)\}")
+
+
+class JudgeGrader(BaseGrader):
+    """The verdict of a model: the first word of its greedy answer, Yes or No (or right, correct, true and opposites).
+
+    A model that takes conversations reads the question as a message of the user's. One without a chat template
+    continues the question as text, after `Verdict:`. The judge reads what other models wrote, and such a text can ask
+    for the verdict that it wants.
+
+    Args:
+        model: URL of a server, or a provider.
+        question: the request, with `{question}`, `{reference}` and `{answer}` where the texts go; `{answer}` is needed.
+
+    Attributes:
+        name: `judge`, the model's address, and a fingerprint of a question of the user's own.
+        usage: requests and tokens of the judge, for all answers graded so far.
+
+    Raises:
+        SettingError: the question has no `{answer}`, or the model is neither a URL nor a provider.
+    """
+
+    def __init__(self, model: str | Provider, *, question: str = JUDGE_QUESTION) -> None:
+        if not isinstance(question, str) or "{answer}" not in question:
+            raise SettingError("the judge's question must have {answer} where the answer goes")
+        if not isinstance(model, str) and (isinstance(model, type) or missing_members(model)):
+            raise SettingError(f"judge must be a URL or a provider (see cosd_api.connect), not {type(model).__name__}")
+        self._model = connect(model) if isinstance(model, str) else model
+        self._question = question
+        self.usage = Usage()
+        own = f" {hashlib.sha256(question.encode()).hexdigest()[:8]}" if question != JUDGE_QUESTION else ""
+        self.name = f"judge {self._model.name}{own}"
+
+    async def __aenter__(self) -> Self:
+        await self._model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._model.__aexit__(kind, error, trace)
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Ask the judge.
+
+        Raises:
+            GradingError: its answer does not begin with a verdict.
+            ProviderError: it failed.
+        """
+        reply = await self._reply(self._asked(example, text))
+        word = _WORD.match(reply)
+        verdict = _VERDICTS.get(word[1].lower()) if word is not None else None
+        if verdict is None:
+            said = repr(reply) if reply.strip() else "nothing"
+            words = f"the judge {self._model.name} answered {said}, which begins with neither Yes nor No"
+            raise GradingError(f"{words}: give another judge, or a question that it answers so")
+        return verdict
+
+    def _asked(self, example: Example, text: str) -> str:
+        prompt = example.prompt
+        question = prompt if isinstance(prompt, str) else "\n\n".join(f"{one.role}: {one.content}" for one in prompt)
+        texts = {"question": question, "reference": example.target or example.answer, "answer": text}
+        asked: str = _PLACES.sub(lambda place: texts[place[1]].strip(), self._question)
+        return asked
+
+    async def _reply(self, asked: str) -> str:
+        provider, prompt = self._model, asked.rstrip() + _CUE
+        if isinstance(provider, ChatProvider):
+            try:
+                turn = await provider.render_prompt([Message("user", asked)])
+                provider, prompt = turn.provider, turn.prompt
+            except UnsupportedError:  # no chat template
+                if not (await provider.describe()).capabilities.continues:
+                    raise
+        items = provider.generate(prompt, b"", max_tokens=_TOKENS, usage=self.usage)
+        async with aclosing(items):
+            tokens = [item async for item in items if isinstance(item, Token)]
+        return readable(b"".join(token.data for token in tokens))

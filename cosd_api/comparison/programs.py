@@ -1,0 +1,209 @@
+"""Programs that models wrote, run in processes with few rights. This limits accidents, not attacks.
+
+The process has limits of time, memory, files and processes, an empty environment, a temporary folder, and on Linux,
+where unprivileged users may make namespaces, neither a network nor other processes to see. It can read whatever this
+user can read, and write wherever this user can write. Against a model that means harm, run the whole comparison in a
+container or a virtual machine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL
+from tempfile import TemporaryDirectory
+from typing import Self
+
+import anyio
+from anyio.abc import Process
+
+from cosd_api.checks import check_count, check_positive
+from cosd_api.comparison.grading import BaseGrader
+from cosd_api.comparison.reading import code_block
+from cosd_api.errors import GradingError, SettingError
+from cosd_api.training.dataset import Example
+
+__all__ = ["ProgramGrader", "ProgramLimits", "ProgramOutcome", "run_program"]
+
+_LAUNCHER = Path(__file__).with_name("_run_program.py")
+_SHOWN = 2000  # bytes of a program's last output that are kept
+_GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # without it no Python starts on Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramLimits:
+    """Limits of one program.
+
+    Attributes:
+        seconds: of the clock.
+        cpu_seconds: of processor time.
+        memory: bytes of address space.
+        file_bytes: largest file that it may write; its output is one.
+        files: open files at once.
+        processes: processes and threads of this user beside it. A superuser has no such limit.
+
+    Raises:
+        SettingError: a limit is not positive.
+    """
+
+    seconds: float = 10.0
+    cpu_seconds: int = 5
+    memory: int = 1 << 30
+    file_bytes: int = 1 << 24
+    files: int = 64
+    processes: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("seconds", self.seconds)
+        for name in ("cpu_seconds", "memory", "file_bytes", "files"):
+            check_count(name, getattr(self, name))
+        check_count("processes", self.processes, least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutcome:
+    """The end of a program.
+
+    Attributes:
+        passed: it ran to its last line without an error.
+        late: it was stopped at the time limit.
+        output: the end of its output, its error included.
+        limited: names of the limits that were set, and `network` and `processes` where they were out of its reach.
+    """
+
+    passed: bool
+    late: bool
+    output: str
+    limited: frozenset[str]
+
+
+async def run_program(source: str, limits: ProgramLimits | None = None) -> ProgramOutcome:
+    """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
+
+    A program that ends before its last line, such as by `sys.exit(0)`, has not passed. The process is killed when the
+    caller is cancelled. `ProgramLimits` are the defaults.
+    """
+    limits = limits or ProgramLimits()
+    token = secrets.token_hex(16)
+    with TemporaryDirectory(prefix="cosd-program-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        program, output = folder / "program.py", folder / "output"
+        program.write_text(f"{source}\n\nprint(); print({token!r}, flush=True)\n", encoding="utf-8")
+        bounds = (limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
+        command = [sys.executable, "-I", "-B", str(_LAUNCHER), str(program), *map(str, bounds)]
+        environment = {name: os.environ[name] for name in _GIVEN if name in os.environ}
+        with output.open("wb") as file:
+            process = await anyio.open_process(
+                command, stdin=DEVNULL, stdout=file, stderr=file, cwd=folder, env=environment, start_new_session=True
+            )
+        try:
+            with anyio.move_on_after(limits.seconds) as scope:
+                await process.wait()
+        finally:
+            await _end(process)
+        written = output.read_bytes()[-_SHOWN:].decode(errors="replace").rstrip()
+        status = folder / "status"
+        limited = frozenset(status.read_text(encoding="ascii").split()) if status.exists() else frozenset[str]()
+    passed = process.returncode == 0 and written.endswith(token)
+    return ProgramOutcome(passed, scope.cancelled_caught, written.removesuffix(token).rstrip(), limited)
+
+
+async def _end(process: Process) -> None:
+    """Kill the process and its group, and wait for it, whoever is cancelled."""
+    with anyio.CancelScope(shield=True):
+        with suppress(ProcessLookupError, PermissionError):
+            if os.name == "nt":
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        await process.aclose()
+
+
+class ProgramGrader(BaseGrader):
+    """The example's `tests` pass: its program is the answer, then the tests, which raise an error if it is wrong.
+
+    Of an answer with fenced blocks the first one is the program. Other text is taken whole; where the prompt is text,
+    too, and the answer alone is no Python, as the continuation of the prompt.
+
+    Args:
+        limits: of one program.
+
+    Attributes:
+        name: `program`, and the time limit if it is not the default.
+        warnings: limits that this machine does not set.
+    """
+
+    def __init__(self, limits: ProgramLimits | None = None) -> None:
+        self._limits = limits or ProgramLimits()
+        self.name = "program" if self._limits == ProgramLimits() else f"program {self._limits.seconds:g} s"
+
+    async def __aenter__(self) -> Self:
+        """Run an empty program, to learn what this machine limits.
+
+        Raises:
+            SettingError: it does not run.
+        """
+        outcome = await run_program("", self._limits)
+        if not outcome.passed:
+            why = outcome.output.splitlines()[-1] if outcome.output else "it did not end in time"
+            raise SettingError(f"an empty program does not run within these limits: {why}")
+        self.warnings = tuple(words for name, words in _MISSING.items() if name not in outcome.limited) + (
+            (_SUPERUSER,) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+        )
+        return self
+
+    def check(self, example: Example) -> None:
+        """Check that there are tests, which are Python."""
+        if example.tests is None:
+            hint = '"tests": "assert add(2, 2) == 4"'
+            raise SettingError(f"the grader program needs the tests of each example, and this one has none: {hint}")
+        if (problem := _syntax(example.tests)) is not None:
+            raise SettingError(f"the tests of this example are no Python: {problem}")
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Run it.
+
+        Raises:
+            GradingError: the example has no tests.
+        """
+        if example.tests is None:
+            raise GradingError("the example has no tests")
+        return (await run_program(f"{_program(example, text)}\n\n{example.tests}", self._limits)).passed
+
+
+_MISSING: Mapping[str, str] = {
+    "network": "programs can reach the network: this machine makes no network namespaces for this user",
+    "RLIMIT_AS": "the memory of programs is not limited on this machine",
+    "RLIMIT_CPU": "the processor time of programs is not limited on this machine, only their time by the clock",
+}
+_SUPERUSER = (
+    "programs run as the superuser, who may start any number of processes and write every file: use another user"
+)
+
+
+def _program(example: Example, text: str) -> str:
+    """The program in an answer."""
+    if (block := code_block(text)) is not None:
+        return block
+    if isinstance(example.prompt, str) and _syntax(text) is not None:
+        return example.prompt + text
+    return text
+
+
+def _syntax(source: str) -> str | None:
+    """The syntax error of a program; None if there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "<program>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return str(error)
+    return None

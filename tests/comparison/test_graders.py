@@ -1,0 +1,232 @@
+"""Graders by name, and what each of them calls right."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosd_api import Example, GradingError, SettingError
+from cosd_api.comparison.graders import GRADERS, FunctionGrader, check_grader, grader_named
+from cosd_api.comparison.grading import Grader
+from cosd_providers.testing import ScriptedProvider
+
+
+def example(answer: str, **more: Any) -> Example:
+    return Example(prompt="Q", answer=answer, **more)
+
+
+async def right(name: str, text: str, answer: str, settings: dict[str, Any] | None = None, **more: Any) -> bool:
+    grader = grader_named(name, **(settings or {}))
+    one = example(answer, **more)
+    grader.check(one)
+    async with grader:
+        return await grader(one, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "more", "verdict"),
+    [
+        ("Lima", " Lima", {}, True),
+        (" Lima \n", "Lima", {}, True),
+        ("lima", "Lima", {}, False),
+        ("Lima.", "Lima", {}, False),
+        ("Lima, and more", "Lima", {"ends": False}, True),
+        ("Limassol", "Lima", {"ends": False}, False),
+        ("Lima", "It is Lima.", {"target": "Lima"}, False),  # the whole answer, whatever the target is
+    ],
+)
+async def test_exact(text: str, answer: str, more: dict[str, Any], verdict: bool) -> None:
+    assert await right("exact", text, answer, **more) is verdict
+
+
+async def test_case_is_ignored_on_request() -> None:
+    assert await right("exact", "LIMA", "Lima", {"ignore_case": True})
+    assert await right("contains", "It is LIMA.", "Lima", {"ignore_case": True})
+    assert grader_named("exact", ignore_case=True).name == "exact, any case"
+    assert grader_named("contains", ignore_case=True).name == "contains, any case"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "more", "verdict"),
+    [
+        ("The capital is Lima.", " Lima", {}, True),
+        ("Limassol", "Lima", {}, False),
+        ("lima", "Lima", {}, False),
+        ("it is 42 in all", "The total is 42.", {"target": "42"}, True),
+        ("it is 421", "The total is 42.", {"target": "42"}, False),
+    ],
+)
+async def test_contains(text: str, answer: str, more: dict[str, Any], verdict: bool) -> None:
+    assert await right("contains", text, answer, **more) is verdict
+
+
+async def test_last_number() -> None:
+    assert await right("last-number", "3 + 4 = 7, so $1,007.00", " #### 1007")
+    assert not await right("last-number", "1007 or 1008", "1007")
+    assert not await right("last-number", "none", "1007")
+    assert await right("last-number", "it is 5", "17 apples", target="5")
+
+
+async def test_choice() -> None:
+    options = ("Lima", "Quito")
+    assert await right("choice", "The answer is B", " B")
+    assert await right("choice", "(b)", "Quito", choices=options)
+    assert await right("choice", "It is Quito.", "B", choices=options)
+    assert not await right("choice", "A", "B", choices=options)
+    assert not await right("choice", "I do not know", "B")
+
+
+async def test_regex() -> None:
+    pattern = {"pattern": r"#### (\S+)"}
+    assert await right("regex", "#### 3 no #### 4", "4", pattern)
+    assert not await right("regex", "4", "4", pattern)
+    assert await right("regex", "so a  b c", "a b", {"pattern": r"a\s+b"})
+    assert not await right("regex", "b", "b", {"pattern": "(a)?b"})
+
+
+async def test_a_pattern_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.comparison.graders._PATTERN_SECONDS", 0.05)
+    words = r"the pattern takes longer than 0.05 s on an answer of 41 characters: write it without repetitions inside"
+    with pytest.raises(GradingError, match=words):
+        await right("regex", "a" * 40 + "!", "a", {"pattern": r"(?:a|a)*(?:a|a)*(?:a|a)*$(?<=b)"})
+
+
+async def test_json() -> None:
+    assert await right("json", '{"answer": 4.0, "why": "2 + 2"}', "4", {"field": "answer"})
+    assert await right("json", '{"answer": "Lima"}', "Lima", {"field": "answer"})
+    assert await right("json", '{"a": {"b": ["x"]}}', '{"a": {"b": ["x"]}, "c": 1}', {"field": "a.b.0"})
+    assert await right("json", '{"b": 1, "a": 2}', '{"a": 2, "b": 1.0}')
+    assert not await right("json", '{"answer": "4"}', "4", {"field": "answer"})
+    assert not await right("json", "4", "4", {"field": "answer"})
+    assert not await right("json", "none", "4")
+
+
+@given(
+    st.sampled_from(["exact", "contains", "last-number", "choice"]), st.text(st.characters(codec="utf-8"), max_size=30)
+)
+async def test_graders_take_any_text(name: str, text: str) -> None:
+    assert await right(name, text, " B 12") in (True, False)
+
+
+@pytest.mark.parametrize("name", ["exact", "contains", "last-number", "choice", "json"])
+async def test_the_reference_itself_is_right(name: str) -> None:
+    answer = {"choice": " B", "json": "[1]"}.get(name, " The total is 12.")
+    assert await right(name, answer, answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "text", "found"),
+    [
+        ("exact", {}, " a  b ", "a b"),
+        ("exact", {"ignore_case": True}, "A", "a"),
+        ("contains", {}, "a", None),
+        ("last-number", {}, "so 1,000.0", "1000"),
+        ("choice", {}, "(c)", "C"),
+        ("regex", {"pattern": "a(.)"}, "abac", "c"),
+        ("json", {"field": "a"}, '{"a": [1.0]}', "[1]"),
+        ("json", {"field": "a"}, "text", None),
+    ],
+)
+def test_what_a_grader_reads(name: str, settings: dict[str, Any], text: str, found: str | None) -> None:
+    assert grader_named(name, **settings).reads(example("x"), text) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "one", "words"),
+    [
+        ("last-number", {}, example("Lima"), "last-number needs a reference with a number, and this one has none"),
+        ("choice", {}, example("Lima"), r"choice needs the letter of an option .*: write the letter, or give the opt"),
+        ("choice", {}, example("E", choices=("a", "b")), "a letter from A to B, or the text of a choice"),
+        ("json", {}, example("{"), "json compares whole values, so that the answer must be JSON; or name a field"),
+        ("contains", {}, example("  "), "contains looks for a text, but this answer is only white space"),
+        ("program", {"run_programs": True}, example("x"), "program needs the tests of each example"),
+        ("program", {"run_programs": True}, example("x", tests="assert ("), "tests of this example are no Python"),
+    ],
+)
+def test_an_example_without_what_a_grader_needs(name: str, settings: Any, one: Example, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        grader_named(name, **settings).check(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("last_number", {}, "no grader is named 'last_number'; did you mean last-number?"),
+        ("zzz", {}, "no grader is named 'zzz'; known are exact, contains, last-number, .*, and module:function"),
+        ("exact", {"pattern": "a"}, "pattern is a setting of the grader regex, not of exact"),
+        ("regex", {"judge": "http://x"}, "judge is a setting of the grader judge, not of regex"),
+        ("regex", {}, "the grader regex needs a pattern, such as"),
+        ("regex", {"pattern": "("}, "pattern must be a regular expression: missing"),
+        ("json", {"field": "a..b"}, "field must be a path such as answer or result.0.name, not 'a..b'"),
+        ("program", {}, "runs what models wrote, on this machine and as this user: read .* run_programs=True"),
+        ("program", {"run_programs": True, "time_limit": 0}, "time_limit must be a number above 0, not 0"),
+        ("judge", {}, "the grader judge needs a model: judge=URL, or a provider"),
+        ("nowhere_at_all:f", {}, "the grader nowhere_at_all:f cannot be imported: No module named"),
+        ("math:zzz", {}, "the grader math:zzz cannot be imported: .* has no attribute 'zzz'"),
+        ("math:pi", {}, "the grader math:pi is no function of an example and a text"),
+    ],
+)
+def test_refusals(name: str, settings: Any, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        grader_named(name, **settings)
+
+
+async def test_functions_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_graders.py").write_text(
+        "def plain(example, text): return example.answer in text\n"
+        "async def slow(example, text): return example.answer not in text\n"
+        "def wrong(example, text): return 'yes'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert await right("own_graders:plain", "it is Lima", "Lima")
+    assert not await right("own_graders:slow", "it is Lima", "Lima")
+    with pytest.raises(
+        GradingError, match="own_graders:wrong returned str: return True for a right answer, else False"
+    ):
+        await right("own_graders:wrong", "a", "b")
+    assert sys.path == before and grader_named("own_graders:plain").name == "own_graders:plain"
+
+
+async def test_what_is_given_becomes_a_grader() -> None:
+    def shout(one: Example, text: str) -> bool:
+        return text.isupper()
+
+    grader = check_grader(shout)
+    assert isinstance(grader, FunctionGrader) and grader.name.endswith("shout")
+    assert await grader(example("x"), "X")
+    assert check_grader(grader) is grader and check_grader("exact").name == "exact"
+    for wrong in (None, 3, FunctionGrader):
+        with pytest.raises(SettingError, match="grader must be a name such as last-number, a grader, or a function"):
+            check_grader(wrong)
+
+
+def test_the_page_about_graders() -> None:
+    page = Path(__file__).parents[2] / "docs" / "graders.md"
+    text = page.read_text(encoding="utf-8")
+    found = doctest.testfile(str(page), module_relative=False)
+    assert found.attempted >= 8 and not found.failed
+    assert [name for name in GRADERS if f"| `{name}` |" not in text] == []
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    sums, city, program = (Example.model_validate_json(line) for line in block.splitlines())
+    grader_named("last-number").check(sums)
+    grader_named("choice").check(city)
+    grader_named("program", run_programs=True).check(program)
+
+
+def test_every_grader_of_the_list_is_there() -> None:
+    needed: dict[str, dict[str, Any]] = {
+        "regex": {"pattern": "a"},
+        "program": {"run_programs": True},
+        "judge": {"judge": ScriptedProvider.from_texts({})},
+    }
+    for name in GRADERS:
+        grader = grader_named(name, **needed.get(name, {}))
+        assert isinstance(grader, Grader) and grader.name.startswith(name)

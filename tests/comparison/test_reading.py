@@ -1,0 +1,181 @@
+"""Answers, read out of texts."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosd_api.comparison.reading import code_block, json_answer, json_value, last_number, letter, normalized
+
+
+def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:
+    assert normalized(" Bogota\u0301 \n\t is\u00a0here ") == "Bogotá is here"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The total is 42.", "42"),
+        ("#### 1,234,567.50", "1234567.5"),
+        ("It costs $1,000.00!", "1000"),
+        ("-$3.50", "-3.5"),
+        ("5-3", "3"),
+        ("5 - 3", "3"),
+        ("x = -3", "-3"),
+        ("(2)-1", "1"),
+        ("\u22127", "-7"),
+        ("−0.0", "0"),
+        ("+4", "4"),
+        ("１２ units", "12"),
+        (".5", "0.5"),
+        ("007", "7"),
+        ("50%", "50"),
+        ("3e3", "3000"),
+        ("1.5E-3", "0.0015"),
+        ("12,34", "34"),
+        ("1,2345", "2345"),
+        ("1.2.3", "3"),
+        ("3 eggs", "3"),
+        ("答案是42。", "42"),
+        ("between 1 and 10, then 20", "20"),
+        ("1e9999", "9999"),
+        ("no number", None),
+        ("", None),
+        ("...", None),
+    ],
+)
+def test_last_number(text: str, number: str | None) -> None:
+    assert last_number(text) == number
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**12), max_value=10**12))
+def test_every_spelling_of_a_number_is_read_alike(number: Decimal) -> None:
+    spellings = {
+        last_number(f"so {spelling} apples.") for spelling in (f"{number:f}", f"{number:,f}", f"{number:f}000")
+    }
+    assert len(spellings) == 1 and Decimal(spellings.pop() or "nan") == number
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_text_can_be_read(text: str) -> None:
+    last_number(text), letter(text), letter(text, ("yes", "no")), code_block(text)
+    with suppress(ValueError):
+        json_answer(json_value(text), ("a",))
+
+
+def test_a_number_that_would_fill_the_memory_is_not_written_out() -> None:
+    assert len(last_number("9" * 5000) or "") == 5000
+    assert len(json_answer(json_value("1e99999999")) or "") < 20
+
+
+OPTIONS = ("Lima", "Quito", "New Lima", "La Paz")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (" B", "B"),
+        ("B.", "B"),
+        ("(b)", "B"),
+        ("b", "B"),
+        ("**C**", "C"),
+        ("C because Peru", "C"),
+        ("B) Quito", "B"),
+        ("D\n\nQuestion: what", "D"),
+        ("A", "A"),
+        ("A: Lima", "A"),
+        ("A city in Peru", None),
+        ("I think (C) is right", "C"),
+        ("I think (C) or (D)", None),
+        ("The answer is B", "B"),
+        ("The answer is (b).", "B"),
+        ("Answer: **D**", "D"),
+        ("First I said the answer is A. No: the answer is C.", "C"),
+        ("A is wrong, so the answer is B", "B"),
+        ("The answer is A or B", None),
+        ("A and B", None),
+        ("A, B", None),
+        ("The answer is a city", None),
+        ("Quito, of course", "B"),
+        ("It is new lima!", "C"),
+        ("Lima or Quito", None),
+        ("The answer is Z", None),
+        ("E", None),
+        ("", None),
+    ],
+)
+def test_letter_of_a_choice(text: str, found: str | None) -> None:
+    assert letter(text, OPTIONS) == found
+
+
+def test_letters_without_known_choices() -> None:
+    assert letter("The answer is Z") == "Z"
+    assert letter("Quito") is None
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.sampled_from(["{}", "({})", "{}.", "{}) text", "Answer: {}", "So the answer is {}!", "[{}]"]),
+)
+def test_every_form_of_a_letter(option: str, form: str) -> None:
+    assert letter(form.format(option), OPTIONS) == option
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "found"),
+    [
+        ('{"a": 1.0}', "a", "1"),
+        ('{"a": "x  y"}', "a", '"x y"'),
+        ('Sure:\n```json\n{"a": {"b": [3, 4]}}\n```\nDone.', "a.b.1", "4"),
+        ('The result {"a": null} and more', "a", "null"),
+        ('Set {1, 2}, then {"a": true}', "a", "true"),
+        ('{"b": 1, "a": [1.50, "é"]}', "", '{"a":[1.5,"é"],"b":1}'),
+        ("[1, 2, 3]", "2", "3"),
+        ("[1, 2, 3]", "3", None),
+        ("[1]", "x", None),
+        ('{"a": 1}', "b", None),
+        ('{"a": 1}', "a.b", None),
+        ("17", "", "17"),
+    ],
+)
+def test_json_answers(text: str, path: str, found: str | None) -> None:
+    keys = [name for name in path.split(".") if name]
+    assert json_answer(json_value(text), keys) == found
+
+
+@pytest.mark.parametrize("text", ["no JSON", "{", "NaN", '{"a": Infinity}', "[" * 100_000, '{"a":' * 10_000])
+def test_text_without_json(text: str) -> None:
+    with pytest.raises(ValueError, match="no JSON"):
+        json_value(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
+)
+
+
+@given(JSON)
+def test_json_is_read_alike_however_it_is_written(value: Any) -> None:
+    spellings = {
+        json_answer(json_value(written))
+        for written in (
+            json.dumps(value),
+            json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False),
+            f"```json\n{json.dumps(value)}\n```",
+        )
+    }
+    assert len(spellings) == 1 and None not in spellings
+
+
+def test_the_first_block_is_the_program() -> None:
+    assert code_block("Here:\n```python\nx = 1\n```\nand\n```\ny\n```") == "x = 1\n"
+    assert code_block("~~~\na\n```\nb\n~~~") == "a\n```\nb\n"
+    assert code_block("```\nnot closed") == "not closed"
+    assert code_block("x = 1") is None
