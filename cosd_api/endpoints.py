@@ -25,7 +25,7 @@ from cosd_providers.errors import ContextLengthError, ModelChoiceError, Provider
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.tokenizers import fingerprint
 
-_ONE_TOKENIZER = 'unit="token" says that they have; method="cosd" fuses models with any tokenizers.'
+_ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
 

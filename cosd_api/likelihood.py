@@ -203,7 +203,7 @@ async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str]
     """
     if facts.unit != "token":
         words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
-        hint = 'unit="token" says that they have; with two tokenizers there is no exact definition.'
+        hint = 'If you know that they have, give unit="token"; with two tokenizers there is no exact definition.'
         raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
     for name, turn in zip(names, turns, strict=True):
         info = await turn.provider.describe()

@@ -119,7 +119,7 @@ class CoSD(DraftFirst):
         prompt = work.turns[0]
         if work.unit != "token":
             words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
-            hint = 'unit="token" says that they have; without a temperature any models can be fused.'
+            hint = 'If you know that they have, give unit="token"; without a temperature any models can be fused.'
             raise UnsupportedError(words, endpoint=prompt.provider.name, hint=hint)
         return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
@@ -189,7 +189,7 @@ class CoSD(DraftFirst):
         if (assistants or drafts) and work.unit != "token":
             looks = "looks at the assistant's probability of" if assistants else "looks at the draft's list beside"
             words = f"the verifier {looks} each draft token, and words are judged"
-            hint = 'unit="token" says that the models have one tokenizer. RuleVerifier and DiffVerifier judge words.'
+            hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
         return CoSDDecoder.of(work, self.verifier, unit=work.unit)
 

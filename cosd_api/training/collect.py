@@ -155,7 +155,7 @@ async def _discover(endpoints: Endpoints, listed: int | None) -> Facts:
     facts = await endpoints.discover()
     if listed is not None and facts.unit != "token":
         words = "a gate hands over single tokens, and the models are not known to have one tokenizer"
-        hint = 'unit="token" says that they have; without listed, samples for a tree are collected.'
+        hint = 'If you know that they have, give unit="token"; without listed, samples for a tree are collected.'
         raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
     return facts
 

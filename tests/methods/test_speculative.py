@@ -130,7 +130,7 @@ async def test_streaming_gives_the_same_tokens() -> None:
 async def test_tokenizers_that_differ_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="'speculative' compares tokens, and the models are not known") as found:
         await fuse("Q", draft=draft(), assistant=assistant(), method="speculative")
-    assert found.value.hint.startswith('unit="token" says that they have; method="cosd"')
+    assert found.value.hint.startswith('If you know that they have, give unit="token"; method="cosd"')
     with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
         Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="word")
 
