@@ -6,22 +6,18 @@ shows cards, and without it the answer, the drawings and the tables are complete
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import asdict
-from importlib import resources
 from itertools import islice
-from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from cosd_api.records import FusedToken
 from cosd_api.report.decisions import JudgedPlace, judged
 from cosd_api.report.html.cards import Cards, Standing, request_key, standing
+from cosd_api.report.html.document import document, footer, section, table, text_of, without_credentials
 from cosd_api.report.html.elements import (
     Child,
     element,
-    html,
     in_line,
     name_of,
     prob,
@@ -53,46 +49,16 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
     """
     cards = Cards(result)
     found = list(judged(result.tokens))
-    style, script = _file("page.css"), _file("page.js")
-    head = element(
-        "head",
-        None,
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("link", rel="icon", href="data:,"),
-        element("title", None, in_line(title)),
-        element("style", None, style),
-    )
-    footer = f"cosd-api {visible(result.library_version)} · This page loads nothing from anywhere."
-    body = element(
-        "body",
-        None,
+    script = text_of("page.js")
+    return document(
+        title,
         _header(cards, title),
         element("main", None, *_sections(cards, found)),
-        element("footer", None, footer),
+        footer(result.library_version),
         element("div", "card", id="card", role="tooltip", hidden=""),
         element("script", None, script_json(_data(cards, found)), id="data", type="application/json"),
         element("script", None, script),
-    )
-    return html(element("html", None, head, body, lang="en"))
-
-
-def _file(name: str) -> str:
-    return resources.files("cosd_api.report.html").joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Loads nothing; only this style and this script run."""
-
-    def fingerprint(text: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-    return (
-        f"default-src 'none'; style-src {fingerprint(style)}; script-src {fingerprint(script)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        script=script,
     )
 
 
@@ -181,10 +147,10 @@ def _segments(result: FusionResult) -> Element:
     if not rows:
         return note
     heads = ("segment", "by", "text", *(in_line(name) for name in names), "mean", "", "because")
-    table = _table(heads, rows[:_MOST_ROWS], range(3, 4 + len(names)), "Texts that were proposed, and their measures")
+    shown = table(heads, rows[:_MOST_ROWS], range(3, 4 + len(names)), "Texts that were proposed, and their measures")
     more = len(rows) - _MOST_ROWS
     rest = element("p", "note", f"{more:,} more: print them all with `cosd explain`.") if more > 0 else None
-    return element("div", None, table, rest, note if equal else None)
+    return element("div", None, shown, rest, note if equal else None)
 
 
 def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterator[Element]:
@@ -205,11 +171,11 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
     if isinstance(verifier, TreeVerifier) and len(verifier.nodes) <= _LARGEST_TREE:
         outline = element("pre", "tree", verifier.outline())
     keys = element("p", "note scripted", _KEYS)
-    yield _section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
-    made = _section("How it was made", _settings(result))
+    yield section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
+    made = section("How it was made", _settings(result))
     if verifier is None or result.acceptance_rate is None:
         yield made
-        yield _section("Segments", _segments(result))
+        yield section("Segments", _segments(result))
     else:
         kept_tokens, replaced = result.kept_tokens or 0, result.replaced_tokens or 0
         kept = (
@@ -217,21 +183,17 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
             "stretches of the answer. Line: the answer so far. Ticks below: replacements."
         )
         share = acceptance(result.tokens, result.acceptance_rate)
-        kept_share = _section("How much of the draft was kept", share, element("p", "note", kept))
-        surety = _section("How sure each was", plane(verifier, found), outline)
+        kept_share = section("How much of the draft was kept", share, element("p", "note", kept))
+        surety = section("How sure each was", plane(verifier, found), outline)
         yield element("div", "pair", surety, element("div", "stack", kept_share, made))
-    yield _section("Requests over time", timeline(cards))
+    yield section("Requests over time", timeline(cards))
     if result.acceptance_rate is not None and not result.segments:
-        yield _section("Disagreements", _disagreements(cards, found))
-    yield _section("Cost", _costs(cards))
-    yield _section("Endpoints", _endpoints(result))
+        yield section("Disagreements", _disagreements(cards, found))
+    yield section("Cost", _costs(cards))
+    yield section("Endpoints", _endpoints(result))
     if result.warnings:
         notes = (element("p", "warning", visible(warning)) for warning in result.warnings)
-        yield _section("Notes", *notes)
-
-
-def _section(name: str, *children: Child, classes: str = "panel") -> Element:
-    return element("section", classes, element("h2", None, name), *children)
+        yield section("Notes", *notes)
 
 
 # The answer: one element for each token, as readable without its style as with it.
@@ -304,19 +266,6 @@ def _authors(found: Container[Standing]) -> Element:
 # Tables.
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: range, caption: str) -> Element:
-    """A table with row headers in the first column; the columns in `numbers` are aligned to the right."""
-    table = element("table", "wide" if len(heads) > 2 else None, element("caption", None, caption))
-    titles = (element("th", "number" if at in numbers else None, head, scope="col") for at, head in enumerate(heads))
-    table.append(element("thead", None, element("tr", None, *titles)))
-    body = element("tbody")
-    for first, *rest in rows:
-        cells = (element("td", "number" if at in numbers else None, cell) for at, cell in enumerate(rest, 1))
-        body.append(element("tr", None, element("th", None, first, scope="row"), *cells))
-    table.append(body)
-    return element("div", "scrolling", table)
-
-
 def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
     """A row for each place where an assistant wrote something else."""
     differing = [one for one in found if one.outcome != "agreed"]
@@ -338,11 +287,11 @@ def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
         for one in islice(differing, _MOST_ROWS)
     )
     heads = ("token", "draft", "p", "assistant", "q", "", "decided", "asked", "round")
-    table = _table(heads, rows, range(0), "Disagreements, in the order of the answer")
+    shown = table(heads, rows, range(0), "Disagreements, in the order of the answer")
     if len(differing) <= _MOST_ROWS:
-        return table
+        return shown
     more = f"{len(differing) - _MOST_ROWS:,} more: move over the answer, or print them all with `cosd explain`."
-    return element("div", None, table, element("p", "note", more))
+    return element("div", None, shown, element("p", "note", more))
 
 
 def _name(text: str) -> Element:
@@ -365,7 +314,7 @@ def _costs(cards: Cards) -> Element:
     sums = (f"{sum(getattr(one, field) for one in usage.values()):,}" for field in fields)
     heads = ("", "requests", "retries", "read", "of it cached", "written", "first answer", "busy")
     caption = "Requests, and tokens as billed by the servers"
-    return _table(heads, [*rows, ("together", *sums, "", "")], range(1, 8), caption)
+    return table(heads, [*rows, ("together", *sums, "", "")], range(1, 8), caption)
 
 
 def _endpoints(result: FusionResult) -> Element:
@@ -373,23 +322,13 @@ def _endpoints(result: FusionResult) -> Element:
         (
             in_line(one.name),
             visible(one.model),
-            element("code", None, _without_credentials(one.endpoint)),
+            element("code", None, without_credentials(one.endpoint)),
             " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
             "–" if one.context is None else f"{one.context:,}",
         )
         for one in (result.draft, *result.assistants)
     ]
-    return _table(("", "model", "endpoint", "server", "context"), rows, range(4, 5), "Endpoints")
-
-
-def _without_credentials(url: str) -> str:
-    """The URL without user, password and query. Results hold none, but a file may have been edited."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-        return visible(parts._replace(netloc=host, query="", fragment="").geturl())
-    except ValueError:
-        return "?"
+    return table(("", "model", "endpoint", "server", "context"), rows, range(4, 5), "Endpoints")
 
 
 def _settings(result: FusionResult) -> Element:
@@ -413,4 +352,4 @@ def _settings(result: FusionResult) -> Element:
         for name, value in chosen.model_dump(mode="json").items()
         if name not in shown and value != defaults[name].default and value != []
     ]
-    return _table(("setting", "value"), rows, range(0), "Settings")
+    return table(("setting", "value"), rows, range(0), "Settings")

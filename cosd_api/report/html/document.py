@@ -1,0 +1,91 @@
+"""Parts that every page shares: the document with its policy, sections, tables, the footer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import Element
+
+from cosd_api.report.html.elements import Child, element, html, in_line, visible
+
+__all__ = ["document", "footer", "section", "table", "text_of", "without_credentials"]
+
+
+def document(title: str, *children: Child, style: str = "", script: str | None = None) -> str:
+    """A page that loads nothing, and whose content security policy forbids it.
+
+    Args:
+        title: the title of the window.
+        children: elements of its body.
+        style: rules beside those of all pages.
+        script: the only script that may run, which `children` contain; None for a page without scripts.
+    """
+    style = text_of("page.css") + style
+    head = element(
+        "head",
+        None,
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("link", rel="icon", href="data:,"),
+        element("title", None, in_line(title)),
+        element("style", None, style),
+    )
+    return html(element("html", None, head, element("body", None, *children), lang="en"))
+
+
+def text_of(name: str, package: str = "cosd_api.report.html") -> str:
+    """A file of a package, such as a style."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str | None) -> str:
+    """Loads nothing; only this style and this script run."""
+
+    def fingerprint(text: str | None) -> str:
+        if text is None:
+            return "'none'"
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; style-src {fingerprint(style)}; script-src {fingerprint(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def footer(version: str) -> Element:
+    """The foot of a page, with the version of the library."""
+    return element("footer", None, f"cosd-api {visible(version)} · This page loads nothing from anywhere.")
+
+
+def section(name: str, *children: Child, classes: str = "panel") -> Element:
+    """A part of the page, with its headline."""
+    return element("section", classes, element("h2", None, name), *children)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: range, caption: str) -> Element:
+    """A table with row headers in the first column; the columns in `numbers` are aligned to the right."""
+    made = element("table", "wide" if len(heads) > 2 else None, element("caption", None, caption))
+    titles = (element("th", "number" if at in numbers else None, head, scope="col") for at, head in enumerate(heads))
+    made.append(element("thead", None, element("tr", None, *titles)))
+    body = element("tbody")
+    for first, *rest in rows:
+        cells = (element("td", "number" if at in numbers else None, cell) for at, cell in enumerate(rest, 1))
+        body.append(element("tr", None, element("th", None, first, scope="row"), *cells))
+    made.append(body)
+    return element("div", "scrolling", made)
+
+
+def without_credentials(url: str) -> str:
+    """The URL without user, password and query. Results hold none, but a file may have been edited."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        return visible(parts._replace(netloc=host, query="", fragment="").geturl())
+    except ValueError:
+        return "?"
