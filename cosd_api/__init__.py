@@ -63,6 +63,7 @@ from cosd_providers.deferred import deferred
 from cosd_providers.messages import Message
 
 if TYPE_CHECKING:
+    from cosd_api.config.file import FusionConfig
     from cosd_api.training.answers import AnswerTuning, tune_answers
     from cosd_api.training.collect import collect
     from cosd_api.training.dataset import Example, Sample, Samples
@@ -96,6 +97,7 @@ __all__ = [
     "FusedToken",
     "Fusion",
     "FusionClosedError",
+    "FusionConfig",
     "FusionError",
     "FusionResult",
     "FusionStream",
@@ -153,6 +155,7 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
+            "FusionConfig": "cosd_api.config.file",
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, Never, Self, Unpack, overload
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
 from cosd_api.checks import Prompt, check_choice, check_count, check_hedge, check_prompt
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
 from cosd_api.likelihood import LogLikelihood, log_likelihood_of
-from cosd_api.methods.base import Method
+from cosd_api.methods.base import Method, method_class
 from cosd_api.methods.cosd import CoSD
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
@@ -35,6 +37,9 @@ from cosd_api.stream import FusionStream, settled
 from cosd_api.sync import synchronous
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
+
+if TYPE_CHECKING:
+    from cosd_api.config.file import FusionConfig
 
 Order = Literal["given", "completed"]
 """The order of many answers: that of their prompts, or that in which they are complete."""
@@ -82,6 +87,7 @@ class Fusion:
 
     Attributes:
         settings: as given, checked.
+        limits: of answers that are given none of their own: those of a settings file.
         endpoints: the servers.
 
     Raises:
@@ -107,7 +113,63 @@ class Fusion:
             spares=self.settings.on_assistant_error == "draft",
         )
         check_hedge(self.settings.tuning.hedge, self.endpoints.draft)
+        self.limits: AnswerOptions = {}
         self._past = Past()
+
+    @classmethod
+    def load(cls, path: str | PathLike[str] | FusionConfig, **overrides: Any) -> Self:
+        """Make a fusion of a settings file (`FusionConfig` describes its fields). Sends nothing yet.
+
+        Args:
+            path: of the file, in YAML or JSON; or its content, a `FusionConfig`.
+            overrides: arguments of `Fusion`, and limits of an answer, in place of those of the file. A `method`
+                replaces the file's method with all of its settings.
+
+        Raises:
+            OSError: the file cannot be read, or one that it names.
+            SettingError: it is invalid, or an override is; the message has the file, the line and the field.
+        """
+        from cosd_api.config.file import FusionConfig  # noqa: PLC0415 - imports every method
+
+        config = path if isinstance(path, FusionConfig) else FusionConfig.load(path)
+        limits = {name: overrides.pop(name) for name in [*overrides] if name in AnswerOptions.__annotations__}
+        refuse(overrides, cls)
+        given: dict[str, Any] = {**config.options()}
+        if (method := overrides.get("method")) is not None:
+            takes = method_class(method).takes if isinstance(method, str) else getattr(method, "takes", ())
+            given = {name: value for name, value in given.items() if name in {*takes} - {"verifier", "unit"}}
+        if overrides.get("models") is not None:
+            roles: dict[str, Any] = {}
+        elif {"draft", "assistant"} <= overrides.keys():
+            roles = {}  # of the file's, none is used
+        else:
+            roles = {**config.servers()}
+        fusion = cls(**{**roles, **given, **overrides})
+        fusion.limits = {**config.answer_options(), **limits}  # type: ignore[typeddict-item]
+        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # refuses
+        return fusion
+
+    def save(self, path: str | PathLike[str], *, comment: str = "") -> None:
+        """Write a settings file that `load` reads, and that `cosd fuse --config` takes.
+
+        Keys, headers and HTTP clients are not in it: `connect` finds keys in the environment. A trained tree or gate is
+        written beside it, as a file of its own.
+
+        Args:
+            path: YAML, or JSON where the name ends in `.json`.
+            comment: lines to stand above it, in YAML.
+
+        Raises:
+            OSError: a file cannot be written.
+            SettingError: a provider, a verifier or an argument of `connect` is an object of your own.
+        """
+        from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
+
+        target = Path(path).absolute()
+        config, trained = config_of(self.settings, self.limits, self.endpoints.draft, self.endpoints.assistants, target)
+        for file, part in trained.items():
+            part.save(file)
+        config.save(target, comment=comment)
 
     async def __aenter__(self) -> Self:
         await self.endpoints.__aenter__()
@@ -154,13 +216,17 @@ class Fusion:
             ProviderError: while reading; its `partial` is the result so far, None before the first request.
         """
         refuse(limits, Fusion.stream)
-        return self._stream(prompt, AnswerLimits.checked(**limits))
+        return self._stream(prompt, self._checked(limits))
 
     @spell_out(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
         """Generate a whole answer. Arguments and errors are those of `stream`."""
         refuse(limits, Fusion.generate)
-        return await self._generate(prompt, AnswerLimits.checked(**limits))
+        return await self._generate(prompt, self._checked(limits))
+
+    def _checked(self, limits: AnswerOptions) -> AnswerLimits:
+        merged: AnswerOptions = {**self.limits, **limits}
+        return AnswerLimits.checked(**merged)
 
     def _stream(self, prompt: Prompt, limits: AnswerLimits) -> FusionStream:
         return FusionStream(self.endpoints, self.settings, check_prompt(prompt), limits, self._past)
@@ -217,7 +283,7 @@ class Fusion:
         check_count("concurrency", concurrency)
         check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
-        checked = AnswerLimits.checked(**limits)
+        checked = self._checked(limits)
         checked.seeded(self.settings.method)  # refuses
         work = (self._generate(prompt, checked) for prompt in prompts)
         async with aclosing(_together(work, concurrency, order)) as complete:
@@ -258,13 +324,15 @@ class Fusion:
         checked = LikelihoodLimits.checked(**limits)
         return await log_likelihood_of(self.endpoints, self.settings, check_prompt(prompt), continuation, checked)
 
-    async def estimate(self, prompt: Prompt, *, max_tokens: int = DEFAULT_MAX_TOKENS, **refused: Never) -> Estimate:
+    async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
         """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.
 
         Nothing is generated. Servers are asked how many tokens the prompt has, and at first what they are (some by a
         few requests of one token).
         """
         refuse(refused, Fusion.estimate)
+        if max_tokens is None:
+            max_tokens = self.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
         check_count("max_tokens", max_tokens)
         return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens)
 

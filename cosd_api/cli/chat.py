@@ -56,7 +56,8 @@ def chat(
     130 interrupted.
     """
     with guarded():
-        fusion, limits = options.fusion(), options.limits()
+        fusion = options.fusion()
+        limits = options.limits(fusion)
         # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
         # works as usual.
         with portal().wrap_async_context_manager(fusion):

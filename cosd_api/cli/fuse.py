@@ -101,7 +101,7 @@ def fuse(
         if as_json and explain:
             raise typer.BadParameter("is for people, and --json for programs: give one of them", param_hint="--explain")
         if trace is not None:
-            check_writable(trace, "--trace", options.tree)
+            check_writable(trace, "--trace", options.tree, options.config)
         fusion = options.fusion(
             seconds(read_timeout, "--read-timeout"),
             unit=unit,
@@ -111,7 +111,7 @@ def fuse(
             tuning=Tuning(hedge=hedge, in_flight=in_flight, batch_wait=batch_wait, max_ahead=max_ahead),
         )
         limits = options.limits(
-            stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget
+            fusion, stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget
         )
         try:
             result = anyio.run(_answer, fusion, _read(prompt), limits, Writer(silent=as_json or explain))

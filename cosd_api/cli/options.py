@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -15,11 +15,12 @@ from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
 import typer
 from pydantic import ValidationError
 
+from cosd_api.config.file import FusionConfig
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.methods.base import METHODS, Method, method_from_text
 from cosd_api.methods.cosd import CoSD
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier, Tuning
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
@@ -124,8 +125,30 @@ Tree = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Decide by a trained decision tree (JSON) instead of alpha and beta."),
 ]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Take servers, method, settings and limits from a settings file (YAML or JSON); options replace its own.",
+    ),
+]
+SharedDraft = Annotated[
+    str | None,
+    typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model; required without --config."),
+]
+SharedAssistants = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="COSD_ASSISTANT_URL",
+        metavar="URL",
+        help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
+    ),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer.")]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")]
+
+_OF_VERIFIER = ("verifier", "alpha", "beta", "tau", "rate", "gamma", "window", "agreement", "tree")
+"""Options of which any one names a verifier, in place of a settings file's own."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,8 +184,10 @@ def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T,
 class SharedOptions:
     """Servers, verifier and limits of a fusion, as `cosd fuse` and `cosd chat` take them."""
 
-    draft: DraftUrl
-    assistant: AssistantUrls
+    context: typer.Context
+    config: ConfigFile = None
+    draft: SharedDraft = None
+    assistant: SharedAssistants = None
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
     method: MethodName = None
@@ -188,28 +213,74 @@ class SharedOptions:
             typer.BadParameter: an option is invalid.
             SettingError: a setting is invalid.
         """
+        if self.config is not None:
+            return self._configured(self.config, read_timeout, settings)
+        for name, urls in (("draft", self.draft), ("assistant", self.assistant)):
+            if not urls:
+                words = f"is required: the URL of a server, here or in COSD_{name.upper()}_URL; or --config FILE"
+                raise typer.BadParameter(words, param_hint=f"--{name}")
         return Fusion(
-            draft=connect_server(self.draft, self.draft_model, "--draft", read_timeout),
-            assistant=connect_assistants(self.assistant, self.assistant_model, read_timeout),
+            draft=connect_server(self.draft or "", self.draft_model, "--draft", read_timeout),
+            assistant=connect_assistants(self.assistant or [], self.assistant_model, read_timeout),
             method=self._method(),
             verifier=self._verifier(),
             temperature=self.temperature,
             **settings,
         )
 
-    def limits(self, **more: Any) -> AnswerLimits:
-        """The limits of an answer.
+    def _configured(self, path: Path, read_timeout: float | None, settings: Mapping[str, Any]) -> Fusion:
+        """The fusion of a settings file, with the options of the command line in place of its own.
+
+        Raises:
+            typer.BadParameter: an option is invalid, or the file cannot be read.
+            SettingError: the file or a setting is invalid.
+        """
+        for name in ("draft_model", "assistant_model"):
+            if self.given(name) and not self.given(name.removesuffix("_model")):
+                hint = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter("names the model of a URL that is given beside it", param_hint=hint)
+        if read_timeout is not None:
+            raise typer.BadParameter("stands in the settings file: timeout of a server", param_hint="--read-timeout")
+        overrides: dict[str, Any] = {name: one for name, one in settings.items() if self.given(name)}  # tuning is below
+        if self.given("draft"):
+            overrides["draft"] = connect_server(self.draft or "", self.draft_model, "--draft")
+        if self.given("assistant"):
+            overrides["assistant"] = connect_assistants(self.assistant or [], self.assistant_model)
+        if self.given("method") or self.given("method_settings"):
+            overrides["method"] = self._method() or CoSD.name
+        if any(self.given(name) for name in _OF_VERIFIER):
+            overrides["verifier"] = self._verifier()
+        if self.given("temperature"):
+            overrides["temperature"] = self.temperature
+        try:
+            config = FusionConfig.load(path)
+            if tuning := {
+                one.name: getattr(settings["tuning"], one.name) for one in fields(Tuning) if self.given(one.name)
+            }:
+                overrides["tuning"] = replace(config.tuning.tuning(), **tuning)
+            return Fusion.load(config, **overrides)
+        except OSError as error:
+            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
+
+    def given(self, option: str) -> bool:
+        """Test whether an option stands on the command line, not in the environment."""
+        source = self.context.get_parameter_source(option)
+        return source is not None and source.name == "COMMANDLINE"
+
+    def limits(self, fusion: Fusion, **more: Any) -> AnswerLimits:
+        """The limits of an answer of this fusion.
 
         Raises:
             typer.BadParameter: the timeout is invalid.
             SettingError: another limit is invalid.
         """
-        timeout = seconds(self.timeout, "--timeout")
-        method = self._method() or CoSD()
-        if self.temperature is not None:
-            method = method.at_temperature(self.temperature)
+        method = fusion.settings.method
         seed = self.seed if method.temperature or not isinstance(method, CoSD) else None  # else that of the verifier
-        limits = AnswerLimits.checked(max_tokens=self.max_tokens, timeout=timeout, seed=seed, **more)
+        timeout = seconds(self.timeout, "--timeout")
+        wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
+        if self.config is not None:
+            wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
+        limits = AnswerLimits.checked(**wanted)
         limits.seeded(method)  # refuses
         return limits
 

@@ -189,7 +189,7 @@ def method_named(name: str, **options: Any) -> Method:
     Raises:
         SettingError: there is no such method, or it has no such setting.
     """
-    made = _kind(name)
+    made = method_class(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
@@ -205,7 +205,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
     Raises:
         SettingError: see `method_named`; or an option is not of its type.
     """
-    made = _kind(name)
+    made = method_class(name)
     hints = {one.name: get_type_hints(made)[one.name] for one in fields(made)}
     read: dict[str, Any] = {}
     for option, value in options.items():
@@ -224,8 +224,12 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
     return method_named(name, **read)
 
 
-def _kind(name: str) -> type[Method]:
-    """The class of a method."""
+def method_class(name: str) -> type[Method]:
+    """The class of a method, by its name.
+
+    Raises:
+        SettingError: there is no such method.
+    """
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
         more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Never, Self, TypedDict, cast
 from urllib.parse import SplitResult, urlsplit
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
@@ -28,7 +29,16 @@ from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, 
 from cosd_providers.strategies import Strategy
 from cosd_providers.tokenizers import load_tokenizer
 
-__all__ = ["ADAPTERS", "ConnectOptions", "Snapshot", "adapter_class", "connect", "refuse_unknown"]
+__all__ = [
+    "ADAPTERS",
+    "ConnectOptions",
+    "Connection",
+    "Snapshot",
+    "adapter_class",
+    "connect",
+    "connection_of",
+    "refuse_unknown",
+]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """A route that people leave at the end of a server's URL."""
@@ -105,6 +115,30 @@ class Snapshot(BaseModel):
             first = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{path} is not a probe report: {where}: {first['msg']}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The arguments that `connect` made a provider of, but for keys, headers and HTTP clients.
+
+    Attributes:
+        url: the server's URL.
+        options: other arguments that are not their defaults.
+    """
+
+    url: str
+    options: Mapping[str, Any]
+
+
+_CONNECTED: WeakKeyDictionary[Provider, Connection] = WeakKeyDictionary()
+
+
+def connection_of(provider: Provider) -> Connection | None:
+    """The arguments of `connect`; None if the provider does not come from it, or is a copy."""
+    try:
+        return _CONNECTED.get(provider)
+    except TypeError:  # somebody's own, which cannot be looked up
+        return None
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -202,6 +236,10 @@ def connect(
         "add_special_tokens": add_special_tokens,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    more = {"engine": engine, "model": model, "tokenizer": tokenizer, "chat_template": chat_template}
+    more |= {"extra_body": extra_body, "limits": limits, "report": report}
+    more["timeout"] = None if timeout == DEFAULT_TIMEOUT else timeout
+    connection = Connection(url.strip(), {name: one for name, one in (given | more).items() if one is not None})
     saved = Snapshot.load(report) if isinstance(report, str | PathLike) else report
     if saved is not None:
         engine, model, options = _as_saved(saved, engine, model, options)
@@ -223,7 +261,9 @@ def connect(
         options = {**options, "tokenizer": load_tokenizer(tokenizer)}
     template = None if chat_template is None else load_template(chat_template)
     make = _AdapterFactory(endpoint, settings, options, template, saved)
-    return DetectedProvider(Transport(endpoint, **http), make, model) if engine is None else make(engine)
+    made = DetectedProvider(Transport(endpoint, **http), make, model) if engine is None else make(engine)
+    _CONNECTED[made] = connection
+    return made
 
 
 def adapter_class(engine: str) -> Callable[..., Provider]:

@@ -648,3 +648,66 @@ def test_unreachable_server() -> None:
     assert errors.startswith(f"cosd: {url}: no connection".encode())
     assert errors.count(b"\n") == 1
     assert b"Is the server running" in errors
+
+
+# Settings files.
+
+
+def settings_file(folder: Path, *lines: str) -> str:
+    path = folder / "fusion.yaml"
+    path.write_text("\n".join(("draft: http://draft", "assistants: [http://one]", *lines)))
+    return str(path)
+
+
+@pytest.fixture
+def connected(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Scripted models behind the URLs of a settings file, too."""
+    monkeypatch.setattr("cosd_api.config.file.connect", lambda url, **_: scripted.providers[url])
+    return scripted
+
+
+def test_a_settings_file_has_servers_and_limits(connected: Scripted, tmp_path: Path) -> None:
+    path = settings_file(tmp_path, "limits: {max_tokens: 2}", "ask: all")
+    result = cosd("fuse", "Q", "--config", path, "--json")
+    found = FusionResult.model_validate_json(result.stdout)
+    assert (found.text, found.settings.max_tokens, found.settings.ask) == (" a c", 2, "all")
+
+
+def test_options_stand_in_place_of_the_file(connected: Scripted, tmp_path: Path) -> None:
+    path = settings_file(
+        tmp_path, "limits: {max_tokens: 2}", "tuning: {hedge: 1, max_ahead: 9}", "verifier: {kind: rule, alpha: 0}"
+    )
+    two = ("--config", path, "--assistant", "http://two", "--max-tokens", "9", "--max-ahead", "3", "--alpha", "0.5")
+    found = FusionResult.model_validate_json(cosd("fuse", "Q", *two, "--json").stdout)
+    assert found.text == " a e!"
+    assert (found.settings.max_tokens, found.settings.hedge, found.settings.max_ahead) == (9, 1, 3)
+    rerank = FusionResult.model_validate_json(cosd("fuse", "Q", *two[:2], "--method", "cool", "--json").stdout)
+    assert rerank.settings.method == "cool"
+
+
+def test_the_environment_does_not(connected: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSD_ASSISTANT_URL", "http://two")
+    assert cosd("fuse", "Q", "--config", settings_file(tmp_path)).stdout == " a c.\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "said"),
+    [
+        (("asistant: x",), (), "line 3: asistant: there is no such field; did you mean 'assistants'?"),
+        ((), ("--draft-model", "m"), "names the model of a URL that is given beside it"),
+        ((), ("--read-timeout", "3"), "stands in the settings file: timeout of a server"),
+        ((), ("--config", "nowhere.yaml"), "nowhere.yaml: No such file or directory"),
+    ],
+)
+def test_settings_files_that_are_refused(
+    connected: Scripted, tmp_path: Path, lines: tuple[str, ...], options: tuple[str, ...], said: str
+) -> None:
+    result = cosd("fuse", "Q", "--config", settings_file(tmp_path, *lines), *options)
+    assert result.exit_code == 2
+    assert said in words(result)
+
+
+def test_servers_are_needed_without_a_settings_file() -> None:
+    result = cosd("fuse", "Q", "--draft", "http://draft")
+    assert result.exit_code == 2
+    assert "is required: the URL of a server, here or in COSD_ASSISTANT_URL; or --config FILE" in words(result)

@@ -1,0 +1,219 @@
+"""Text of a settings file: YAML (JSON is one form of it), read with the line of every field, and written without help.
+
+Reading YAML needs PyYAML, an extra; reading JSON and writing either need nothing. Of YAML only what people mean is
+read: plain `yes` and `no` are text and `1e-3` is a number, as in YAML 1.2; a name may not stand twice; and there are no
+anchors, aliases and tags.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from cosd_api.checks import check_installed
+from cosd_api.errors import SettingError
+
+__all__ = ["Document", "FieldPath", "as_json", "as_yaml", "read_document"]
+
+FieldPath = tuple[str | int, ...]
+"""Path of a value in a document: names of fields, and indices of lists."""
+
+_MOST_BYTES = 1_000_000
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: Mapping[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", "+.inf"), float("inf")),
+    "-.inf": float("-inf"),
+}
+_PLAIN = re.compile(r"[A-Za-z_/.][\w./+-]*(:[\w./+-]+)*")
+"""Text that needs no quotes, unless it reads as something else."""
+_WORD_OF_11 = re.compile(r"y|n|yes|no|on|off", re.IGNORECASE)
+"""Text that readers of YAML 1.1 take for true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed settings file.
+
+    Attributes:
+        value: its content.
+        lines: the line of each value, from 1, by its path; empty where they are not known.
+    """
+
+    value: Any
+    lines: Mapping[FieldPath, int] = field(default_factory=dict[FieldPath, int])
+
+    def line(self, path: FieldPath) -> int | None:
+        """The line of the value at a path, or of the nearest one that holds it."""
+        for size in range(len(path), -1, -1):
+            if path[:size] in self.lines:
+                return self.lines[path[:size]]
+        return None
+
+
+def read_document(path: Path) -> Document:
+    """Read a file of YAML or JSON.
+
+    Raises:
+        OSError: it cannot be read.
+        SettingError: it is neither, or reading it needs PyYAML; the message has the file and the line.
+    """
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder, and a settings file is one file")
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is no settings file")
+    try:
+        text = data.decode("utf-8-sig")  # some editors put a mark before a text
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
+    try:
+        return _json(text) if text.lstrip().startswith("{") else _yaml(text)
+    except _DocumentFaultError as fault:
+        where = f"{path}, line {fault.line}" if fault.line else str(path)
+        raise SettingError(f"{where}: {fault}") from None
+
+
+class _DocumentFaultError(Exception):
+    """The fault of a text, in words that show none of its values: one of them may be a key."""
+
+    def __init__(self, words: str, line: int | None = None) -> None:
+        super().__init__(words)
+        self.line = line
+
+
+def _json(text: str) -> Document:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise _DocumentFaultError(f"the field {twice[0]!r} is there twice; keep one of them")
+        return dict(pairs)
+
+    try:
+        return Document(json.loads(text, object_pairs_hook=once))
+    except json.JSONDecodeError as error:
+        words = f"not valid JSON: {error.msg}. A file that begins with {{ is read as JSON"
+        raise _DocumentFaultError(words, error.lineno) from None
+    except RecursionError:
+        raise _DocumentFaultError("it is nested too deep") from None
+
+
+def _yaml(text: str) -> Document:
+    check_installed("yaml", "reading a settings file in YAML needs PyYAML (one in JSON needs nothing)", "yaml")
+    import yaml  # noqa: PLC0415 - of an extra
+
+    try:
+        root = cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)
+        lines: dict[FieldPath, int] = {}
+        value = None if root is None else _value(root, (), lines, set())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = re.sub(r"'[^']{12,}'", "...", error.problem or "it cannot be read")
+        words = f"not valid YAML: {problem}. Is a line indented wrongly, or does a text need quotes?"
+        raise _DocumentFaultError(words, None if mark is None else mark.line + 1) from None
+    except yaml.YAMLError:
+        raise _DocumentFaultError("not valid YAML: it has characters that YAML does not allow") from None
+    except RecursionError:
+        raise _DocumentFaultError("it is nested too deep") from None
+    return Document(value, lines)
+
+
+def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[int]) -> Any:
+    """The value of a node of YAML; the lines of what it holds are noted."""
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if id(node) in seen:
+        raise _DocumentFaultError("anchors and aliases (& and *) are not read: write the value in both places", line)
+    seen.add(id(node))
+    standard, _, kind = node.tag.rpartition(":")
+    if standard != "tag:yaml.org,2002" or "/" in kind:
+        raise _DocumentFaultError("tags (!) are not read: leave it out", line)
+    if node.id == "sequence":
+        return [_value(one, (*path, at), lines, seen) for at, one in enumerate(node.value)]
+    if node.id == "scalar":
+        return node.value if node.style else _plain(node.value)
+    found: dict[str, Any] = {}
+    for key, one in node.value:
+        at = key.start_mark.line + 1
+        if key.id != "scalar":
+            raise _DocumentFaultError("the name of a field must be a word", at)
+        if key.value in found:
+            raise _DocumentFaultError(f"the field {key.value!r} is there twice; keep one of them", at)
+        lines[*path, key.value] = at
+        found[key.value] = _value(one, (*path, key.value), lines, seen)
+    return found
+
+
+def _plain(text: str) -> Any:
+    """The value of text without quotes."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text) and len(text) < 100:
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """A document as JSON."""
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
+    """A document as YAML: a field a line, behind the lines of a comment."""
+    head = [f"# {line}".rstrip() for line in comment.splitlines()]
+    return "\n".join([*head, *_block(value, "")]) + "\n"
+
+
+def _block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[str]:
+    entries: Sequence[tuple[str, Any]]
+    if isinstance(value, Mapping):
+        entries = [(f"{_scalar(name)}:", one) for name, one in value.items()]
+    else:
+        entries = [("-", one) for one in value]
+    for head, one in entries:
+        if isinstance(one, Mapping | list | tuple) and one:
+            inner = list(_block(cast("Mapping[str, Any]", one), f"{indent}  "))
+            if head == "-":  # the first field stands in its line
+                yield f"{indent}- {inner[0].lstrip()}"
+                yield from inner[1:]
+            else:
+                yield f"{indent}{head}"
+                yield from inner
+        else:
+            yield f"{indent}{head} {_scalar(one)}"
+
+
+def _scalar(value: Any) -> str:
+    """A value in one line: text without quotes where that is safe, for readers of YAML 1.1, too."""
+    if isinstance(value, Mapping | list | tuple):
+        return "{}" if isinstance(value, Mapping) else "[]"
+    if isinstance(value, str):
+        bare = _PLAIN.fullmatch(value) and _plain(value) == value and not _WORD_OF_11.fullmatch(value)
+        return value if bare else _quoted(value)
+    if isinstance(value, float):
+        if value in (float("inf"), float("-inf")):
+            return ".inf" if value > 0 else "-.inf"
+        digits, mark, exponent = repr(value).partition("e")
+        return f"{digits}{'' if '.' in digits or not mark else '.0'}{mark}{exponent}"
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """Text in quotes: JSON, but for characters that YAML does not print."""
+
+    def escaped(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", escaped, json.dumps(text, ensure_ascii=False))

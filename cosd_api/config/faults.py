@@ -1,0 +1,149 @@
+"""Words for the faults of a settings file: each with its line, its field, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from cosd_api.config.document import Document, FieldPath
+from cosd_api.config.shape import (
+    LimitsConfig,
+    ServerConfig,
+    ServerLimitsConfig,
+    TuningConfig,
+    method_shapes,
+    verifier_kinds,
+)
+from cosd_api.errors import SettingError
+
+__all__ = ["fault", "faults_of", "refuse_keys"]
+
+_MOST = 5  # faults in one message
+_SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
+_KEY = re.compile(r"(sk-|hf_|gsk_|xai-|ghp_|AIza)[\w-]{12,}|(bearer|basic|token)\s+\S{8,}", re.IGNORECASE)
+_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
+
+
+def fault(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
+    """The error for one place of a settings file."""
+    line = document.line(at)
+    where = f"{path}, line {line}" if line else f"{path}"
+    return SettingError(f"{where}: {f'{_dotted(at)}: ' if at else ''}{words}")
+
+
+def refuse_keys(path: Path, document: Document) -> None:
+    """Refuse a file that holds a key: such files are shown, copied and committed.
+
+    Raises:
+        SettingError: it does; the message does not show it.
+    """
+    for at, value in _entries(document.value):
+        name = re.sub(r"[-_]", "", str(at[-1]).lower())
+        if name == "headers":
+            words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
+            raise fault(path, document, at, words)
+        if name in _SECRETS or (isinstance(value, str) and _KEY.match(value)):
+            words = f"this looks like a key, and keys are never kept in a settings file. {_ENVIRONMENT}"
+            raise fault(path, document, at, words)
+        if isinstance(value, str) and at[-1] in ("url", "draft", "assistant") and "@" in value:
+            words = f"the URL holds credentials, and keys are never kept in a settings file. {_ENVIRONMENT}"
+            raise fault(path, document, at, words)
+
+
+def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, object]]:
+    """All named values, and those in lists, with their paths."""
+    inside: Sequence[tuple[str | int, object]] = ()
+    if isinstance(value, Mapping):
+        inside = [*cast("Mapping[str, object]", value).items()]
+    elif isinstance(value, list):
+        inside = [*enumerate(cast("list[object]", value))]
+    for name, one in inside:
+        yield (*at, name), one
+        yield from _entries(one, (*at, name))
+
+
+def faults_of(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
+    """The faults that pydantic has found, one a line."""
+    found: list[str] = []
+    details = error.errors(include_url=False)
+    for one in details[:_MOST]:
+        at = _written(document.value, one["loc"])
+        found.append(str(fault(path, document, at, _words(one, top))))
+    if len(details) > _MOST:
+        found.append(f"and {len(details) - _MOST} more")
+    return SettingError("\n".join(found))
+
+
+def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
+    """The path of a fault in the file: without the tags that tell which of several types was tried."""
+    value: Any = document
+    path: list[str | int] = []
+    for one in loc:
+        try:
+            value = value[one]
+        except (IndexError, KeyError, TypeError):
+            continue
+        path.append(one)
+    return tuple(path)
+
+
+def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
+    """One fault in words, which show no value that may be a key."""
+    kind, loc = one["type"], one["loc"]
+    if kind == "extra_forbidden":
+        known = _known(loc[:-1], top)
+        near = difflib.get_close_matches(str(loc[-1]), known, 1)
+        return f"there is no such field; {f'did you mean {near[0]!r}?' if near else f'there are {_listed(known)}'}"
+    if kind == "missing":
+        return f"its {str(loc[-1])!r} is missing"
+    if kind.startswith("union_tag"):
+        given = one["input"]
+        name = given if isinstance(given, str) else _tag(given)
+        known = [*(verifier_kinds() if "verifier" in loc else method_shapes())]
+        near = difflib.get_close_matches(str(name), known, 1)
+        thing, named = ("verifier", "kind") if "verifier" in loc else ("method", "name")
+        if name is None:
+            return f"it needs a {named}: {', '.join(known)}"
+        return f"there is no {thing} {name!r}; " + (
+            f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}"
+        )
+    words = one["msg"].removeprefix("Value error, ")
+    return words[:1].lower() + words[1:]
+
+
+def _tag(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return None
+    both = cast("Mapping[str, object]", given)
+    return both.get("kind", both.get("name"))
+
+
+def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
+    """The fields that there are at a place."""
+    names = [one for one in loc if isinstance(one, str)]
+    if not names:
+        return [*top.model_fields]
+    if names[0] in ("draft", "assistants", "models"):
+        return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]
+    if names[0] == "limits":
+        return [*LimitsConfig.model_fields]
+    if names[0] == "tuning":
+        return [*TuningConfig.model_fields]
+    shapes: Mapping[str, type[BaseModel]] = verifier_kinds() if names[0] == "verifier" else method_shapes()
+    return [*shapes[names[1]].model_fields] if len(names) > 1 and names[1] in shapes else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _dotted(path: FieldPath) -> str:
+    """A path as people write it: `assistants[1].model`."""
+    words = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    return words.removeprefix(".")

@@ -1,0 +1,283 @@
+"""Settings of a fusion as a file: read and checked, turned into the arguments of `Fusion`, and written again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cosd_api.alignment import Unit
+from cosd_api.config.document import Document, as_json, as_yaml, read_document
+from cosd_api.config.faults import fault, faults_of, refuse_keys
+from cosd_api.config.shape import (
+    TRAINED,
+    AnyMethod,
+    AnyVerifier,
+    LimitsConfig,
+    MethodConfig,
+    ServerConfig,
+    TrainedConfig,
+    TuningConfig,
+    method_shapes,
+)
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Method, method_named
+from cosd_api.methods.cosd import CoSD
+from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError
+from cosd_api.verification import Verifier
+from cosd_api.verification.trained_file import write_whole
+from cosd_providers import Limits, connect
+from cosd_providers.contract import Provider
+from cosd_providers.messages import OnSpecialTokens
+
+__all__ = ["FusionConfig", "server_of"]
+
+_PATHS = ("tokenizer", "chat_template", "report")
+_NO_FOLDER = "tiktoken:"
+_OWN = ("draft_length", "ask", "on_assistant_error", "on_special_tokens")
+"""Settings of a fusion that are plain values, beside those of its method."""
+_SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
+
+
+class FusionConfig(BaseModel):
+    """The settings of a fusion, as a file holds them: `Fusion.load` reads one, and `Fusion.save` writes one.
+
+    Its fields are the arguments of `Fusion` by the same names, with the models' servers as URLs and the arguments of
+    `connect`, and the limits of an answer. There is no key in it, only names of environment variables.
+
+    Attributes:
+        schema_version: of this form.
+        draft: the model that writes, or the first of several equal ones.
+        assistants: the models that are asked.
+        models: instead of both, for methods in which all models are equal.
+        method: a name, or a mapping with `name` and the method's own settings.
+        verifier: of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained one.
+        limits: of every answer that is given none of its own.
+
+    Raises:
+        pydantic.ValidationError: a field is invalid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+
+    schema_version: Literal[1] = 1
+    draft: ServerConfig | None = None
+    assistants: list[ServerConfig] | None = Field(default=None, min_length=1)
+    models: list[ServerConfig] | None = Field(default=None, min_length=2)
+    method: Annotated[MethodConfig, AnyMethod] = Field(
+        default_factory=lambda: method_shapes()[CoSD.name](name=CoSD.name)
+    )
+    verifier: Annotated[Any, AnyVerifier] | None = None
+    unit: Unit | None = None
+    temperature: float | None = None
+    draft_length: int | None = None
+    ask: Asking = "contestable"
+    on_assistant_error: OnAssistantError = "raise"
+    on_special_tokens: OnSpecialTokens = "warn"
+    tuning: TuningConfig = TuningConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+    @model_validator(mode="after")
+    def _has_models(self) -> Self:
+        if self.models is None and (self.draft is None or self.assistants is None):
+            raise ValueError("it needs draft and assistants, or models where the method takes all as equals")
+        if self.models is not None and (self.draft or self.assistants):
+            raise ValueError("models are the draft and the assistants: give either models, or draft and assistants")
+        return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a settings file of YAML or JSON, and check it; nothing is sent. Paths in it are from its folder.
+
+        Raises:
+            OSError: it cannot be read, or a file that it names.
+            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+        """
+        path = Path(path)
+        document = read_document(path)
+        if not isinstance(document.value, dict):
+            raise SettingError(f"{path} holds no fields; a settings file begins with draft: and assistants:")
+        refuse_keys(path, document)
+        _check_version(path, document)
+        try:
+            found = cls.model_validate(document.value)._from(path.parent)
+        except ValidationError as error:
+            raise faults_of(path, document, error, cls) from None
+        found._check(path, document)
+        return found
+
+    def save(self, path: str | os.PathLike[str], *, comment: str = "") -> None:
+        """Write it as YAML, or as JSON where the name ends in `.json`: the whole file, or none.
+
+        Args:
+            path: of the file. Files that it names are written from its folder where they lie in it.
+            comment: lines to stand above it, in YAML.
+
+        Raises:
+            OSError: it cannot be written; an old one is unchanged.
+        """
+        path = Path(path)
+        value = _relative(self.document(), path.resolve().parent, {"file", *_PATHS, *self.method.files()})
+        write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
+
+    def document(self) -> dict[str, Any]:
+        """Its fields as plain values: those that are not their defaults, and all settings of the method."""
+        found: dict[str, Any] = {"schema_version": self.schema_version}
+        plain = self.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True)
+        for name in type(self).model_fields:
+            if name == "method":
+                own = self.method.model_dump(mode="json", exclude_none=True, include={*self.method.model_fields_set})
+                found[name] = own if len(own) > 1 else self.method.name
+            elif name == "verifier" and self.verifier is not None:
+                found[name] = self.verifier.model_dump(mode="json")
+            elif name in plain:
+                found[name] = plain[name]
+        for name in ("draft", "assistants", "models"):
+            if name in found:
+                found[name] = _short(found[name])
+        return found
+
+    def options(self) -> FusionOptions:
+        """The arguments of `Fusion` beside its models.
+
+        Raises:
+            OSError: the file of a trained part cannot be read.
+            SettingError: it is invalid.
+        """
+        found: FusionOptions = {"method": self._made(), "tuning": self.tuning.tuning()}
+        for name in (*_OWN, "unit", "temperature"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value  # type: ignore[literal-required]
+        if self.verifier is not None:
+            found["verifier"] = _verifier(self.verifier)
+        return found
+
+    def answer_options(self) -> AnswerOptions:
+        """The limits of an answer that are there."""
+        return cast("AnswerOptions", self.limits.chosen())
+
+    def servers(self) -> dict[str, Provider | list[Provider]]:
+        """The models as arguments of `Fusion`; sends nothing yet.
+
+        Raises:
+            OSError: a file that a server names cannot be read.
+            SettingError: a server's settings are invalid, or the variable of its key is not set.
+        """
+        found: dict[str, Provider | list[Provider]] = {}
+        if self.draft is not None:
+            found["draft"] = _connected("draft", self.draft)
+        for name, role, several in (("assistants", "assistant", self.assistants), ("models", "models", self.models)):
+            if several is not None:
+                found[role] = [_connected(f"{name}[{at}]", one) for at, one in enumerate(several)]
+        return found
+
+    def _made(self) -> str | Method:
+        own = self.method.chosen()
+        return method_named(self.method.name, **own) if own or self.method.name != CoSD.name else CoSD.name
+
+    def _check(self, path: Path, document: Document) -> None:
+        """Check what the settings say together, and the files that they name.
+
+        Raises:
+            SettingError: they are invalid, or a file is missing.
+        """
+        parts = (("method", self._made), ("verifier", lambda: self.verifier and _verifier(self.verifier)))
+        for name, make in parts:
+            try:
+                make()
+            except SettingError as error:
+                raise fault(path, document, (name,), str(error)) from None
+            except OSError as error:
+                words = f"{error.filename} cannot be read: {error.strerror}. Paths are from the folder of this file"
+                raise fault(path, document, (name,), words) from None
+        try:
+            FusionSettings.checked(**self.options())
+        except SettingError as error:
+            raise fault(path, document, (), str(error)) from None
+
+    def _from(self, folder: Path) -> Self:
+        """The same with paths from this folder, which may be used anywhere."""
+
+        def server(one: ServerConfig) -> ServerConfig:
+            found = {name: _absolute(folder, value) for name in _PATHS if (value := getattr(one, name))}
+            return one.model_copy(update=found)
+
+        changed: dict[str, Any] = {"draft": self.draft and server(self.draft)}
+        for name in ("assistants", "models"):
+            several: list[ServerConfig] | None = getattr(self, name)
+            changed[name] = several and [server(one) for one in several]
+        if isinstance(self.verifier, TrainedConfig):
+            changed["verifier"] = self.verifier.model_copy(update={"file": _absolute(folder, self.verifier.file)})
+        trained = {name: _absolute(folder, value) for name, value in self.method.files().items()}
+        changed["method"] = self.method.model_copy(update=trained)
+        return self.model_copy(update={name: value for name, value in changed.items() if value is not None})
+
+
+def _check_version(path: Path, document: Document) -> None:
+    version = document.value.get("schema_version", 1)
+    if version != 1 or isinstance(version, bool):
+        newer = isinstance(version, int) and version > 1
+        words = "this version of cosd-api reads 1" + (": update cosd-api" if newer else "")
+        raise fault(path, document, ("schema_version",), words)
+
+
+def _absolute(folder: Path, path: str) -> str:
+    return path if path.startswith(_NO_FOLDER) else str((folder / path).resolve())
+
+
+def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
+    """The same document, with the paths of these fields from a folder, where they lie in it."""
+    if isinstance(value, list):
+        return [_relative(one, folder, names) for one in cast("Sequence[Any]", value)]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for name, one in cast("Mapping[str, Any]", value).items():
+        inside = name in names and isinstance(one, str) and Path(one).is_relative_to(folder)
+        found[name] = Path(one).relative_to(folder).as_posix() if inside else _relative(one, folder, names)
+    return found
+
+
+def _short(given: Any) -> Any:
+    """A server as its URL, where that is all."""
+    if isinstance(given, list):
+        return [_short(one) for one in cast("Sequence[Any]", given)]
+    return given["url"] if len(given) == 1 else given
+
+
+def _verifier(given: Any) -> Verifier:
+    if isinstance(given, TrainedConfig):
+        return TRAINED[given.kind].load(given.file)
+    return cast("Verifier", given)
+
+
+def _connected(name: str, server: ServerConfig) -> Provider:
+    given: dict[str, Any] = server.model_dump(exclude_none=True, exclude={"url", "api_key_env", "limits"})
+    variable = server.api_key_env
+    if variable is not None:
+        if not (key := os.environ.get(variable, "").strip()):
+            words = f"the environment variable {variable}, which is to hold its key, is not set"
+            raise SettingError(f"{name}: {words}. Set it, or leave out api_key_env")
+        given["api_key"] = key
+    try:
+        if server.limits is not None:
+            given["limits"] = Limits(**server.limits.model_dump())
+        provider = connect(server.url, **given)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"{name}: {error}") from None
+    with suppress(TypeError):  # of a provider that cannot be looked up
+        _SERVERS[provider] = server
+    return provider
+
+
+def server_of(provider: Provider) -> ServerConfig | None:
+    """The server that a provider was made of by `FusionConfig.servers`; None for any other provider."""
+    try:
+        return _SERVERS.get(provider)
+    except TypeError:  # somebody's own, which cannot be looked up
+        return None

@@ -1,0 +1,114 @@
+"""The settings file of a fusion that was made in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from cosd_api.config.file import FusionConfig, server_of
+from cosd_api.config.shape import HOISTED, TRAINED, is_trained, method_hints
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Method
+from cosd_api.methods.cosd import CoSD
+from cosd_api.settings import AnswerOptions, FusionSettings, describe_verifier
+from cosd_api.verification import Verifier
+from cosd_providers import Limits
+from cosd_providers.connect import connection_of
+from cosd_providers.contract import Provider
+
+__all__ = ["config_of"]
+
+
+def config_of(
+    settings: FusionSettings, limits: AnswerOptions, draft: Provider, assistants: Sequence[Provider], path: Path
+) -> tuple[FusionConfig, Mapping[Path, Any]]:
+    """The settings file that stands for a fusion, and the trained parts that it names, by the paths of their files.
+
+    Raises:
+        SettingError: a part of it cannot be written: a provider or a verifier of the user's own.
+    """
+    trained: dict[Path, Any] = {}
+    method = settings.method
+    found: dict[str, Any] = {
+        "draft": _server("draft", draft),
+        "assistants": [_server("an assistant", one) for one in assistants],
+        "method": {"name": method.name, **_own(method, path, trained)},
+        "tuning": asdict(settings.tuning),
+        "limits": {name: value for name, value in limits.items() if value is not None},
+        "draft_length": settings.draft_length,
+        "ask": settings.ask,
+        "on_assistant_error": settings.on_assistant_error,
+        "on_special_tokens": settings.on_special_tokens,
+        "unit": settings.unit,
+    }
+    if isinstance(method, CoSD):
+        found["temperature"] = method.temperature or None
+        found["verifier"] = _verifier(method.verifier, path, trained)
+    if stop := found["limits"].get("stop"):
+        found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
+    return FusionConfig.model_validate(found), trained
+
+
+def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]:
+    """A method's own settings; a trained part is the path of its file."""
+    found: dict[str, Any] = {}
+    for one in fields(method):
+        value: Any = getattr(method, one.name)
+        if isinstance(method, CoSD) and one.name in HOISTED:
+            continue
+        if is_trained(method_hints(type(method))[one.name]):
+            file = path.with_name(f"{path.stem}.{one.name}.json")
+            trained[file] = value
+            found[one.name] = str(file)
+        elif value is not None:
+            found[one.name] = value
+    return found
+
+
+def _verifier(verifier: Verifier, path: Path, trained: dict[Path, Any]) -> BaseModel | dict[str, Any]:
+    for kind, made in TRAINED.items():
+        if type(verifier) is made:
+            file = path.with_name(f"{path.stem}.{kind}.json")
+            trained[file] = verifier
+            return {"kind": kind, "file": str(file)}
+    known = describe_verifier(verifier)
+    if known is not verifier:
+        words = f"the verifier is a {type(verifier).__name__} of your own, which a settings file cannot hold"
+        raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
+    return known
+
+
+def _server(role: str, provider: Provider) -> Any:
+    """A server as a file holds it.
+
+    Raises:
+        SettingError: it was not made of a URL, or with an object that has no file.
+    """
+    if (known := server_of(provider)) is not None:
+        return known
+    connection = connection_of(provider)
+    if connection is None:
+        words = f"{role} is a {type(provider).__name__}, which was not made of a URL by connect"
+        raise SettingError(f"{words}: a settings file cannot hold it. Give it to Fusion.load(path, draft=...)")
+    found: dict[str, Any] = {"url": connection.url}
+    for name, value in connection.options.items():
+        if isinstance(value, Limits):
+            found[name] = asdict(value)
+        elif isinstance(value, Path) or (isinstance(value, str) and name in ("tokenizer", "chat_template", "report")):
+            found[name] = _path(str(value))
+        elif isinstance(value, str | int | float | Mapping):
+            found[name] = value
+        else:
+            words = f"{name} of {role} is a {type(value).__name__}, which a settings file cannot hold"
+            raise SettingError(f"{words}: give its file, or its name, to connect")
+    return found
+
+
+def _path(value: str) -> str:
+    """The absolute path of a file; anything else as it is."""
+    path = Path(value)
+    return str(path.resolve()) if "\n" not in value and len(value) < 1000 and path.exists() else value

@@ -1,0 +1,291 @@
+"""The shape of a settings file: its fields, their types, and the schema for editors."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, Literal, Self, cast, get_args, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    Tag,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from pydantic import Field as ModelField
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from cosd_api.methods.base import METHODS, PRESETS, Method, method_class
+from cosd_api.methods.cosd import CoSD
+from cosd_api.settings import AnswerLimits, KnownVerifier, OnBudget, Tuning
+from cosd_api.verification import DeferralVerifier, TreeVerifier
+from cosd_providers.strategies import Strategy
+
+__all__ = [
+    "HOISTED",
+    "TRAINED",
+    "AnyMethod",
+    "AnyVerifier",
+    "LimitsConfig",
+    "MethodConfig",
+    "ServerConfig",
+    "ServerLimitsConfig",
+    "TrainedConfig",
+    "TuningConfig",
+    "is_trained",
+    "method_hints",
+    "method_shapes",
+    "verifier_kinds",
+]
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier]] = {"tree": TreeVerifier, "deferral": DeferralVerifier}
+"""Verifiers that are files of their own, by their kind."""
+HOISTED = ("verifier", "unit", "temperature")
+"""Settings of CoSD that stand beside it, as they do among the arguments of `Fusion`."""
+
+
+class ServerLimitsConfig(BaseModel):
+    """The rate limits of one server; see `cosd_providers.Limits`."""
+
+    model_config = _STRICT
+
+    concurrency: int | None = None
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+
+
+class ServerConfig(BaseModel):
+    """A model behind a URL: the arguments of `connect` that a file can hold. Text alone is its URL.
+
+    Attributes:
+        url: of its server.
+        api_key_env: the environment variable that holds its key; by default that of `connect`.
+        tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
+        chat_template: a path.
+        report: a path.
+    """
+
+    model_config = _STRICT
+
+    url: str
+    engine: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    api: Literal["completions", "chat", "messages"] | None = None
+    dialect: str | None = None
+    strategy: Strategy | None = None
+    context: int | None = None
+    add_special_tokens: bool | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    report: str | None = None
+    timeout: float | None = None
+    limits: ServerLimitsConfig | None = None
+    extra_body: dict[str, JsonValue] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_url(cls, given: object) -> object:
+        return {"url": given} if isinstance(given, str) else given
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_variable(cls, name: str | None) -> str | None:
+        if name is not None and not _VARIABLE.fullmatch(name):
+            words = "it must be the name of an environment variable, such as MY_KEY"
+            raise ValueError(f"{words} (what is there is not shown: it may be a key)")
+        return name
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        own = handler(schema)
+        url = {"type": "string", "description": "The URL of a server."}
+        return {"anyOf": [url, own]}
+
+
+class TrainedConfig(BaseModel):
+    """A verifier that was trained, by its file.
+
+    Attributes:
+        file: a path from the settings file's folder.
+    """
+
+    model_config = _STRICT
+
+    kind: Literal["tree", "deferral"]
+    file: str
+
+
+class MethodConfig(BaseModel):
+    """A method with settings of its own; each has a class with its fields. A trained part is the path of its file."""
+
+    model_config = _STRICT
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, given: object) -> object:
+        return {"name": given} if isinstance(given, str) else given
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings that are there."""
+        return {name: getattr(self, name) for name in self.model_fields_set - {"name"}}
+
+    def files(self) -> dict[str, str]:
+        """The paths of its trained parts."""
+        hints = method_hints(method_class(self.name))
+        return {name: value for name, value in self.chosen().items() if is_trained(hints[name])}
+
+    @model_validator(mode="after")
+    def _makes_a_method(self) -> Self:
+        """Check what a method checks by itself, unless a file is to be read for it."""
+        kind = method_class(self.name)
+        hints = method_hints(kind)
+        if not any(is_trained(hints[one.name]) for one in fields(kind)):
+            kind(**{**PRESETS.get(self.name, {}), **self.chosen()})
+        return self
+
+
+class TuningConfig(BaseModel):
+    """See `Tuning`."""
+
+    model_config = _STRICT
+
+    hedge: int = 0
+    in_flight: int = 1
+    batch_wait: float = 0.0
+    max_ahead: int | None = None
+
+    @model_validator(mode="after")
+    def _is_tuning(self) -> Self:
+        self.tuning()
+        return self
+
+    def tuning(self) -> Tuning:
+        """The tuning."""
+        return Tuning(**self.model_dump())
+
+
+class LimitsConfig(BaseModel):
+    """The limits of every answer that gives none of its own; see `Fusion.stream`."""
+
+    model_config = _STRICT
+
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_billed_tokens: int | None = None
+    on_budget: OnBudget | None = None
+    seed: int | None = None
+
+    @model_validator(mode="after")
+    def _are_limits(self) -> Self:
+        AnswerLimits.checked(**cast("Any", self.chosen()))
+        return self
+
+    def chosen(self) -> dict[str, Any]:
+        """The limits that are there."""
+        return self.model_dump(exclude_none=True)
+
+
+def is_trained(hint: object) -> bool:
+    """Test whether a setting of a method is a trained part: one of its types has a file of its own."""
+    several = get_args(hint) if isinstance(hint, types.UnionType) or get_args(hint) else (hint,)
+    return any(isinstance(one, type) and hasattr(one, "load") and hasattr(one, "save") for one in several)
+
+
+@cache
+def method_hints(kind: type[Method]) -> dict[str, Any]:
+    """The types of a method's settings."""
+    return get_type_hints(kind)
+
+
+def _method_shape(name: str) -> type[MethodConfig]:
+    """The class of a method's settings in a file."""
+    kind = method_class(name)
+    hints, own = method_hints(kind), fields(kind)
+    if issubclass(kind, CoSD):
+        own = tuple(one for one in own if one.name not in HOISTED)
+    shown: dict[str, Any] = {"name": (Literal[name], ...)}
+    for one in own:
+        if is_trained(hints[one.name]):
+            shown[one.name] = (str, ModelField(description="A path from the settings file's folder."))
+        else:
+            shown[one.name] = (hints[one.name], PRESETS.get(name, {}).get(one.name, one.default))
+    words = (kind.__doc__ or "").strip().partition("\n")[0]
+    title = re.sub(r"\W", " ", name).title().replace(" ", "")
+    return create_model(f"{title}Settings", __base__=MethodConfig, __doc__=words, **shown)
+
+
+@cache
+def method_shapes() -> Mapping[str, type[MethodConfig]]:
+    """The classes of all methods' settings in a file, by their names."""
+    return {name: _method_shape(name) for name in METHODS}
+
+
+def _named(given: object) -> object:
+    """The name of a method in a file."""
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, Any]", given).get("name")
+    return getattr(given, "name", given)
+
+
+class AnyMethod:
+    """The type of all methods' settings, made when it is used: that imports every method."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        tagged = tuple(Annotated[shape, Tag(name)] for name, shape in method_shapes().items())
+        return handler.generate_schema(Annotated[typing.Union[tagged], Discriminator(_named)])  # noqa: UP007
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"enum": [*METHODS], "description": "A method, with its defaults."}, handler(schema)]}
+
+
+def verifier_kinds() -> dict[str, type[BaseModel]]:
+    """The verifiers that a file can name, by their kind."""
+    plain: list[type[BaseModel]] = [one for one in get_args(KnownVerifier) if one not in TRAINED.values()]
+    found: dict[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in plain}
+    return {**found, **dict.fromkeys(TRAINED, TrainedConfig)}
+
+
+def _kind(given: object) -> object:
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, Any]", given).get("kind")
+    return getattr(given, "kind", given)
+
+
+def _of_kind(given: object) -> object:
+    return {"kind": given} if isinstance(given, str) else given
+
+
+class AnyVerifier:
+    """The type of all verifiers in a file; text alone is a kind, with its defaults."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        tagged = tuple(Annotated[shape, Tag(kind)] for kind, shape in verifier_kinds().items())
+        union: Any = Annotated[typing.Union[tagged], Discriminator(_kind)]  # noqa: UP007
+        return handler.generate_schema(Annotated[union, BeforeValidator(_of_kind)])
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        alone = [kind for kind in verifier_kinds() if kind not in TRAINED]
+        return {"anyOf": [{"enum": alone, "description": "A kind, with its defaults."}, handler(schema)]}
