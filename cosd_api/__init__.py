@@ -63,6 +63,9 @@ from cosd_providers.deferred import deferred
 from cosd_providers.messages import Message
 
 if TYPE_CHECKING:
+    from cosd_api.comparison.prices import ComparisonEstimate, Price
+    from cosd_api.comparison.result import Comparison, Standing
+    from cosd_api.comparison.run import compare
     from cosd_api.config.file import FusionConfig
     from cosd_api.training.answers import AnswerTuning, tune_answers
     from cosd_api.training.collect import collect
@@ -82,6 +85,8 @@ __all__ = [
     "CharED",
     "ChowVerifier",
     "CoSD",
+    "Comparison",
+    "ComparisonEstimate",
     "CoolFusion",
     "CustomVerifier",
     "Defer",
@@ -110,6 +115,7 @@ __all__ = [
     "Mixture",
     "Nudging",
     "Place",
+    "Price",
     "ProbeReport",
     "RandomVerifier",
     "Range",
@@ -126,6 +132,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Speculative",
+    "Standing",
     "Steps",
     "SurpriseVerifier",
     "Switch",
@@ -139,6 +146,7 @@ __all__ = [
     "Verifier",
     "__version__",
     "collect",
+    "compare",
     "connect",
     "fuse",
     "fuse_sync",
@@ -159,6 +167,11 @@ if not TYPE_CHECKING:
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",
+            "Comparison": "cosd_api.comparison.result",
+            "ComparisonEstimate": "cosd_api.comparison.prices",
+            "Price": "cosd_api.comparison.prices",
+            "Standing": "cosd_api.comparison.result",
+            "compare": "cosd_api.comparison.run",
             "Example": "cosd_api.training.dataset",
             "Sample": "cosd_api.training.dataset",
             "Samples": "cosd_api.training.dataset",

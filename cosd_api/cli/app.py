@@ -25,6 +25,10 @@ _COMMANDS = {
         "Hold a conversation: each model reads it through its own chat template, and both write the answers.",
     ),
     "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
+    "compare": (
+        "cosd_api.cli.compare:compare",
+        "Find out if fusing two models is worth it, on your own questions.",
+    ),
     "demo": (
         "cosd_api.cli.demo:demo",
         "Start two small models and fuse them: one question in full, a table of many.",

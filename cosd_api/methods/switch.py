@@ -135,10 +135,14 @@ class Switch(Weighted):
             alone = writer.alone(passage.tokens)
             ends = bool(alone.tokens) and alone.tokens[-1].token.end
             text = bytes(alone.text)
-            drawn[number] = DrawnAnswer(model, passage, text, ends, found_in(readable(text), self.answer))
+            drawn[number] = DrawnAnswer(model, passage, text, ends, self.read(writer, readable(text)))
 
         await concurrently([partial(draw, number) for number in range(self.samples)])
         return [drawn[number] for number in range(self.samples)]
+
+    def read(self, writer: AnswerWriter, text: str) -> str | None:  # noqa: ARG002 - a hook
+        """Step 2: what a sample votes for; None for nothing."""
+        return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
         """Step 3: test whether so many of a model's samples have one answer that no other model is asked."""

@@ -29,7 +29,7 @@ __all__ = [
     "TUNED_RULE",
     "Decide",
     "Fit",
-    "HeldOut",
+    "HeldOutScores",
     "LabelledPlace",
     "Score",
     "baselines",
@@ -204,7 +204,7 @@ def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUART
 # Methods, compared on held-out examples.
 
 
-class HeldOut(BaseModel):
+class HeldOutScores(BaseModel):
     """Several methods on the same held-out examples, each place held out once.
 
     Attributes:
@@ -237,7 +237,9 @@ def _row(name: str, widest: int, *cells: str) -> str:
     return f"{name:{widest}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def held_out(places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int) -> HeldOut | None:
+def held_out(
+    places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int
+) -> HeldOutScores | None:
     """Compare methods on held-out examples; None where the examples do not suffice (`lacking` says why)."""
     if lacking(places) is not None:
         return None
@@ -246,7 +248,7 @@ def held_out(places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, fol
         name: sum((score(test, fit(train)) for train, test in parts), start=Score(matrix=((0, 0), (0, 0))))
         for name, fit in methods.items()
     }
-    return HeldOut(examples=len(deciding(places)), folds=len(parts), scores=scores)
+    return HeldOutScores(examples=len(deciding(places)), folds=len(parts), scores=scores)
 
 
 def lacking(places: Sequence[LabelledPlace]) -> str | None:

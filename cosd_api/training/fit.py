@@ -25,7 +25,7 @@ from cosd_api.training.evaluation import (
     TUNED_RULE,
     Decide,
     Fit,
-    HeldOut,
+    HeldOutScores,
     LabelledPlace,
     Score,
     baselines,
@@ -144,7 +144,7 @@ def compare(
     betas: Sequence[float] = QUARTERS,
     folds: int = 5,
     seed: int = 0,
-) -> HeldOut | None:
+) -> HeldOutScores | None:
     """Compare both constants, the paper's rule, the tuned rule and a tree on the same held-out examples.
 
     None where the samples do not suffice: fewer than five examples have a place where just one of the models is right,
@@ -162,7 +162,7 @@ def _compare(
     trees: TreeFit,
     alphas: Sequence[float] = QUARTERS,
     betas: Sequence[float] = QUARTERS,
-) -> HeldOut | None:
+) -> HeldOutScores | None:
     # Each fold chooses the tree's depth and leaf size from its own training places.
     def fit_tree(train: Sequence[LabelledPlace]) -> Decide:
         return TreeVerifier(nodes=trees.fit(train).nodes).replaces
@@ -406,7 +406,7 @@ def _about_tree(tree: TreeVerifier) -> list[str]:
     return [f"the tree found nothing to tell the two apart by: it always {does}"]
 
 
-def _about_worth(comparison: HeldOut | None, trees: TreeFit) -> list[str]:
+def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
     """Warnings where a rule or a constant does as well on held-out examples."""
     if comparison is None:
         return []

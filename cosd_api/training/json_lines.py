@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from cosd_api.errors import SettingError
 
 __all__ = [
+    "COMPARISON",
     "SAMPLES",
     "Appender",
     "JsonLine",
@@ -29,6 +30,8 @@ __all__ = [
 
 SAMPLES: Literal["cosd-samples"] = "cosd-samples"
 """The `kind` in the header of a samples file."""
+COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
+"""The `kind` in the header of the journal of a comparison."""
 
 _BOM = b"\xef\xbb\xbf"  # some editors put it before the text
 _HEAD = 300  # bytes: a file names its kind within these
@@ -43,6 +46,7 @@ _KINDS: Mapping[str, str] = {
     "deferral": "a deferral gate, which cosd fuse --method defer --set gate=FILE takes",
     "cosd-trace": "the trace of an answer, which cosd explain takes",
     SAMPLES: "a file of samples, which cosd train-tree and cosd tune take",
+    COMPARISON: "the answers of a comparison, which cosd compare resumes",
     "array": "one JSON array, not an object on each line",
     "result": "the result of a fusion, as cosd fuse --json prints it",
     "examples": "a file of examples, which cosd collect takes",

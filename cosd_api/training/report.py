@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import PAPER, HeldOut, LabelledPlace
+from cosd_api.training.evaluation import PAPER, HeldOutScores, LabelledPlace
 from cosd_api.verification import RuleVerifier, TreeVerifier
 from cosd_api.wording import counted, paragraph, with_notes
 
@@ -121,7 +121,7 @@ class Training(BaseModel):
     given: tuple[Literal["depth", "min_leaf"], ...] = ()
     chosen: bool
     counts: TrainingCounts
-    comparison: HeldOut | None
+    comparison: HeldOutScores | None
     warnings: tuple[str, ...] = ()
 
     def report(self) -> str:

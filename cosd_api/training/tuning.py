@@ -12,7 +12,7 @@ from cosd_api.training.evaluation import (
     ENOUGH_EXAMPLES,
     PAPER,
     QUARTERS,
-    HeldOut,
+    HeldOutScores,
     LabelledPlace,
     check_grid,
     lacking,
@@ -48,7 +48,7 @@ class RuleTuning(GridTuning):
     measured: ClassVar[str] = "decisions"
 
     labelled: int
-    comparison: HeldOut | None
+    comparison: HeldOutScores | None
     lacking: str | None
 
     def findings(self) -> str:

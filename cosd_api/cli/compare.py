@@ -1,0 +1,319 @@
+"""`cosd compare`: both models, every way to fuse them, and baselines on a user's own questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from cosd_api.alignment import Unit
+from cosd_api.cli.console import guarded, say
+from cosd_api.cli.options import (
+    AssistantModels,
+    DraftModel,
+    DraftUrl,
+    MaxTokens,
+    connect_assistants,
+    connect_server,
+    with_options,
+)
+from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.contestants import VERIFIERS, Chosen
+from cosd_api.comparison.graders import GRADERS, grader_named
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.prices import ComparisonEstimate, prices_from
+from cosd_api.comparison.questions import mapping_from, read_questions
+from cosd_api.comparison.report import comparison_report
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.run import DEVELOPMENT
+from cosd_api.comparison.run import compare as compare_answers
+from cosd_api.report.terminal import visible
+from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.training.dataset import Example
+from cosd_api.wording import counted
+from cosd_providers.contract import Provider
+from cosd_providers.errors import ProviderError
+
+__all__ = ["compare"]
+
+ANSWERS, RESULT = "answers.jsonl", "comparison.json"
+"""Files in the folder of a comparison: the journal, and the result."""
+_LINES = 10
+"""Lines of progress where standard error is no terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderOptions:
+    """A grader by its name and its settings."""
+
+    grader: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help=f"What a right answer is: {', '.join(GRADERS)}, or module:function of your own."
+        ),
+    ] = "exact"
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="For regex.")] = None
+    field: Annotated[str | None, typer.Option(metavar="PATH", help="For json: the field, as result.0.name.")] = None
+    judge: Annotated[str | None, typer.Option(metavar="URL", help="For judge: the server of the model.")] = None
+    run_programs: Annotated[
+        bool, typer.Option("--run-programs", help="For program: run what models write, on this machine.")
+    ] = False
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="For program: the longest that one may run.")
+    ] = None
+
+    def made(self) -> Grader:
+        """The grader.
+
+        Raises:
+            SettingError: there is no such grader, or a setting is missing or means nothing to it.
+        """
+        given = asdict(self)
+        return grader_named(given.pop("grader"), **{name: value for name, value in given.items() if value})
+
+
+@with_options(GraderOptions)
+def compare(
+    options: GraderOptions,
+    questions: Annotated[
+        Path,
+        typer.Argument(metavar="QUESTIONS", help='On each line {"prompt": ..., "answer": ...}, as for cosd collect.'),
+    ],
+    draft: DraftUrl,
+    assistant: Annotated[
+        list[str],
+        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
+    ],
+    draft_model: DraftModel = None,
+    assistant_model: AssistantModels = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Methods, with commas between them or repeated; all by default. Also {', '.join(VERIFIERS)}.",
+        ),
+    ] = None,
+    one_way: Annotated[
+        bool, typer.Option("--one-way", help="Leave out that the assistant drafts and the draft assists.")
+    ] = False,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="Only the first N questions of the file.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the answers and the result; made if it is not there. The same command resumes.",
+            file_okay=False,
+        ),
+    ] = None,
+    max_billed_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by both servers."),
+    ] = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=IN,OUT|FILE",
+            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15, or a JSON file.",
+        ),
+    ] = None,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
+    ] = None,
+    unit: Annotated[
+        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+    ] = None,
+    development: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Questions that choose the better model.")
+    ] = DEVELOPMENT,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate, and ask the models nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Find out if fusing two models is worth it, on your own questions.
+
+    Both models answer alone, by every method that the servers can serve (either model drafting), and by baselines;
+    the answers are graded. Standard error gets the estimated cost, which is to be confirmed (--yes; without a terminal
+    --yes or --max-billed-tokens is required), and the progress. Standard output gets the table. Exit codes: 0; 1 a
+    server failed, or the comparison is not complete; 2 wrong usage, or an invalid file; 130 interrupted.
+    """
+    with guarded():
+        try:
+            wanted = read_questions(questions, mapping_from(fields or []))[:limit]
+        except OSError as error:
+            raise typer.BadParameter(f"{questions}: {error.strerror}", param_hint="QUESTIONS") from error
+        try:
+            priced = prices_from(prices) if prices else None
+        except OSError as error:
+            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
+        if len(assistant) > 1:
+            raise typer.BadParameter("a comparison is of two models: give one assistant", param_hint="--assistant")
+        writer = connect_server(draft, draft_model, "--draft")
+        (other,) = connect_assistants(assistant, assistant_model)
+        confirming = _Confirming(dry_run=dry_run, yes=yes or max_billed_tokens is not None)
+        confirming.check()
+        folder = _folder(out) if out is not None and not dry_run else None
+        settings: dict[str, Any] = {
+            "methods": _chosen(methods),
+            "both_ways": not one_way,
+            "grader": options.made(),
+            "path": _journal(out, dry_run=dry_run),
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "seed": seed,
+            "unit": unit,
+            "development": development,
+            "concurrency": concurrency,
+            "max_billed_tokens": max_billed_tokens,
+            "prices": priced,
+            "confirm": confirming,
+        }
+        with _resumable(folder):
+            found = anyio.run(_compare, wanted, writer, other, settings)
+        if confirming.declined:
+            raise typer.Exit(0 if dry_run else 1)
+        if folder is not None:
+            (folder / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
+        print(found.model_dump_json() if as_json else visible(comparison_report(found)), flush=True)
+        if folder is not None:
+            say(f"wrote {folder}")
+        if found.stopped is not None:
+            say(f"not complete: {found.stopped}")
+            raise typer.Exit(1)
+
+
+async def _compare(
+    examples: list[Example], draft: Provider, assistant: Provider, settings: dict[str, Any]
+) -> Comparison:
+    with _shown() as progress:
+        return await compare_answers(examples, draft=draft, assistant=assistant, progress=progress, **settings)
+
+
+def _chosen(given: list[str] | None) -> Chosen:
+    """The methods that were named."""
+    names = [name.strip() for one in given or [] for name in one.split(",")]
+    return "all" if names in ([], ["all"]) else names
+
+
+def _folder(out: Path) -> Path:
+    """The folder, which is there now.
+
+    Raises:
+        typer.BadParameter: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from error
+    return out
+
+
+def _journal(out: Path | None, *, dry_run: bool) -> Path | None:
+    """The journal; an estimate writes none, and reads one that is there."""
+    if out is None or (dry_run and not (out / ANSWERS).exists()):
+        return None
+    return out / ANSWERS
+
+
+@dataclass
+class _Confirming:
+    """Shows the estimate, and asks if it is all right.
+
+    Attributes:
+        declined: whether it was not.
+    """
+
+    dry_run: bool
+    yes: bool
+    declined: bool = False
+
+    def check(self) -> None:
+        """Check, before anything is sent, that somebody can be asked.
+
+        Raises:
+            typer.BadParameter: nobody can.
+        """
+        if not (self.yes or self.dry_run or sys.stdin.isatty()):
+            words = "there is no terminal to confirm the cost: give --yes, or a bound, --max-billed-tokens"
+            raise typer.BadParameter(words, param_hint="--yes")
+
+    def __call__(self, estimate: ComparisonEstimate) -> bool:
+        """Show it, and ask."""
+        if self.dry_run:
+            print(estimate)
+        else:
+            say(str(estimate))
+        self.declined = self.dry_run or (
+            not self.yes and estimate.answers > 0 and not typer.confirm("Go on?", default=True, err=True)
+        )
+        return not self.declined
+
+
+@contextmanager
+def _resumable(folder: Path | None) -> Iterator[None]:
+    """After an interrupt or a server's failure, say how to resume."""
+    try:
+        yield
+    except (KeyboardInterrupt, ProviderError):
+        if folder is not None and (folder / ANSWERS).exists():
+            say(f"finished answers are in {folder / ANSWERS}: run the same command again to resume")
+        raise
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
+    """Progress on standard error: a table that fills up on a terminal, else some lines."""
+    if not sys.stderr.isatty():
+        yield _Plain()
+        return
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+        yield lambda tallies: live.update(_table(tallies))
+
+
+class _Plain:
+    """Progress in lines: one for each tenth of the answers."""
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def __call__(self, tallies: Sequence[Tally]) -> None:
+        """Print a line, where the next tenth is done."""
+        total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
+        if not total or done * _LINES < self._next * total:
+            return
+        self._next = done * _LINES // total + 1
+        failed = sum(one.failed for one in tallies)
+        words = f"{done:,} of {counted(total, 'answer')}, {sum(one.billed for one in tallies):,} billed tokens"
+        say(words + (f", {failed:,} failed" if failed else ""))
+
+
+def _table(tallies: Sequence[Tally]) -> Table:
+    """The table that fills up."""
+    table = Table("", box=None, pad_edge=False)
+    for head in ("answered", "of", "right", "failed", "billed tokens"):
+        table.add_column(head, justify="right")
+    for one in tallies:
+        right = f"{one.right / one.answered:.0%}" if one.answered else ""
+        cells = (one.answered, one.questions, right, one.failed or "", f"{one.billed:,}")
+        table.add_row(visible(one.name), *map(str, cells))
+    return table

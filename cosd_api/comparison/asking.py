@@ -1,0 +1,367 @@
+"""Contestants that are asked: what is known already, what is sent, and what is kept."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+
+from cosd_api.alignment import Unit
+from cosd_api.comparison.contestants import (
+    ASSISTANT_ALONE,
+    COSD,
+    DRAFT_ALONE,
+    RANDOM,
+    REVERSED,
+    SELF_CONSISTENCY,
+    Contestant,
+    LeftOut,
+    derived,
+)
+from cosd_api.comparison.forecast import estimated
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, graded_key
+from cosd_api.comparison.prices import ComparisonEstimate, Price
+from cosd_api.comparison.result import Comparison, Gathered, comparison_of
+from cosd_api.endpoints import Endpoints, Facts
+from cosd_api.errors import GradingError, SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.result import FusionResult
+from cosd_api.settings import AnswerOptions
+from cosd_api.training.dataset import Example
+from cosd_api.wording import counted
+from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+
+__all__ = ["Asking", "Tally"]
+
+_IN_A_ROW = 8
+"""Answers that fail one after the other before a comparison stops: a server is down."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The progress of one contestant.
+
+    Attributes:
+        name: its name.
+        questions: that it is to answer, for development too.
+        answered: number of graded answers.
+        right: number of right ones.
+        failed: number of failed ones.
+        billed: tokens that its answers have billed.
+    """
+
+    name: str
+    questions: int
+    answered: int = 0
+    right: int = 0
+    failed: int = 0
+    billed: int = 0
+
+
+@dataclass
+class Asking:
+    """One run of `compare`: asks, grades and keeps.
+
+    Attributes:
+        contestants: that answer, in the order of the standings.
+        left_out: those that cannot.
+        stopped: why the run is over before its end; None while it is not.
+    """
+
+    models: Endpoints
+    facts: Facts
+    judge: Grader
+    journal: Journal
+    max_tokens: int
+    stop: tuple[str, ...]
+    seed: int
+    unit: Unit | None
+    stack: AsyncExitStack
+    most: int | None
+    contestants: list[Contestant] = field(default_factory=list[Contestant])
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        self._fusions: dict[str, Fusion] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._failed: dict[str, set[str]] = {}
+        self._in_a_row: Counter[str] = Counter()  # failures, by endpoint, and those of the grader
+        self._reserved = 0
+        self._before = self.journal.billed
+
+    async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
+        """Add the contestants that the endpoints can serve, and note why others cannot; returns those added."""
+        added: list[Contestant] = []
+        for one in several:
+            try:
+                fusion = one.fusion(self.models.draft, self.models.assistants[0], self.unit)
+                await self.stack.enter_async_context(fusion)
+                await fusion.endpoints.discover()
+            except (UnsupportedError, SettingError) as error:
+                if one.kind == "alone":
+                    raise
+                self.left_out.append(LeftOut(one.name, _reason(error)))
+                continue
+            self._fusions[one.name] = fusion
+            self._tallies[one.name] = Tally(one.name, 0)
+            added.append(one)
+        self.contestants += added
+        return added
+
+    def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
+        """Note that these questions are to be asked, for the progress."""
+        for one in several:
+            self._tallies[one.name].questions += len(questions)
+
+    async def estimate(
+        self, prices: Mapping[str, Price] | None, held: Sequence[Example], test: Sequence[Example]
+    ) -> ComparisonEstimate:
+        """The cost of what is still to be asked, with the baselines that are made later."""
+        questions = [*held, *test]
+        alike = {RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED, SELF_CONSISTENCY: COSD}
+        asked = {one.name: questions[-self._tallies[one.name].questions :] for one in self.contestants}
+        to_come = {
+            one.name: [example for example in asked[one.name] if self._text(one, example) is None]
+            for one in self.contestants
+        }
+        return await estimated(
+            self._fusions,
+            to_come | {name: test for name, other in alike.items() if other in to_come},
+            self.max_tokens,
+            roles={one.name: one.role for one in self.contestants},
+            prices=prices,
+            alike=alike,
+            known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
+            questions=len(questions),
+            most=self.most,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    async def ask(
+        self,
+        questions: Sequence[Example],
+        several: Sequence[Contestant],
+        concurrency: int,
+        progress: Callable[[Sequence[Tally]], None] | None,
+    ) -> None:
+        """Let these contestants answer the questions, one question after the other."""
+        waiting = deque((one, example) for example in questions for one in several)
+        errors: list[Exception] = []
+
+        def report() -> None:
+            if progress is not None:
+                progress([*self._tallies.values()])
+
+        async def work() -> None:
+            while waiting and self.stopped is None:
+                one, example = waiting.popleft()
+                if one not in self.contestants:
+                    continue
+                try:
+                    await self._take(one, example)
+                    report()
+                except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                    errors.append(error)
+                    group.cancel_scope.cancel()
+                    return
+
+        report()
+        async with anyio.create_task_group() as group:
+            for _ in range(min(concurrency, len(waiting))):
+                group.start_soon(work)
+        if errors:
+            raise errors[0]
+
+    async def _take(self, one: Contestant, example: Example) -> None:
+        """One question of one contestant: known, graded anew, or asked."""
+        graded = graded_key(example, self.judge.name)
+        answer = self._text(one, example)
+        known = answer is not None
+        if answer is None or answer.graded != graded or answer.right is None:
+            keys: dict[str, Any] = {"key": self._key(one, example), "graded": graded, "question": example.key}
+            if answer is None:
+                answer = await self._answer(one, example, keys)
+            if answer is None:
+                return
+            answer = await self._grade(answer.model_copy(update=keys), example)
+            self.journal.add(answer, spent=not known)
+        if one not in self.contestants:
+            return
+        tally = self._tallies[one.name]
+        if answer.complete:
+            tally.answered += 1
+            tally.right += bool(answer.right)
+        else:
+            self._fail(one, example, answer.error or "", ("grader",))
+        tally.billed += answer.billed
+
+    async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
+        """The contestant's answer, not graded; None if there is none, which the journal says."""
+        limits: AnswerOptions = {"max_tokens": self.max_tokens, "stop": self.stop}
+        fusion = self._fusions[one.name]
+        if fusion.settings.method.temperature:
+            limits["seed"] = self.seed
+        expected = self._expected(one)
+        if self.most is not None:
+            left = self.most - self.journal.billed - self._reserved
+            if left <= expected:
+                self._stop_at_limit()
+                return None
+            limits["max_billed_tokens"] = left
+        self._reserved += expected
+        try:
+            result = await fusion.generate(example.prompt, **limits)
+        except ProviderError as error:
+            cut = isinstance(error, BudgetError)
+            usage = _usage_of(error.partial, one)
+            line = GradedAnswer(
+                type="cut" if cut else "failed", contestant=one.name, usage=usage, error=str(error), **keys
+            )
+            if line.billed or not cut:
+                self.journal.add(line)
+            if cut:
+                self._stop_at_limit()
+            elif one not in self.contestants:
+                pass  # left out meanwhile
+            elif isinstance(error, UnsupportedError) and not self._tallies[one.name].answered:
+                self._leave_out(one, error)
+            else:
+                self._fail(one, example, str(error))
+            return None
+        finally:
+            self._reserved -= expected
+        answer = GradedAnswer.of(result, one, **keys)
+        for name, spent in answer.usage.items():
+            if spent.requests:
+                self._in_a_row[name] = 0
+        return answer
+
+    async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
+        """The answer with its grade; without one, and with the reason, where the grader failed."""
+        try:
+            right = await self.judge(example, answer.text)
+            self._in_a_row["grader"] = 0
+        except (GradingError, ProviderError) as error:
+            return answer.model_copy(update={"right": None, "error": f"it was not graded: {error}"})
+        except Exception as error:
+            error.add_note(f"when the grader {self.judge.name} read the answer of {answer.contestant!r}")
+            raise
+        return answer.model_copy(update={"right": bool(right), "error": None})
+
+    def _expected(self, one: Contestant) -> int:
+        """The tokens that an answer is expected to bill: the mean of those so far."""
+        tally = self._tallies[one.name]
+        return round(tally.billed / tally.answered) if tally.answered else 0
+
+    def _stop_at_limit(self) -> None:
+        words = f"max_billed_tokens={self.most} is reached ({self.journal.billed:,} were billed)"
+        self.stopped = self.stopped or f"{words}: allow more, and what is known is not asked again"
+
+    def _leave_out(self, one: Contestant, error: UnsupportedError) -> None:
+        """Ask a contestant no more, which the endpoints turned out not to serve.
+
+        Raises:
+            UnsupportedError: it is a model alone, without which there is no comparison.
+        """
+        if one.kind == "alone":
+            raise error
+        if one in self.contestants:
+            self.contestants.remove(one)
+            self._failed.pop(one.name, None)
+            del self._tallies[one.name]
+            self.left_out.append(LeftOut(one.name, _reason(error)))
+
+    def _fail(
+        self, one: Contestant, example: Example, words: str, who: Sequence[str] = (DRAFT_ALONE, ASSISTANT_ALONE)
+    ) -> None:
+        """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
+        self._failed.setdefault(one.name, set()).add(example.key)
+        self._tallies[one.name].failed += 1
+        self._in_a_row.update(who)
+        if max(self._in_a_row[name] for name in who) >= _IN_A_ROW:
+            self.stopped = self.stopped or f"{_IN_A_ROW} answers in a row have failed, the last one with: {words}"
+
+    def _key(self, one: Contestant, example: Example) -> str:
+        """Identity of a contestant's answer."""
+        prompt = example.model_dump(mode="json", include={"prompt"})
+        drawn = self.seed if one.method is not None and one.method.temperature else None
+        models = [self.facts.draft.model, self.facts.assistants[0].model]
+        return one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
+
+    def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
+        """The contestant's answer as far as it is known, graded or not."""
+        found = self.journal.answers.get(self._key(one, example))
+        return None if found is None else found.model_copy(update={"contestant": one.name, "question": example.key})
+
+    def answered(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The complete answers of a contestant to these questions, by question."""
+        found: dict[str, GradedAnswer] = {}
+        for example in questions:
+            answer = self._text(one, example)
+            if answer is not None and answer.complete and answer.graded == graded_key(example, self.judge.name):
+                found[example.key] = answer
+        return found
+
+    # ---------------------------------------------------------------------------------------------------- the result
+
+    def gathered(
+        self, held: Sequence[Example], test: Sequence[Example], prices: Mapping[str, Price] | None
+    ) -> Gathered:
+        """All that is known."""
+        tests = {example.key for example in test}
+        return Gathered(
+            test=test,
+            development=held,
+            contestants=[*self.contestants[:2], *derived(), *self.contestants[2:]],
+            answers={one.name: self.answered(one, [*held, *test]) for one in self.contestants},
+            failed={name: len(keys & tests) for name, keys in self._failed.items()},
+            prices=prices,
+        )
+
+    def comparison(
+        self, held: Sequence[Example], test: Sequence[Example], prices: Mapping[str, Price] | None
+    ) -> Comparison:
+        """The result."""
+        found = self.gathered(held, test, prices)
+        return comparison_of(
+            found,
+            draft=self.facts.draft,
+            assistant=self.facts.assistants[0],
+            grader=self.judge.name,
+            left_out=tuple(self.left_out),
+            stopped=self.stopped,
+            billed_tokens=self.journal.billed,
+            spent_tokens=self.journal.billed - self._before,
+            warnings=(*getattr(self.judge, "warnings", ()), *_warnings(found)),
+        )
+
+
+def _reason(error: UnsupportedError | SettingError) -> str:
+    """The reason why a contestant is left out, without the endpoint's address."""
+    hint = getattr(error, "hint", "")
+    return f"{error.args[0]}. {hint}" if hint else str(error.args[0])
+
+
+def _usage_of(partial: object, one: Contestant) -> dict[str, AnswerUsage]:
+    """The cost of an answer that was not completed."""
+    if not isinstance(partial, FusionResult):
+        return {}
+    return {one.role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
+
+
+def _warnings(found: Gathered) -> list[str]:
+    """Notes for the reader."""
+    words: list[str] = []
+    for name in (DRAFT_ALONE, ASSISTANT_ALONE):
+        answers = [*found.answers.get(name, {}).values()]
+        cut = sum(one.finish_reason == "length" for one in answers)
+        if answers and cut * 10 >= len(answers):
+            words.append(f"{counted(cut, 'answer')} of {len(answers)} of the {name} alone ended at max_tokens")
+    return words

@@ -1,0 +1,298 @@
+"""Contestants of a comparison: each model alone, methods in both directions, and baselines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from pydantic_core import to_jsonable_python
+
+from cosd_api.alignment import Unit
+from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.methods.base import METHODS, DraftFirst, Method, Models, Written, method_named
+from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.gated import check_sampling
+from cosd_api.methods.switch import Switch
+from cosd_api.settings import FusionOptions, describe_verifier
+from cosd_api.verification import ChowVerifier, DiffVerifier, RandomVerifier, RuleVerifier, SurpriseVerifier
+from cosd_providers.contract import Provider
+
+__all__ = [
+    "ASSISTANT_ALONE",
+    "BEST",
+    "COSD",
+    "DRAFT_ALONE",
+    "ORACLE",
+    "RANDOM",
+    "REVERSED",
+    "SELF_CONSISTENCY",
+    "VERIFIERS",
+    "Alone",
+    "Chosen",
+    "Contestant",
+    "ContestantKind",
+    "LeftOut",
+    "SelfConsistency",
+    "alone",
+    "contestants_of",
+    "derived",
+    "random_gate",
+    "self_consistency",
+]
+
+ContestantKind = Literal["alone", "method", "baseline", "derived"]
+"""A model alone; a method; a baseline that asks the models; one that follows from the two models' own answers."""
+Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
+"""Methods to compare: all, or some by name or as objects, which may be given names of their own."""
+
+DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
+COSD = CoSD.name
+BEST, ORACLE = "best of the two", "oracle"
+SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
+REVERSED = ", reversed"
+"""Ends the name of a contestant in which the two models have changed places."""
+
+VERIFIERS: Mapping[str, CoSD] = {
+    "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
+    "cosd-chow": CoSD(verifier=ChowVerifier()),
+    "cosd-diff": CoSD(verifier=DiffVerifier()),
+    "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+}
+"""Further verifiers of CoSD, by the names that they have in a comparison."""
+
+_TRAINED = {
+    "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
+    "co-llm": "it needs a gate that was trained for these models: give the method with it",
+}
+"""Methods that have no defaults, with the reason."""
+_ORDERED = frozenset({"safe", "switch", "mixture"})
+"""Methods in which all models are equal, and the answer depends on which of them is listed first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(Written):
+    """One model's own answer: the draft writes its most probable tokens, and nobody else is asked."""
+
+    name: ClassVar[str] = "alone"
+    decides: ClassVar[str] = "one model alone"
+    by_messages: ClassVar[bool] = True
+
+    async def write(self, writer: AnswerWriter) -> None:
+        """Write the answer."""
+        await writer.relay(0, Contest((Entry((-1,), b"", False, ()),), 0, "nobody else is asked"))
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """One request to the draft; see `Method.cost`."""
+        if model:
+            return Cost(Bounds(0, 0, 0), Bounds(0, 0, 0))
+        n = plan.max_tokens
+        return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n))
+
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+        """The basis of `cost`."""
+        return Assumptions("max_tokens tokens, in one request", "the same")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfConsistency(Switch):
+    """Several drawn answers of the first model alone, which vote; see `Switch`.
+
+    Attributes:
+        grader: name of the grader that reads the answers; part of the record.
+        reads: gets the prompt's plain text and a sample, and returns what it votes for.
+    """
+
+    name: ClassVar[str] = SELF_CONSISTENCY
+
+    grader: str = ""
+    reads: Callable[[str, str], str | None] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them."""
+        return {"samples": self.samples, "grader": self.grader}
+
+    def read(self, writer: AnswerWriter, text: str) -> str | None:
+        """Read a sample as the grader does; see `Switch.read`."""
+        return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a first model that does not draw; see `Method.examine`."""
+        check_sampling([("better model", models[0][1])], f"{self.name!r}")
+        return ()
+
+    def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
+        """True: the other models are not asked, whether the samples agree or not."""
+        return True
+
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
+        """The samples of the first model; see `Method.cost`."""
+        return Alone().cost(plan, model, prompt) if model else super().cost(plan, model, prompt)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to answer questions.
+
+    Attributes:
+        name: its name; that of a method in which the models have changed places ends in `", reversed"`.
+        kind: what it is.
+        method: how it answers; None where its answers follow from those of others.
+        reverse: whether the assistant drafts, and the draft assists.
+    """
+
+    name: str
+    kind: ContestantKind
+    method: Method | None = None
+    reverse: bool = False
+
+    def fusion(self, draft: Provider, assistant: Provider, unit: Unit | None = None) -> Fusion:
+        """The fusion that answers; `draft` and `assistant` are as the user gave them.
+
+        Raises:
+            SettingError: the unit does not go with the method.
+        """
+        method = self.method
+        assert method is not None, f"{self.name} asks nobody"
+        if isinstance(method, CoSD) and method.unit is None:
+            method = replace(method, unit=unit)
+        options: FusionOptions = {"method": method}
+        if not isinstance(method, CoSD) and unit is not None and ("unit" in method.takes or method.one_tokenizer):
+            options["unit"] = unit
+        models = [assistant, draft] if self.reverse else [draft, assistant]
+        if method.symmetric:
+            return Fusion(models=models, **options)
+        return Fusion(draft=models[0], assistant=models[1], **options)
+
+    @property
+    def role(self) -> dict[str, str]:
+        """For each endpoint of its fusion, which of the user's it is."""
+        names = (DRAFT_ALONE, ASSISTANT_ALONE)
+        return dict(zip(names, reversed(names) if self.reverse else names, strict=True))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its method as JSON: name, own settings, and the verifier where it has one."""
+        if self.method is None:
+            return {}
+        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        verifier = None if judge is None else describe_verifier(judge).model_dump(mode="json")
+        found: dict[str, Any] = {"method": self.method.name, "options": self.method.options(), "verifier": verifier}
+        if isinstance(self.method, CoSD):
+            found |= {"unit": self.method.unit, "temperature": self.method.temperature}
+        return dict(to_jsonable_python(found, fallback=repr))
+
+    def key(self, *more: object) -> str:
+        """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
+        known = [self.settings, self.reverse, *more]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A contestant that these endpoints cannot serve.
+
+    Attributes:
+        name: its name.
+        reason: why.
+    """
+
+    name: str
+    reason: str
+
+
+def alone() -> list[Contestant]:
+    """Each model alone: the draft, then the assistant."""
+    return [
+        Contestant(DRAFT_ALONE, "alone", Alone()),
+        Contestant(ASSISTANT_ALONE, "alone", Alone(), reverse=True),
+    ]
+
+
+def derived() -> list[Contestant]:
+    """Baselines that follow from the answers of the two models."""
+    return [Contestant(BEST, "derived"), Contestant(ORACLE, "derived")]
+
+
+def contestants_of(chosen: Chosen, *, both_ways: bool = True) -> tuple[list[Contestant], list[LeftOut]]:
+    """The methods that are to be compared, and those that cannot be made.
+
+    A method in which all models are equal comes once, unless its answer depends on which model is listed first.
+
+    Args:
+        chosen: `"all"`, names, objects, or objects by the names that they shall have.
+        both_ways: whether the models change places, too.
+
+    Raises:
+        SettingError: there is no such method, none is given, or two have one name.
+    """
+    named, without = _named(chosen)
+    found: list[Contestant] = []
+    for name, method in named:
+        found.append(Contestant(name, "method", method))
+        if both_ways and (not method.symmetric or method.name in _ORDERED):
+            found.append(Contestant(name + REVERSED, "method", method, reverse=True))
+    taken = {one.name for one in (*alone(), *derived())} | {RANDOM, SELF_CONSISTENCY, RANDOM + REVERSED}
+    for one in found:
+        if one.name in taken:
+            raise SettingError(f"two contestants would be called {one.name!r}: give the methods names, methods={{...}}")
+        taken.add(one.name)
+    return found, without
+
+
+def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
+    """The methods by name, and those of `"all"` that have no defaults."""
+    if chosen == "all":
+        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VERIFIERS}
+        return [(name, _made(name)) for name in several], [
+            LeftOut(name, reason) for name, reason in _TRAINED.items() if name in METHODS
+        ]
+    if isinstance(chosen, Mapping):
+        named = [(str(name), _made(one)) for name, one in chosen.items()]
+    elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
+        raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
+    else:
+        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in chosen]
+    if not named:
+        raise SettingError('methods is empty: give some, or "all"')
+    return named, []
+
+
+def _made(one: str | Method) -> Method:
+    if isinstance(one, Method):
+        return one
+    if not isinstance(one, str):
+        raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
+    if one in _TRAINED and one in METHODS:
+        raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
+    return VERIFIERS[one] if one in VERIFIERS else method_named(one)
+
+
+def _name(method: Method) -> str:
+    """The name of a method that was given as an object."""
+    if isinstance(method, CoSD) and method.verifier != RuleVerifier():
+        known = {one: name for name, one in VERIFIERS.items()}
+        described = describe_verifier(method.verifier)
+        return known.get(method, f"{method.name}-{described.kind}")
+    return method.name
+
+
+def random_gate(rate: float, seed: int, *, reverse: bool) -> Contestant:
+    """CoSD with a coin in place of its verifier."""
+    method = CoSD(verifier=RandomVerifier(rate=rate, seed=seed))
+    return Contestant(RANDOM + (REVERSED if reverse else ""), "baseline", method, reverse)
+
+
+def self_consistency(
+    samples: int, grader: str, reads: Callable[[str, str], str | None], *, reverse: bool
+) -> Contestant:
+    """Samples of one model, which vote; of the assistant if `reverse`. See `SelfConsistency`."""
+    method = SelfConsistency(samples=samples, grader=grader, reads=reads)
+    return Contestant(SELF_CONSISTENCY, "baseline", method, reverse)

@@ -1,0 +1,329 @@
+"""Journal of a comparison: a line for each answer, appended as it is complete, so that an interrupted run resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from cosd_api.comparison.contestants import Contestant
+from cosd_api.errors import SettingError
+from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Probability, Record, Seconds
+from cosd_api.result import FusionResult
+from cosd_api.training.dataset import Example
+from cosd_api.training.json_lines import (
+    COMPARISON,
+    Appender,
+    JsonLine,
+    JsonLines,
+    foreign_kind,
+    line_error,
+    problem,
+    read_lines,
+)
+from cosd_api.version import __version__
+
+__all__ = ["AnswerUsage", "GradedAnswer", "Journal", "JournalHeader", "ReplacedPlace", "graded_key"]
+
+_START = f'{{"kind":"{COMPARISON}"'.encode()
+_ANOTHER = "give another folder, or move this one away"
+_REPAIR = ". Remove the line, and its question will be asked again"
+
+
+class ReplacedPlace(Record):
+    """A place of an answer where the assistant's word replaced the draft's.
+
+    Attributes:
+        start: byte offset in the answer.
+        draft: the draft's text there; empty for its end of sequence.
+        fused: the text that replaced it.
+        draft_prob: the draft's probability of its own, in [0, 1]; None if not reported.
+        prob: the assistant's of its own.
+    """
+
+    start: int
+    draft: str
+    fused: str
+    draft_prob: Probability | None = None
+    prob: Probability | None = None
+
+
+class AnswerUsage(Record):
+    """The part of one endpoint in the cost of an answer.
+
+    Attributes:
+        requests: generation requests and scores.
+        read: tokens read, cached ones included.
+        written: tokens written.
+    """
+
+    requests: int = 0
+    read: int = 0
+    written: int = 0
+
+    @property
+    def billed(self) -> int:
+        """Tokens read and written."""
+        return self.read + self.written
+
+    @classmethod
+    def of(cls, usage: EndpointUsage) -> Self:
+        """The same, of a result's usage."""
+        return cls(requests=usage.requests, read=usage.prompt_tokens, written=usage.completion_tokens)
+
+
+class GradedAnswer(Record):
+    """One question answered by one contestant: a line of the journal.
+
+    Attributes:
+        type: `"answer"`; `"failed"`, for a question that an endpoint or the grader failed at, which is asked again;
+            `"cut"`, for an answer that ended at the limit of the whole comparison, likewise.
+        key: identity of the text: contestant, models, limits and prompt.
+        graded: identity of the grading: the example and the grader.
+        contestant: its name.
+        question: `Example.key`.
+        text: the answer.
+        right: whether it is right; None if it was not graded.
+        seconds: its duration, without what finding out about the servers took.
+        first_token: seconds until its first token was final; None without one.
+        tokens: number of tokens.
+        usage: by `"draft"` and `"assistant"`, as the user gave them, whoever drafted.
+        finish_reason: see `FusionResult`.
+        stop_reason: likewise.
+        acceptance: draft tokens kept / (kept + replaced); None where no draft is judged.
+        units: number of units that were judged or could have been; None likewise.
+        asked: those of them that the assistant was asked about.
+        differing: those of them where it answered otherwise.
+        replaced: those of them where its answer stands.
+        confidence: the mean probability of the tokens, in [0, 1]; None where one is not reported.
+        least: the least probability of a token.
+        error: why it failed.
+        warnings: of the answer.
+    """
+
+    type: Literal["answer", "failed", "cut"] = "answer"
+    key: str
+    graded: str
+    contestant: str
+    question: str
+    text: str = ""
+    right: bool | None = None
+    seconds: Seconds | None = None
+    first_token: Seconds | None = None
+    tokens: int = 0
+    usage: dict[str, AnswerUsage] = Field(default_factory=dict[str, AnswerUsage])
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    acceptance: Annotated[float, Field(ge=0, le=1)] | None = None
+    units: int | None = None
+    asked: int | None = None
+    differing: int | None = None
+    replaced: tuple[ReplacedPlace, ...] = ()
+    confidence: Probability | None = None
+    least: Probability | None = None
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def billed(self) -> int:
+        """Tokens read and written by both endpoints."""
+        return sum(one.billed for one in self.usage.values())
+
+    @property
+    def complete(self) -> bool:
+        """True if it was answered and graded."""
+        return self.type == "answer" and self.right is not None
+
+    @classmethod
+    def of(cls, result: FusionResult, contestant: Contestant, **fields: object) -> Self:
+        """The line of an answer, not graded yet; `fields` are its keys."""
+        timings, role = result.timings, contestant.role
+        usage = {role[name]: AnswerUsage.of(one) for name, one in result.usage.items()}
+        seconds = max(0.0, timings.total - timings.discovery)
+        first = None if timings.first_token is None else max(0.0, timings.first_token - timings.discovery)
+        judged = result.acceptance_rate is not None
+        mean, least = _confidence(result.tokens)
+        return cls.model_validate(
+            {
+                "contestant": contestant.name,
+                "text": result.text,
+                "seconds": seconds,
+                "first_token": first,
+                "tokens": len(result.tokens),
+                "usage": usage,
+                "finish_reason": result.finish_reason,
+                "stop_reason": result.stop_reason,
+                "acceptance": result.acceptance_rate,
+                **(_judged(result.tokens) if judged else {}),
+                "confidence": mean,
+                "least": least,
+                "warnings": result.warnings,
+                **fields,
+            }
+        )
+
+
+def _judged(tokens: tuple[FusedToken, ...]) -> dict[str, object]:
+    """Units of an answer whose draft was judged, counted, and the places that were replaced."""
+    units: dict[int, list[FusedToken]] = {}
+    replaced: list[ReplacedPlace] = []
+    start = 0
+    for token in tokens:
+        units.setdefault(token.unit, []).append(token)
+        if token.replaced is not None:
+            place = ReplacedPlace(
+                start=start,
+                draft=token.replaced,
+                fused=token.text,
+                draft_prob=token.draft_prob,
+                prob=token.assistant_prob,
+            )
+            replaced.append(place)
+        elif token.source != DRAFT and replaced:  # a replacement of several tokens
+            replaced[-1] = replaced[-1].model_copy(update={"fused": replaced[-1].fused + token.text})
+        start += len(token.data)
+    several = [*units.values()]
+    return {
+        "units": len(several),
+        "asked": sum(any(one.asked for one in unit) for unit in several),
+        "differing": sum(any(not made.agreed for one in unit for made in one.decisions) for unit in several),
+        "replaced": tuple(replaced),
+    }
+
+
+def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:
+    """The mean and the least of the tokens' probabilities, each that of the model whose token it is."""
+    probs = [one.draft_prob if one.source == DRAFT else one.assistant_prob for one in tokens]
+    known = [prob for prob in probs if prob is not None]
+    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # some hide that of the end
+        return None, None
+    return min(1.0, math.fsum(known) / len(known)), min(known)
+
+
+def graded_key(example: Example, grader: str) -> str:
+    """Identity of a grading: SHA-256 (hex) of the example and the grader's name."""
+    return hashlib.sha256(json.dumps([example.model_dump(mode="json"), grader], sort_keys=True).encode()).hexdigest()
+
+
+class JournalHeader(Record):
+    """The first line of a journal.
+
+    Attributes:
+        kind: the file's kind.
+        schema_version: version of the format.
+        draft: the draft endpoint.
+        assistant: the assistant endpoint.
+        library_version: of cosd-api.
+    """
+
+    kind: Literal["cosd-comparison"] = COMPARISON
+    schema_version: Literal[1] = 1
+    draft: Endpoint
+    assistant: Endpoint
+    library_version: str = __version__
+
+
+class Journal:
+    """The answers of a comparison, in memory and in a file.
+
+    A context manager. On entering, the file is read; a last line that a crash has cut is removed.
+
+    Args:
+        path: the file; None keeps the answers in memory alone.
+        header: the models that are compared.
+
+    Attributes:
+        answers: the complete answers, and texts that are not graded yet, by their keys.
+        billed: tokens of all lines, of failed answers too.
+
+    Raises:
+        OSError: on entering, the file cannot be read or written.
+        SettingError: on entering, the file holds something else, or the answers of other models; it is not changed.
+    """
+
+    def __init__(self, path: Path | None, header: JournalHeader) -> None:
+        self.answers: dict[str, GradedAnswer] = {}
+        self.billed = 0
+        self._path = path
+        self._header = header
+        self._appender: Appender | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is None:
+            return self
+        lines = self._read(self._path) if self._path.exists() else JsonLines()
+        self._appender = Appender(self._path, lines).__enter__()
+        if not lines.lines:
+            self._appender.write(self._header.model_dump_json())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._appender is not None:
+            self._appender.__exit__(kind, error, trace)
+
+    def add(self, answer: GradedAnswer, *, spent: bool = True) -> None:
+        """Add an answer; a complete one replaces an earlier one of the same text.
+
+        Args:
+            answer: the answer.
+            spent: whether its tokens were billed now; False for a text that was graded anew.
+        """
+        self._take(answer, spent=spent)
+        if self._appender is not None:
+            self._appender.write(answer.model_dump_json(exclude_defaults=True))
+
+    def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
+        self.billed += answer.billed if spent else 0
+        if answer.type == "answer":
+            self.answers[answer.key] = answer
+
+    def _read(self, path: Path) -> JsonLines:
+        if foreign_kind(path, wanted=COMPARISON) is not None:
+            raise _not_a_journal(path)
+        lines = read_lines(path, may_be_cut=True, hint=_REPAIR)
+        if not lines.lines:
+            if not lines.rest.startswith(_START[: len(lines.rest)]):
+                raise _not_a_journal(path)
+            return lines
+        first, *rest = lines.lines
+        self._check(path, first)
+        for line in rest:
+            try:
+                answer = GradedAnswer.model_validate(line.fields)
+            except ValidationError as error:
+                raise line_error(path, line.number, problem(error, [*GradedAnswer.model_fields]) + _REPAIR) from None
+            self._take(answer, spent=answer.key not in self.answers)
+        return lines
+
+    def _check(self, path: Path, line: JsonLine) -> None:
+        """Check that the file is a journal of these models."""
+        fields: Mapping[str, object] = line.fields
+        if fields.get("kind") != COMPARISON:
+            raise _not_a_journal(path)
+        version = fields.get("schema_version")
+        if isinstance(version, int) and version > JournalHeader.model_fields["schema_version"].default:
+            raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
+        try:
+            there = JournalHeader.model_validate(fields)
+        except ValidationError as error:
+            reason = f"its header is broken: {problem(error, [*JournalHeader.model_fields])}"
+            raise line_error(path, line.number, reason) from None
+        mine = self._header
+        for old, new in ((there.draft, mine.draft), (there.assistant, mine.assistant)):
+            if old.model != new.model:
+                words = f"{path} holds answers with {old.model} as the {old.name}, not {new.model}"
+                raise SettingError(f"{words}: {_ANOTHER}")
+
+
+def _not_a_journal(path: Path) -> SettingError:
+    kind = foreign_kind(path, wanted=COMPARISON)
+    named = "" if kind is None else f" (it is {kind})"
+    return SettingError(f"{path} does not hold the answers of a comparison and was not changed{named}: {_ANOTHER}")

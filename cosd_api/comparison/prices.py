@@ -1,0 +1,147 @@
+"""Prices of endpoints, and the cost of a comparison beforehand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cosd_api.errors import SettingError
+from cosd_api.estimate import Range
+from cosd_api.records import Record
+from cosd_api.wording import counted
+
+__all__ = ["ComparisonEstimate", "Price", "Prices", "checked_prices", "prices_from"]
+
+MILLION = 1_000_000
+_EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
+_NAMES = "the names are draft and assistant, or the models'"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of an endpoint for a million tokens, in any currency.
+
+    Attributes:
+        read: of tokens read.
+        written: of tokens written.
+
+    Raises:
+        SettingError: one of them is no number of at least 0.
+    """
+
+    read: float
+    written: float
+
+    def __post_init__(self) -> None:
+        for value in (self.read, self.written):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value < math.inf:
+                raise SettingError(f"a price must be a number of at least 0, not {value!r}")
+
+    def of(self, read: float, written: float) -> float:
+        """The price of so many tokens."""
+        return (read * self.read + written * self.written) / MILLION
+
+
+Prices = Mapping[str, Price | tuple[float, float]]
+"""Prices by `"draft"` and `"assistant"`, or the models' names: each a `Price`, or those of tokens read and written."""
+
+
+def prices_from(given: Sequence[str]) -> dict[str, Price]:
+    """Prices as somebody wrote them: `NAME=READ,WRITTEN` for each endpoint, or a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        SettingError: they are not written so.
+    """
+    found: dict[str, Price] = {}
+    for one in given:
+        name, equals, numbers = one.rpartition("=")
+        if not equals:
+            found |= _from_file(Path(one))
+            continue
+        try:
+            read, written = map(float, numbers.split(","))
+        except ValueError:
+            words = f"{one!r} is not NAME=READ,WRITTEN, as in draft=0.2,0.6: the prices of a million tokens"
+            raise SettingError(words) from None
+        found[name] = Price(read, written)
+    return found
+
+
+def _from_file(path: Path) -> dict[str, Price]:
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise TypeError
+        return {name: Price(*several) for name, several in cast("dict[str, Any]", value).items()}
+    except (TypeError, ValueError) as error:
+        more = f": {error}" if isinstance(error, SettingError) else ""
+        raise SettingError(f"{path} does not hold prices such as {_EXAMPLE}{more}") from None
+
+
+def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
+    """Prices by `"draft"` and `"assistant"`; `models` are the models' names by these.
+
+    Raises:
+        SettingError: a name is unknown, or a price is missing or invalid.
+    """
+    if given is None:
+        return None
+    if unknown := [name for name in given if name not in {*models, *models.values()}]:
+        raise SettingError(
+            f"there is no endpoint {unknown[0]!r} to have a price: {_NAMES}, {', '.join(models.values())}"
+        )
+    found: dict[str, Price] = {}
+    for name, model in models.items():
+        price = given.get(name, given.get(model))
+        if price is None:
+            raise SettingError(f"the price of the {name} ({model}) is missing: {_NAMES}")
+        try:
+            found[name] = price if isinstance(price, Price) else Price(*price)
+        except TypeError:
+            raise SettingError(f"a price is two numbers, of tokens read and written, not {price!r}") from None
+    return found
+
+
+class ComparisonEstimate(Record):
+    """The cost of a comparison before it is made, without what is known already.
+
+    Attributes:
+        questions: number of questions.
+        contestants: tokens that each contestant is likely to bill, by name.
+        known: number of answers that the journal has.
+        answers: number of answers to come.
+        requests: to both endpoints.
+        billed_tokens: by both endpoints.
+        money: at least, most likely and at most; None without prices.
+        most: the limit of billed tokens, with those of the journal; None without one.
+        assumptions: the basis, in words.
+    """
+
+    questions: int
+    contestants: dict[str, Range]
+    known: int
+    answers: int
+    requests: Range
+    billed_tokens: Range
+    money: tuple[float, float, float] | None = None
+    most: int | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        tokens, requests = self.billed_tokens, self.requests
+        words = f"{counted(self.answers, 'answer')} to {counted(self.questions, 'question')}"
+        words += f" ({self.known:,} more are known)" if self.known else ""
+        words += f": about {tokens.expected:,} billed tokens (at least {tokens.low:,}, at most {tokens.high:,})"
+        words += f" in about {counted(requests.expected, 'request')}"
+        if self.money is not None:
+            low, expected, high = self.money
+            words += f"; price about {expected:,.4g} (at least {low:,.4g}, at most {high:,.4g})"
+        if self.most is not None:
+            words += f"; stops at {counted(self.most, 'billed token')}"
+        return words

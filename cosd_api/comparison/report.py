@@ -1,0 +1,116 @@
+"""Report of a comparison as plain text: the table of standings, and what it says about the models."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.wording import counted, with_notes
+
+if TYPE_CHECKING:
+    from cosd_api.comparison.result import Comparison, ModelCalibration, Standing
+
+__all__ = ["HEADS", "comparison_report", "standing_cells"]
+
+HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
+"""Column heads of the table of standings."""
+_MONEY = "per 1,000"
+
+
+def comparison_report(found: Comparison) -> str:
+    """The comparison in words and a table."""
+    rows = [standing_cells(one) for one in found.standings]
+    heads = [*HEADS]
+    if any(one.money is not None for one in found.standings):
+        heads.append(_MONEY)
+        for row, one in zip(rows, found.standings, strict=True):
+            row.append("" if one.money is None else f"{1000 * one.money:,.4g}")
+    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
+    lines = [
+        "  ".join(f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(row)).rstrip()
+        for row in [heads, *rows]
+    ]
+    parts = [_title(found), *lines, "", *_about_table(found)]
+    parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
+    if places := [words for one in found.standings if (words := _about_places(one))]:
+        parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
+    if found.left_out:
+        reasons: dict[str, list[str]] = {}
+        for out in found.left_out:
+            reasons.setdefault(out.reason, []).append(out.name)
+        parts += ["", "Left out:", *(f"  {'; '.join(names)}: {reason}" for reason, names in reasons.items())]
+    if found.stopped is not None:
+        parts += ["", f"Not complete: {found.stopped}."]
+    return with_notes("\n".join(parts), found.warnings)
+
+
+def _title(found: Comparison) -> str:
+    words = f"{found.draft.model} as the draft, {found.assistant.model} as the assistant, graded by {found.grader}: "
+    words += f"{counted(found.questions, 'test question')}, {len(found.development)} for development"
+    return f"{words}\n"
+
+
+def _about_table(found: Comparison) -> list[str]:
+    better = found.draft.model if found.better == "draft" else found.assistant.model
+    return [
+        f"Differences are to {better} ({found.better}), the better of the two on the development questions.",
+        "p: McNemar's exact test, adjusted by Holm. kept: the draft's tokens. ms: median. Requests and tokens: means",
+        "of an answer, both endpoints together. Names that end in *: no better answer costs fewer tokens.",
+        f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run.",
+    ]
+
+
+def standing_cells(one: Standing) -> list[str]:
+    """The cells of one standing; see `HEADS`."""
+    failed = f" ({one.failed} failed)" if one.failed else ""
+    counts = one.counts
+    return [
+        one.name + (" *" if one.on_frontier else ""),
+        f"{one.right}/{one.answered}{failed}",
+        _percent(one.accuracy.value),
+        _interval(one.accuracy),
+        "" if one.difference is None else _signed(one.difference.value),
+        "" if one.difference is None else _interval(one.difference, signed=True),
+        "" if counts is None or not counts.total else str(counts.won),
+        "" if counts is None or not counts.total else str(counts.lost),
+        "" if one.holm is None else f"{one.holm:.3f}" if one.holm >= 0.0005 else "<0.001",
+        "" if one.acceptance is None else f"{one.acceptance:.0%}",
+        "" if one.seconds is None else f"{1000 * one.seconds:,.0f}",
+        f"{sum(one.requests.values()):.1f}" if one.answered else "",
+        "" if one.billed is None else f"{one.billed:,.0f}",
+    ]
+
+
+def _percent(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _signed(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:+.1f}"
+
+
+def _interval(one: Estimated, *, signed: bool = False) -> str:
+    if math.isnan(one.value):
+        return ""
+    sign = "+" if signed else ""
+    return f"{100 * one.low:{sign}.0f} to {100 * one.high:{sign}.0f}"
+
+
+def _about_calibration(name: str, one: ModelCalibration) -> str:
+    mean, least = one.mean, one.least
+    words = f"Calibration of the {name}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
+    words += f"expected calibration error {mean.error:.2f}"
+    if least.wrong:
+        words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"
+    return words + "."
+
+
+def _about_places(one: Standing) -> str:
+    found = one.replaced
+    if found is None or not found.places:
+        return ""
+    words = f"  {one.name}: {found.places:,}; the assistant's text was right at {found.assistant}, the draft's at "
+    words += f"{found.draft}, neither at {found.neither}, not known at {found.unknown}; of "
+    words += f"{counted(found.answers.total, 'answer')} with one, {found.answers.won} put right"
+    return f"{words} and {found.answers.lost} spoilt"

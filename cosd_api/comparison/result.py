@@ -1,0 +1,380 @@
+"""Result of a comparison: a standing for each contestant, and what they have in common."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+from pydantic import Field
+
+from cosd_api.comparison.contestants import (
+    ASSISTANT_ALONE,
+    BEST,
+    DRAFT_ALONE,
+    ORACLE,
+    Contestant,
+    ContestantKind,
+    LeftOut,
+)
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
+from cosd_api.comparison.prices import Price
+from cosd_api.comparison.statistics import (
+    CalibrationCurve,
+    Estimated,
+    PairedCounts,
+    calibration,
+    frontier,
+    holm,
+    mcnemar,
+    paired_difference,
+    wilson,
+)
+from cosd_api.records import Endpoint, Record
+from cosd_api.training.dataset import Example
+from cosd_api.version import __version__
+
+__all__ = ["Comparison", "ModelCalibration", "PlaceCounts", "Standing", "comparison_of"]
+
+Role = Literal["draft", "assistant"]
+_SURE = 0.5
+"""The rule's alpha: it never asks about a draft token of this probability or more."""
+
+
+class PlaceCounts(Record):
+    """Who was right where the assistant's word replaced the draft's.
+
+    A replaced place is judged by the reference answer, where the fused answer has followed the reference up to there:
+    of the two texts at most one continues it. Whole answers are judged by the grader: those with a replaced place,
+    against what the drafting model answered alone.
+
+    Attributes:
+        places: number of replaced places.
+        assistant: those where the assistant's text continues the reference, and the draft's does not.
+        draft: those where the draft's does, and the assistant's does not.
+        neither: those where neither does.
+        unknown: those where the answer had left the reference before, or both continue it.
+        answers: whole answers with a replaced place: `won` were put right by the replacements, `lost` were spoilt.
+    """
+
+    places: int
+    assistant: int
+    draft: int
+    neither: int
+    unknown: int
+    answers: PairedCounts
+
+
+class Standing(Record):
+    """The result of one contestant on the test questions.
+
+    Attributes:
+        name: its name.
+        kind: what it is.
+        reverse: whether the assistant drafts.
+        settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
+        answered: questions with a graded answer.
+        failed: questions that failed.
+        right: number of right answers.
+        accuracy: share of right answers, with its 95 % interval.
+        counts: against the better model, on questions that both have answered: `won` are those that this contestant
+            alone has right. None for the better model itself.
+        difference: in accuracy to the better model on these, with its 95 % interval.
+        p: of McNemar's exact test; None for the better model, and for `best of the two` and `oracle`, which are
+            made of it.
+        holm: the same, adjusted for the number of contestants that were tested.
+        acceptance: mean share of the draft's tokens kept; None where no draft is judged.
+        seconds: median duration of an answer.
+        first_token: median time until the first token was final.
+        tokens: mean number of tokens of an answer.
+        requests: mean number for an answer, by `"draft"` and `"assistant"` as the user gave them.
+        read: mean number of tokens read, likewise.
+        written: mean number of tokens written, likewise.
+        money: mean price of an answer; None without prices.
+        replaced: who was right at replaced places; None where no draft is judged.
+        on_frontier: whether no contestant with a bill is better for the same number of tokens or fewer.
+    """
+
+    name: str
+    kind: ContestantKind
+    reverse: bool = False
+    settings: dict[str, Any] = Field(default_factory=dict[str, Any])
+    answered: int
+    failed: int
+    right: int
+    accuracy: Estimated
+    counts: PairedCounts | None = None
+    difference: Estimated | None = None
+    p: float | None = None
+    holm: float | None = None
+    acceptance: float | None = None
+    seconds: float | None = None
+    first_token: float | None = None
+    tokens: float | None = None
+    requests: dict[str, float] = Field(default_factory=dict[str, float])
+    read: dict[str, float] = Field(default_factory=dict[str, float])
+    written: dict[str, float] = Field(default_factory=dict[str, float])
+    money: float | None = None
+    replaced: PlaceCounts | None = None
+    on_frontier: bool = False
+
+    @property
+    def billed(self) -> float | None:
+        """Mean number of tokens read and written for an answer, by both endpoints; None without answers."""
+        return sum(self.read.values()) + sum(self.written.values()) if self.answered else None
+
+
+class ModelCalibration(Record):
+    """Agreement of one model's probabilities with its right answers, of its answers alone to all questions.
+
+    Attributes:
+        mean: by the mean probability of an answer's tokens: the expected calibration error.
+        least: by the least of them. `confident_wrong` counts wrong answers of which the model is nowhere unsure
+            (every token has at least 0.5): the paper's rule asks nobody there.
+    """
+
+    mean: CalibrationCurve
+    least: CalibrationCurve
+
+
+class Comparison(Record):
+    """Two models alone, fused in every way, and baselines, on the same questions.
+
+    All standings are measured on the test questions. The others are for development: they choose the better model, the
+    rate of the random gate and the samples of self-consistency. They are the share of the questions with the smallest
+    hashes (`Example.key`), at least one.
+
+    Attributes:
+        schema_version: version of this format.
+        draft: the draft endpoint, as the user gave it.
+        assistant: the assistant endpoint.
+        questions: number of test questions.
+        development: keys (`Example.key`) of the development questions.
+        better: the model with more right answers to the development questions; of equals the one that billed fewer
+            tokens, then the draft.
+        grader: name of the grader.
+        standings: of all contestants, in their order.
+        left_out: what could not be compared, and why.
+        calibration: by `"draft"` and `"assistant"`; without a model whose probabilities are not reported.
+        stopped: why the comparison is not complete; None if it is.
+        billed_tokens: of this comparison, earlier runs with the same journal included.
+        spent_tokens: of this run alone.
+        answers: all answers, to development questions too.
+        warnings: in words.
+        library_version: of cosd-api.
+    """
+
+    schema_version: Literal[1] = 1
+    draft: Endpoint
+    assistant: Endpoint
+    questions: int
+    development: tuple[str, ...]
+    better: Role
+    grader: str
+    standings: tuple[Standing, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    calibration: dict[str, ModelCalibration] = Field(default_factory=dict[str, ModelCalibration])
+    stopped: str | None = None
+    billed_tokens: int = 0
+    spent_tokens: int = 0
+    answers: tuple[GradedAnswer, ...] = ()
+    warnings: tuple[str, ...] = ()
+    library_version: str = __version__
+
+    def __getitem__(self, name: str) -> Standing:
+        """The standing of a contestant."""
+        return next(one for one in self.standings if one.name == name)
+
+    def __str__(self) -> str:
+        from cosd_api.comparison.report import comparison_report  # noqa: PLC0415 - it is about this class
+
+        return comparison_report(self)
+
+    def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
+        """Complete answers of a contestant to the test questions, or to the development ones, by question."""
+        held = set(self.development)
+        return {
+            one.question: one
+            for one in self.answers
+            if one.contestant == name and one.complete and (one.question in held) == development
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that a comparison is made of.
+
+    Attributes:
+        test: the test questions, in the order given.
+        development: the development questions.
+        contestants: in the order of the standings; the two models and what is derived from them included.
+        answers: the complete answers, by contestant, then by question.
+        failed: number of failed test questions, by contestant.
+        prices: by endpoint.
+    """
+
+    test: Sequence[Example]
+    development: Sequence[Example]
+    contestants: Sequence[Contestant]
+    answers: Mapping[str, Mapping[str, GradedAnswer]]
+    failed: Mapping[str, int]
+    prices: Mapping[str, Price] | None
+
+    def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
+        """Outcomes of a contestant that asks the models, by question."""
+        found = self.answers.get(name, {})
+        return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
+
+
+def better_of(gathered: Gathered) -> Role:
+    """The better model on the development questions; see `Comparison`."""
+
+    def rank(name: str) -> tuple[int, int]:
+        right = gathered.right(name, gathered.development)
+        return sum(right.values()), -sum(gathered.answers[name][key].billed for key in right)
+
+    return "assistant" if rank(ASSISTANT_ALONE) > rank(DRAFT_ALONE) else "draft"
+
+
+def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
+    """The comparison of what was gathered; `fields` are those of `Comparison` that it does not tell."""
+    better = better_of(gathered)
+    outcomes = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
+    draft, assistant = outcomes[DRAFT_ALONE], outcomes[ASSISTANT_ALONE]
+    outcomes[BEST] = outcomes[better]
+    outcomes[ORACLE] = {key: draft[key] or assistant[key] for key in draft if key in assistant}
+    standings = [_standing(one, gathered, outcomes, better) for one in gathered.contestants]
+    tested = [at for at, one in enumerate(standings) if one.p is not None]
+    for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
+        standings[at] = standings[at].model_copy(update={"holm": adjusted})
+    there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
+    for at in frontier([(standings[at].billed or 0.0, standings[at].accuracy.value) for at in there]):
+        standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
+    everything = [*gathered.development, *gathered.test]
+    return Comparison(
+        questions=len(gathered.test),
+        development=tuple(one.key for one in gathered.development),
+        better=better,
+        standings=tuple(standings),
+        calibration={
+            name: found
+            for name in (DRAFT_ALONE, ASSISTANT_ALONE)
+            if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
+        },
+        answers=tuple(by[one.key] for one in everything for by in gathered.answers.values() if one.key in by),
+        **fields,
+    )
+
+
+def _standing(
+    one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: Role
+) -> Standing:
+    """The result of one contestant, not adjusted for the others."""
+    mine, theirs = outcomes[one.name], outcomes[better]
+    right, answered = sum(mine.values()), len(mine)
+    names = {BEST: (better,), ORACLE: (DRAFT_ALONE, ASSISTANT_ALONE)}.get(one.name, (one.name,))
+    answers = [[gathered.answers[name][key] for name in names] for key in mine]
+    fields: dict[str, Any] = {}
+    if one.name != better:
+        common = [key for key in mine if key in theirs]
+        counts = PairedCounts.of([mine[key] for key in common], [theirs[key] for key in common])
+        fields = {"counts": counts, "difference": paired_difference(counts)}
+        fields["p"] = mcnemar(counts) if one.kind != "derived" and counts.total else None
+    return Standing(
+        name=one.name,
+        kind=one.kind,
+        reverse=one.reverse,
+        settings=one.settings,
+        answered=answered,
+        failed=max(gathered.failed.get(name, 0) for name in names),
+        right=right,
+        accuracy=wilson(right, answered),
+        **fields,
+        **(_cost(answers, gathered.prices) if answered else {}),
+        replaced=_replaced(one, gathered),
+    )
+
+
+def _cost(answers: Sequence[Sequence[GradedAnswer]], prices: Mapping[str, Price] | None) -> dict[str, Any]:
+    """Means and medians over answers, each of one contestant or of both models."""
+    several = [*chain.from_iterable(answers)]
+
+    def mean(of: Callable[[AnswerUsage], float]) -> dict[str, float]:
+        return {
+            name: math.fsum(of(one.usage.get(name, AnswerUsage())) for one in several) / len(answers)
+            for name in (DRAFT_ALONE, ASSISTANT_ALONE)
+        }
+
+    read, written = mean(lambda one: one.read), mean(lambda one: one.written)
+    firsts = [min(found) for one in answers if (found := [at.first_token for at in one if at.first_token is not None])]
+    rates = [one.acceptance for one in several if one.acceptance is not None]
+    return {
+        "acceptance": math.fsum(rates) / len(rates) if rates else None,
+        "seconds": statistics.median(max(at.seconds or 0.0 for at in one) for one in answers),
+        "first_token": statistics.median(firsts) if firsts else None,
+        "tokens": math.fsum(one.tokens for one in several) / len(several),
+        "requests": mean(lambda one: one.requests),
+        "read": read,
+        "written": written,
+        "money": None if prices is None else sum(prices[name].of(read[name], written[name]) for name in read),
+    }
+
+
+def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
+    """Who was right at the replaced places of one contestant."""
+    mine = gathered.answers.get(one.name, {})
+    alone = gathered.answers.get(ASSISTANT_ALONE if one.reverse else DRAFT_ALONE, {})
+    judged = [example for example in gathered.test if (found := mine.get(example.key)) and found.units is not None]
+    if not judged:
+        return None
+    verdicts = [verdict for example in judged for verdict in _verdicts(example, mine[example.key])]
+    pairs = [
+        (bool(mine[key].right), bool(alone[key].right))
+        for key in (example.key for example in judged)
+        if mine[key].replaced and key in alone
+    ]
+    return PlaceCounts(
+        places=len(verdicts),
+        assistant=verdicts.count("assistant"),
+        draft=verdicts.count("draft"),
+        neither=verdicts.count("neither"),
+        unknown=verdicts.count("unknown"),
+        answers=PairedCounts.of([first for first, _ in pairs], [second for _, second in pairs]),
+    )
+
+
+def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
+    """For each replaced place of an answer, whose text continues the reference."""
+    reference, text = example.answer.encode(), answer.text.encode()
+    found: list[str] = []
+    for place in answer.replaced:
+        before, rest = reference[: place.start], reference[place.start :]
+        if text[: place.start] != before or len(before) < place.start:
+            found.append("unknown")
+            continue
+        draft, assistant = (_continues(rest, one.encode(), ends=example.ends) for one in (place.draft, place.fused))
+        found.append(
+            "unknown" if draft and assistant else "draft" if draft else "assistant" if assistant else "neither"
+        )
+    return found
+
+
+def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
+    """Test whether the reference goes on with a text; an empty one is the end of sequence."""
+    if not text:
+        return not rest
+    return rest.startswith(text) or (not ends and not rest)
+
+
+def _calibration(answers: Sequence[GradedAnswer]) -> ModelCalibration | None:
+    """The calibration of a model by its answers alone."""
+    known = [one for one in answers if one.confidence is not None and one.least is not None]
+    if not known:
+        return None
+    return ModelCalibration(
+        mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+        least=calibration([(one.least or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+    )

@@ -1,0 +1,205 @@
+"""`compare`: questions answered by two models, by every way to fuse them, and by baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Never
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_between, check_count, check_stop, check_unit
+from cosd_api.comparison.asking import Asking, Tally
+from cosd_api.comparison.contestants import (
+    ASSISTANT_ALONE,
+    COSD,
+    RANDOM,
+    REVERSED,
+    SELF_CONSISTENCY,
+    Chosen,
+    Contestant,
+    LeftOut,
+    alone,
+    contestants_of,
+    random_gate,
+    self_consistency,
+)
+from cosd_api.comparison.graders import check_grader
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
+from cosd_api.comparison.prices import ComparisonEstimate, Prices, checked_prices
+from cosd_api.comparison.result import Comparison, better_of
+from cosd_api.endpoints import Endpoints
+from cosd_api.errors import SettingError
+from cosd_api.settings import DEFAULT_MAX_TOKENS, refuse
+from cosd_api.training.dataset import Example, check_examples
+from cosd_providers.contract import Provider
+
+__all__ = ["DEVELOPMENT", "compare"]
+
+DEVELOPMENT = 0.2
+"""Share of the questions that are for development, by default."""
+
+
+async def compare(
+    examples: Iterable[Example | Mapping[str, Any]],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider,
+    methods: Chosen = "all",
+    both_ways: bool = True,
+    grader: str | Grader | Callable[[Example, str], Any] = "exact",
+    path: str | Path | None = None,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    stop: str | Sequence[str] | None = None,
+    seed: int = 0,
+    unit: Unit | None = None,
+    development: float = DEVELOPMENT,
+    concurrency: int = 4,
+    max_billed_tokens: int | None = None,
+    prices: Prices | None = None,
+    confirm: Callable[[ComparisonEstimate], bool] | None = None,
+    progress: Callable[[Sequence[Tally]], None] | None = None,
+    **refused: Never,
+) -> Comparison:
+    """Answer questions by two models alone, by every way to fuse them, and by baselines; grade and compare the answers.
+
+    Methods that these endpoints cannot serve are left out, with the reason (`Comparison.left_out`). A question that an
+    endpoint fails at counts as failed, neither right nor wrong, and is asked again when the comparison is resumed.
+    After eight failures in a row the comparison stops.
+
+    Args:
+        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once.
+        draft: URL of a server, or a provider (`cosd_api.connect`).
+        assistant: the same.
+        methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
+            dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
+        both_ways: whether each method is compared with the assistant as the draft, too.
+        grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
+        path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
+            comparison. A last line cut by a crash is removed. Where only the grader has changed, no model is asked.
+        max_tokens: limit for each answer.
+        stop: strings; an answer ends before the first one.
+        seed: of what is drawn.
+        unit: as in `Fusion`.
+        development: share of the questions by which the better model is chosen, between 0 and 1; see `Comparison`.
+        concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
+        max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
+            answer that would exceed them; the result says so, and has what is known.
+        prices: of a million tokens at each endpoint, read and written: `{"draft": (0.2, 0.6), "assistant": (3, 15)}`.
+        confirm: called with the estimate before anything is asked; nothing is if it returns False.
+        progress: called at first and after each answer.
+
+    Returns:
+        The comparison; `stopped` says why it is not complete.
+
+    Raises:
+        SettingError: an argument or an example is invalid; or the file holds something else.
+        UnsupportedError: an endpoint cannot answer at all.
+        ProviderError: an endpoint failed when it was asked what it is.
+        OSError: the file cannot be read or written.
+    """
+    refuse(refused, compare)
+    wanted = [*check_examples(examples).values()]
+    chosen, without = contestants_of(methods, both_ways=both_ways)
+    check_count("max_tokens", max_tokens)
+    check_count("seed", seed, least=0)
+    check_count("concurrency", concurrency)
+    check_between("development", development, 0, 1)
+    if max_billed_tokens is not None:
+        check_count("max_billed_tokens", max_billed_tokens)
+    judge = check_grader(grader)
+    for number, example in enumerate(wanted, 1):
+        try:
+            judge.check(example)
+        except SettingError as error:
+            raise SettingError(f"example {number}: {error}") from None
+    held, test = split(wanted, development)
+    stops = check_stop(stop)
+    models = Endpoints(draft, assistant, unit=check_unit(unit), method=alone()[0].method)
+    async with models, judge, AsyncExitStack() as stack:
+        facts = await models.discover()
+        names = {"draft": facts.draft.model, "assistant": facts.assistants[0].model}
+        priced = checked_prices(prices, names)
+        header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
+        journal = stack.enter_context(Journal(None if path is None else Path(path), header))
+        run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
+        run.left_out += without
+        await run.take_in([*alone(), *chosen])
+        run.expect(held, [one for one in run.contestants if _chooses(one)])
+        run.expect(test, run.contestants)
+        if confirm is not None and not confirm(await run.estimate(priced, held, test)):
+            run.stopped = "it was not confirmed"
+        await run.ask(held, [one for one in run.contestants if _chooses(one)], concurrency, progress)
+        added = await run.take_in(_baselines(run, held, wanted, seed))
+        run.expect(test, added)
+        await run.ask(test, run.contestants, concurrency, progress)
+        return run.comparison(held, test, priced)
+
+
+def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
+    """The development and the test questions, each in the order given; see `Comparison`.
+
+    Raises:
+        SettingError: there is only one question.
+    """
+    if len(examples) < 2:
+        raise SettingError("a comparison takes two questions at least: one to choose the better model, one to test")
+    by_hash = sorted(example.key for example in examples)
+    count = min(max(1, round(share * len(examples))), len(examples) - 1)
+    held = set(by_hash[:count])
+    return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
+
+
+def _chooses(one: Contestant) -> bool:
+    """Test whether a contestant answers the development questions."""
+    return one.kind == "alone" or one.name in (COSD, COSD + REVERSED)
+
+
+def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], seed: int) -> list[Contestant]:
+    """The baselines that are made after CoSD's answers to the development questions."""
+    answered = {one.name: run.answered(one, held) for one in run.contestants}
+    if not answered.get(COSD):
+        if run.stopped is None:
+            reason = "it is made after cosd, which has not answered"
+            run.left_out += [LeftOut(RANDOM, reason), LeftOut(SELF_CONSISTENCY, reason)]
+        return []
+    better = better_of(run.gathered(held, [], None))
+    k = samples_for(answered[COSD], answered[better])
+    reads = _reader(run.judge, wanted)
+    found = [self_consistency(k, run.judge.name, reads, reverse=better == ASSISTANT_ALONE)]
+    for name, reverse in ((COSD, False), (COSD + REVERSED, True)):
+        if answers := answered.get(name):
+            found.append(random_gate(replacement_rate(answers.values()), seed, reverse=reverse))
+    return found
+
+
+def samples_for(cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer]) -> int:
+    """The samples of self-consistency: as many answers of the better model as CoSD bills, one at least."""
+    common = [key for key in cosd if key in better]
+    bill = sum(better[key].billed for key in common)
+    return max(1, round(sum(cosd[key].billed for key in common) / bill)) if bill else 1
+
+
+def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
+    """The share of all units of these answers that CoSD replaced."""
+    several = [*answers]
+    units = sum(one.units or 0 for one in several)
+    return sum(len(one.replaced) for one in several) / units if units else 0.0
+
+
+def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:
+    """The function by which samples vote: what the grader reads, else the text without white space around."""
+    by_prompt = {_plain(example): example for example in reversed(examples)}
+
+    def read(prompt: str, text: str) -> str | None:
+        example = by_prompt.get(prompt)
+        found = None if example is None else judge.reads(example, text)
+        return found if found is not None else text.strip() or None
+
+    return read
+
+
+def _plain(example: Example) -> str:
+    prompt = example.prompt
+    return prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)

@@ -1,0 +1,50 @@
+"""Two scripted models and questions whose outcomes are known: who is right alone, and when they are fused by the rule.
+
+The right answer to every question is " r". The models have one tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cosd_api import Example
+from cosd_api.comparison.run import DEVELOPMENT, split
+from cosd_providers.testing import ScriptedProvider
+
+__all__ = ["KINDS", "examples", "pair"]
+
+KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
+    "both": ((" r", 0.9), (" r", 0.9)),
+    "draft": ((" r", 0.9), (" w", 0.7)),
+    "fixed": ((" w", 0.2), (" r", 0.8)),
+    "spoilt": ((" r", 0.2), (" w", 0.8)),
+    "sure": ((" w", 0.9), (" r", 0.8)),
+    "neither": ((" w", 0.9), (" w", 0.9)),
+}
+"""The token and its probability that each model writes, by the kind of question: `"sure"` is a draft that is sure and
+wrong, `"fixed"` and `"spoilt"` are unsure ones."""
+
+
+def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMENT) -> dict[str, Example]:
+    """Questions by their kinds: those for the test in the order given, and those for development, under other names."""
+    made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(len(test) + len(held))]
+    development, tests = split(made, share)
+    assert (len(tests), len(development)) == (len(test), len(held))
+    found = {f"{at} {kind}": one for at, (kind, one) in enumerate(zip(test, tests, strict=True))}
+    return found | {f"held {at} {kind}": one for at, (kind, one) in enumerate(zip(held, development, strict=True))}
+
+
+def pair(asked: Mapping[str, Example], **options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:
+    """The draft and the assistant."""
+    scripts: list[dict[str, list[Any]]] = []
+    for model in (0, 1):
+        scripts.append({"tokens": [" r", " w"]})
+        for name, example in asked.items():
+            assert isinstance(example.prompt, str)
+            scripts[-1][example.prompt] = [KINDS[name.split()[-1]][model]]
+    draft, assistant = scripts
+    return (
+        ScriptedProvider.from_texts(draft, **{"name": "small", **options}),
+        ScriptedProvider.from_texts(assistant, **{"name": "large", **options}),
+    )

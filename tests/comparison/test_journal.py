@@ -1,0 +1,74 @@
+"""The journal of a comparison: what a cut file still holds, at every byte, and files that are something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compared import examples, pair
+from cosd_api import SettingError, compare
+from cosd_api.comparison.journal import Journal, JournalHeader
+from cosd_api.records import Endpoint
+
+
+def header(**options: Any) -> JournalHeader:
+    draft, assistant = (
+        Endpoint(name=name, endpoint="scripted:", engine="scripted", model=model)
+        for name, model in (("draft", "small"), ("assistant", "large"))
+    )
+    return JournalHeader(draft=draft, assistant=assistant, **options)
+
+
+async def write(path: Path) -> None:
+    asked = examples(("fixed", "both"), ("both",), 1 / 3)
+    draft, assistant = pair(asked)
+    await compare(asked.values(), draft=draft, assistant=assistant, methods=["cosd"], path=path, development=1 / 3)
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.extended)])
+async def test_a_file_that_was_cut_at_any_byte_holds_its_whole_lines(tmp_path: Path, step: int) -> None:
+    path = tmp_path / "answers.jsonl"
+    await write(path)
+    data = b"".join(path.read_bytes().splitlines(keepends=True)[:4])
+    path.write_bytes(data)
+    lines = data.splitlines(keepends=True)
+    with Journal(path, header()) as journal:
+        whole = list(journal.answers.items())
+    assert len(whole) == len(lines) - 1
+    ends = [len(b"".join(lines[:at])) for at in range(len(lines) + 1)]
+    places = {*range(0, len(data), step), *(end + by for end in ends for by in (-2, -1, 0, 1))}
+    for size in sorted(place for place in places if 0 <= place <= len(data)):
+        path.write_bytes(data[:size])
+        kept = [line for line, end in zip(lines, ends[1:], strict=True) if size >= end - 1]
+        with Journal(path, header()) as journal:
+            assert list(journal.answers.items()) == whole[: max(0, len(kept) - 1)], size
+            assert journal.billed == sum(one.billed for _, one in whole[: max(0, len(kept) - 1)])
+        assert path.read_bytes() == b"".join(kept) or len(kept) == 0, size
+    assert data.startswith(b'{"kind":"cosd-comparison","schema_version":1,')
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[1]\n", "does not hold the answers of a comparison and was not changed (it is one JSON array"),
+        (b'{"kind":"cosd-samples"}\n', "(it is a file of samples, which cosd train-tree and cosd tune take)"),
+        (b'{"a":1}\n', "does not hold the answers of a comparison and was not changed: give another folder"),
+        (b'{"kind":"cosd-comparison","schema_version":2}\n', "was written by a newer cosd-api (schema_version 2)"),
+        (
+            b'{"kind":"cosd-comparison","schema_version":1}\n',
+            "line 1: its header is broken: the field 'draft' is missing",
+        ),
+        (b"HEADER{}\n", "line 2: the field 'key' is missing. Remove the line, and its question will be asked again"),
+        (b"HEADERnothing\n", "line 2: invalid JSON (Expecting value at character 1). Remove the line, and its"),
+    ],
+)
+def test_other_files_are_not_changed(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    content = content.replace(b"HEADER", header().model_dump_json().encode() + b"\n")
+    path.write_bytes(content)
+    with pytest.raises(SettingError) as caught, Journal(path, header()):
+        pass
+    assert words in str(caught.value)
+    assert path.read_bytes() == content

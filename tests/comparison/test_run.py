@@ -1,0 +1,386 @@
+"""`compare` over scripted models: every number by hand, resuming, limits, failures and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compared import examples, pair
+from cosd_api import (
+    Comparison,
+    ComparisonEstimate,
+    CoSD,
+    Example,
+    Price,
+    RandomVerifier,
+    RuleVerifier,
+    SettingError,
+    compare,
+)
+from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.statistics import PairedCounts, wilson
+from cosd_providers import ConnectError
+from cosd_providers.testing import Fault, ScriptedProvider
+
+TEST = ("both", "draft", "fixed", "fixed", "spoilt", "sure", "neither", "fixed")
+HELD = ("both", "fixed")
+ASKED = examples(TEST, HELD)
+SMALL = examples(("fixed",), ("both",), 0.5)
+
+
+def outcomes(found: Comparison) -> dict[tuple[str, str], tuple[str, bool | None]]:
+    return {(one.contestant, one.question): (one.text, one.right) for one in found.answers}
+
+
+def sent(*providers: ScriptedProvider) -> int:
+    return sum(provider.requests for provider in providers)
+
+
+async def cosd_alone(
+    asked: dict[str, Example], **options: Any
+) -> tuple[Comparison, ScriptedProvider, ScriptedProvider]:
+    draft, assistant = pair(asked, **options.pop("models", {}))
+    options = {"methods": ["cosd"], "both_ways": False, "max_tokens": 4, **options}
+    return await compare(asked.values(), draft=draft, assistant=assistant, **options), draft, assistant
+
+
+async def test_every_number_by_hand() -> None:
+    found, draft, assistant = await cosd_alone(ASKED, models={"sampling": False})
+    assert (found.questions, len(found.development), found.better, found.grader) == (8, 2, "assistant", "exact")
+    assert {one.name: (one.right, one.answered, one.failed) for one in found.standings} == {
+        "draft": (3, 8, 0),
+        "assistant": (5, 8, 0),
+        "best of the two": (5, 8, 0),
+        "oracle": (7, 8, 0),
+        "cosd": (5, 8, 0),
+        "random gate": (found["random gate"].right, 8, 0),
+    }
+    assert found["draft"].accuracy == wilson(3, 8)
+    assert found["draft"].counts == PairedCounts(both=1, won=2, lost=4, neither=1)
+    assert found["draft"].p == pytest.approx(44 / 64)  # 2 (1 + 6 + 15) / 2^6
+    assert found["draft"].holm == 1.0
+    assert found["cosd"].counts == PairedCounts(both=4, won=1, lost=1, neither=2)
+    assert found["cosd"].difference is not None and found["cosd"].difference.value == 0
+    assert found["oracle"].counts == PairedCounts(both=5, won=2, lost=0, neither=1)
+    assert [one.name for one in found.standings if one.p is None] == ["assistant", "best of the two", "oracle"]
+    # One of the four units of the development questions was replaced: " w", its end, " r" and its end.
+    assert found["random gate"].settings["verifier"]["rate"] == 0.25
+    assert [(one.name, one.reason.split(",")[0]) for one in found.left_out] == [
+        ("self-consistency", "the better model does not draw tokens from the model's own distribution")
+    ]
+    places = found["cosd"].replaced
+    assert places is not None
+    assert (places.places, places.assistant, places.draft, places.neither, places.unknown) == (4, 3, 1, 0, 0)
+    assert places.answers == PairedCounts(both=0, won=3, lost=1, neither=0)
+    # Of two tokens one was replaced in four answers; the end was kept.
+    assert found["cosd"].acceptance == pytest.approx((4 * 1 + 4 * 0.5) / 8)
+    assert draft.open_requests == assistant.open_requests == 0
+    assert found.stopped is None
+
+
+async def test_the_calibration_of_both_models_by_hand() -> None:
+    found, *_ = await cosd_alone(ASKED)
+    # The answers of the draft: right ones with 0.9 (both, draft, held both) and 0.2; wrong ones with 0.2 (three, one
+    # held) and 0.9 (sure, neither). Each has an end of probability 1.
+    mean, least = found.calibration["draft"].mean, found.calibration["draft"].least
+    assert (mean.answers, mean.wrong, least.confident_wrong) == (10, 6, 2)
+    assert mean.confidence == pytest.approx((5 * 0.95 + 5 * 0.6) / 10)
+    assert mean.error == pytest.approx(abs(3 / 5 - 0.95) / 2 + abs(1 / 5 - 0.6) / 2)
+    assert found.calibration["assistant"].least.confident_wrong == 3  # draft, spoilt, neither
+
+
+async def test_cost_is_what_the_models_were_asked(tmp_path: Path) -> None:
+    prices = {"draft": (1.0, 2.0), "large": Price(3, 4)}
+    found, draft, assistant = await cosd_alone(ASKED, prices=prices)
+    answered = [one for one in found.standings if one.kind != "derived"]
+    assert sum(8 * sum(one.requests.values()) for one in answered) + sum(
+        sum(usage.requests for usage in one.usage.values())
+        for one in found.answers
+        if one.question in found.development
+    ) == pytest.approx(sent(draft, assistant))
+    alone = found["assistant"]
+    assert (alone.requests, alone.tokens) == ({"draft": 0, "assistant": 1}, 2)
+    assert (alone.read, alone.written) == ({"draft": 0, "assistant": 3}, {"draft": 0, "assistant": 2})  # "Q1:" by bytes
+    assert alone.money == pytest.approx((3 * 3 + 2 * 4) / 1e6)
+    assert found["best of the two"].billed == alone.billed == 5
+    assert found["oracle"].billed == 10 and found["oracle"].money == pytest.approx((17 + 3 + 4) / 1e6)
+    assert found.spent_tokens == found.billed_tokens == sum(one.billed for one in found.answers)
+
+
+async def test_the_models_change_places() -> None:
+    draft, assistant = pair(ASKED)
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, methods=["cosd", "average"], max_tokens=4)
+    assert [one.name for one in found.standings] == [
+        *("draft", "assistant", "best of the two", "oracle", "cosd", "cosd, reversed", "average"),
+        *("self-consistency", "random gate", "random gate, reversed"),
+    ]
+    turned = found["cosd, reversed"]
+    assert turned.reverse and turned.right == 5  # the larger model is never unsure
+    assert (turned.requests["assistant"], turned.requests["draft"]) == (1, 0)
+    assert found["random gate, reversed"].settings["verifier"]["rate"] == 0
+    assert all(set(one.usage) == {"draft", "assistant"} for one in found.answers)
+
+
+async def test_self_consistency_has_as_many_samples_as_cosd_bills() -> None:
+    found, _, assistant = await cosd_alone(ASKED)
+    samples = found["self-consistency"].settings["options"]["samples"]
+    held = {name: found.answers_of(name, development=True) for name in ("cosd", "assistant")}
+    bills = {name: sum(one.billed for one in several.values()) for name, several in held.items()}
+    assert samples == round(bills["cosd"] / bills["assistant"]) > 1
+    assert found["self-consistency"].requests == {"draft": 0, "assistant": samples}
+    assert sum(call.temperature == 1 for call in assistant.calls) == 8 * samples
+
+
+async def test_a_comparison_goes_through_json_unchanged() -> None:
+    found, *_ = await cosd_alone(SMALL)
+    again = Comparison.model_validate_json(found.model_dump_json())
+    assert again.model_dump_json() == found.model_dump_json()
+    assert again["cosd"].right == found["cosd"].right == 1
+    assert str(again) == str(found)
+
+
+# ---------------------------------------------------------------------------------------------------------- resuming
+
+
+async def test_the_same_call_asks_nothing_again(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first, *_ = await cosd_alone(ASKED, path=path)
+    before = path.read_bytes()
+    again, *providers = await cosd_alone(ASKED, path=path)
+    assert sent(*providers) == 0
+    assert outcomes(again) == outcomes(first)
+    assert (again.billed_tokens, again.spent_tokens) == (first.billed_tokens, 0)
+    assert path.read_bytes() == before
+
+
+async def test_a_kill_at_any_byte(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    whole, *providers = await cosd_alone(SMALL, path=path)
+    data = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
+    requests = {one.key: sum(usage.requests for usage in one.usage.values()) for one in whole.answers}
+    everything = sum(requests.values())
+    assert everything == sent(*providers)
+    # Two bytes inside of a line, and the ends of some: the journal's own test reads files that were cut at any byte.
+    places = {ends[1] + 1, ends[1] + 200, *(end + by for end in ends[:3] for by in (-1, 0)), 0, 5, len(data) - 1}
+    for size in sorted(places):
+        path.write_bytes(data[:size])
+        kept = [line for line in data[:size].split(b"\n")[1:] if line.endswith(b"}") and line + b"\n" in data]
+        known = sum(requests[one.key] for one in whole.answers if any(one.key.encode() in line for line in kept))
+        again, *providers = await cosd_alone(SMALL, path=path)
+        assert sent(*providers) == everything - known, size
+        assert outcomes(again) == outcomes(whole), size
+        assert again.billed_tokens == whole.billed_tokens, size
+        assert len(path.read_bytes().splitlines()) == len(data.splitlines()), size
+
+
+async def test_another_grader_reads_the_texts_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    draft, assistant = pair(ASKED, sampling=False)
+    options: dict[str, Any] = {"methods": ["cosd"], "max_tokens": 4, "path": path}
+    await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
+    asked = sent(draft, assistant)
+
+    def wrong(example: Example, text: str) -> bool:
+        return " w" in text
+
+    again = await compare(ASKED.values(), draft=draft, assistant=assistant, grader=wrong, **options)
+    assert sent(draft, assistant) == asked  # the rate of the random gate is the same, too
+    assert (again["draft"].right, again["assistant"].right, again.spent_tokens) == (5, 3, 0)
+    back = await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
+    assert (sent(draft, assistant), back["draft"].right) == (asked, 3)
+
+
+async def test_other_settings_are_other_answers(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await cosd_alone(SMALL, path=path)
+    _, *providers = await cosd_alone(SMALL, path=path, max_tokens=3)
+    assert sent(*providers) > 0
+    with pytest.raises(SettingError, match="holds answers with small as the draft, not other: give another folder"):
+        await cosd_alone(SMALL, path=path, models={"name": "other"})
+
+
+# ------------------------------------------------------------------------------------------------ limits and failures
+
+
+@pytest.mark.parametrize("most", [1, 12, 40, 90])
+async def test_a_limit_of_tokens_ends_a_comparison(most: int, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    whole, *_ = await cosd_alone(ASKED)
+    found, *_ = await cosd_alone(ASKED, path=path, max_billed_tokens=most, concurrency=1)
+    assert found.stopped is not None and found.stopped.startswith(f"max_billed_tokens={most} is reached")
+    assert found.billed_tokens <= most
+    assert "Not complete: max_billed_tokens" in str(found)
+    assert outcomes(found).items() <= outcomes(whole).items()
+    again, *_ = await cosd_alone(ASKED, path=path)
+    assert (again.stopped, outcomes(again)) == (None, outcomes(whole))
+
+
+async def test_a_limit_that_suffices_changes_nothing() -> None:
+    whole, *_ = await cosd_alone(ASKED)
+    found, *_ = await cosd_alone(ASKED, max_billed_tokens=10 * whole.billed_tokens)
+    assert (found.stopped, outcomes(found)) == (None, outcomes(whole))
+
+
+async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    draft, assistant = pair(ASKED)
+    assistant.faults = [Fault(ConnectError("it is down", endpoint="http://large"), request=at) for at in (8, 9)]
+    options: dict[str, Any] = {"methods": ["cosd"], "both_ways": False, "max_tokens": 4, "path": path}
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, concurrency=1, **options)
+    assert found.stopped is None
+    assert sum(one.failed for one in found.standings if one.kind != "derived") == 2
+    for one in found.standings:
+        assert one.answered + one.failed == 8
+    assert "failed)" in str(found)
+    again, *providers = await cosd_alone(ASKED, path=path)
+    whole, *_ = await cosd_alone(ASKED)
+    assert 0 < sent(*providers) <= 4
+    assert outcomes(again) == outcomes(whole)
+    assert all(one.failed == 0 for one in again.standings)
+
+
+async def test_a_server_that_stays_down_ends_a_comparison() -> None:
+    draft, assistant = pair(ASKED)
+    assistant.faults = [Fault(ConnectError("it is down"), request=at) for at in range(1, 100)]
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
+    assert found.stopped == "8 answers in a row have failed, the last one with: large: it is down"
+
+
+async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    calls: list[str] = []
+
+    def graded(example: Example, text: str) -> Any:
+        calls.append(text)
+        return "?" if len(calls) == 7 else text == " r"
+
+    found, *_ = await cosd_alone(ASKED, path=path, grader=graded, concurrency=1)
+    assert [(one.name, one.failed) for one in found.standings if one.failed] == [("draft", 1), ("oracle", 1)]
+    again, *providers = await cosd_alone(ASKED, path=path, grader=graded)
+    assert all(one.answered == 8 for one in again.standings)
+    assert sent(*providers) == 0
+
+
+async def test_an_error_in_a_users_function_ends_the_run() -> None:
+    def graded(example: Example, text: str) -> bool:
+        raise KeyError("oops")
+
+    with pytest.raises(KeyError, match="oops") as caught:
+        await cosd_alone(SMALL, grader=graded)
+    assert "read the answer of 'draft'" in caught.value.__notes__[0]
+
+
+async def test_methods_that_cannot_be_served_are_left_out() -> None:
+    draft, assistant = pair(ASKED, probs=False)
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, max_tokens=4)
+    reasons = {one.name: one.reason for one in found.left_out}
+    assert reasons["cosd"].startswith("the draft does not report the probabilities of its tokens")
+    assert reasons["random gate"] == "it is made after cosd, which has not answered"
+    assert reasons["defer"].startswith("it needs a gate that was trained")
+    assert found["draft"].right == 3 and found.calibration == {}
+    assert "steps" in [one.name for one in found.standings]
+
+
+# ------------------------------------------------------------------------------------------- estimate and progress
+
+
+async def test_the_estimate_comes_first_and_may_be_refused() -> None:
+    seen: list[ComparisonEstimate] = []
+
+    def refuse(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return False
+
+    found, *providers = await cosd_alone(ASKED, confirm=refuse, prices={"draft": (1, 1), "assistant": (1, 1)})
+    (estimate,) = seen
+    assert sent(*providers) == 0
+    assert found.stopped == "it was not confirmed"
+    assert (estimate.questions, estimate.known, estimate.answers) == (10, 0, 46)  # 3 x 10 and 2 x 8
+    assert set(estimate.contestants) == {"draft", "assistant", "cosd", "self-consistency", "random gate"}
+    assert estimate.contestants["draft"].expected == 10 * (3 + 4)
+    assert estimate.billed_tokens.low <= estimate.billed_tokens.expected <= estimate.billed_tokens.high
+    assert estimate.money is not None
+    assert estimate.money[1] == pytest.approx(estimate.billed_tokens.expected / 1e6, rel=0.01)
+    assert str(estimate).startswith("46 answers to 10 questions: about ")
+
+
+async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await cosd_alone(ASKED, path=path, max_billed_tokens=60)
+    seen: list[ComparisonEstimate] = []
+
+    def refuse(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return False
+
+    await cosd_alone(ASKED, path=path, confirm=refuse)
+    assert seen[0].known > 0 and seen[0].known + seen[0].answers == 46
+
+
+async def test_progress() -> None:
+    seen: list[list[tuple[str, int, int]]] = []
+
+    def show(tallies: Sequence[Tally]) -> None:
+        seen.append([(one.name, one.answered, one.questions) for one in tallies])
+
+    await cosd_alone(SMALL, progress=show)
+    assert seen[0] == [("draft", 0, 2), ("assistant", 0, 2), ("cosd", 0, 2)]
+    assert seen[-1] == [
+        *(("draft", 2, 2), ("assistant", 2, 2), ("cosd", 2, 2)),
+        *(("self-consistency", 1, 1), ("random gate", 1, 1)),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"methods": "cosd"}, "methods must be \"all\", or several names or objects, not 'cosd'"),
+        ({"methods": []}, 'methods is empty: give some, or "all"'),
+        ({"methods": ["cosy"]}, "there is no method 'cosy'; did you mean 'cosd'?"),
+        ({"methods": ["defer"]}, "'defer' has no defaults: it needs a gate that was trained"),
+        ({"methods": [1]}, 'a method must be a name such as "cosd", or an object such as CoSD(), not 1'),
+        ({"methods": ["cosd", CoSD()]}, "two contestants would be called 'cosd': give the methods names"),
+        ({"methods": {"oracle": "cosd"}}, "two contestants would be called 'oracle'"),
+        ({"grader": "exactly"}, "no grader is named 'exactly'; did you mean exact?"),
+        ({"development": 2}, "development must be a number between 0 and 1, not 2"),
+        ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
+        ({"max_billed_tokens": 0}, "max_billed_tokens must be a whole number of at least 1"),
+        ({"prices": {"draft": (1, 2)}}, "the price of the assistant (large) is missing: the names are draft and assis"),
+        ({"prices": {"dratf": (1, 2)}}, "there is no endpoint 'dratf' to have a price"),
+        ({"prices": {"draft": (1, -2), "large": (1, 2)}}, "a price must be a number of at least 0, not -2"),
+        ({"prices": {"draft": 1, "large": (1, 2)}}, "a price is two numbers, of tokens read and written, not 1"),
+        ({"temperature": 1}, "temperature is not accepted"),
+    ],
+)
+async def test_what_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        await cosd_alone(SMALL, **options)
+    assert words in str(caught.value)
+
+
+async def test_one_question_is_not_enough() -> None:
+    draft, assistant = pair(SMALL)
+    with pytest.raises(SettingError, match="a comparison takes two questions at least"):
+        await compare([Example(prompt="Q", answer=" r")], draft=draft, assistant=assistant)
+    several = [Example(prompt="Q", answer=" 1"), Example(prompt="R", answer=" r")]
+    with pytest.raises(SettingError, match="example 2: the grader last-number needs a reference with a number"):
+        await compare(several, draft=draft, assistant=assistant, grader="last-number")
+
+
+async def test_methods_as_objects_have_names() -> None:
+    draft, assistant = pair(SMALL)
+    methods = [CoSD(), CoSD(verifier=RandomVerifier(rate=1)), CoSD(verifier=RuleVerifier(alpha=1, beta=1))]
+    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=methods, both_ways=False)
+    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-random", "cosd-1-1"]
+    named: dict[str, str | CoSD] = {"mine": CoSD(), "cosd": "cosd"}
+    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods={**named}, both_ways=False)
+    assert [one.name for one in found.standings if one.kind == "method"] == ["mine", "cosd"]
+    assert not math.isnan(found["mine"].accuracy.value)
