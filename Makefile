@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench docs test test-all test-browser test-vllm test-sglang test-llama-cpp-python check fix lock clean
+.PHONY: help demo bench docs test test-all test-browser test-vllm test-sglang test-llama-cpp-python test-evaluators check fix lock clean
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,6 +54,10 @@ test-sglang: $(STAMPS)/test  ## Run the tests on live SGLang servers (Linux; the
 test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python servers (Linux; the first time compiles, 8 minutes)
 	@folder=$$($(BIN)/python tests/llama_cpp_python/install.py) && \
 	    COSD_LLAMA_CPP_PYTHON_ENV="$$folder" $(BIN)/python -m pytest tests/live_llama_cpp_python $(ARGS)
+
+test-evaluators: $(STAMPS)/test  ## Run the tests under lm-eval and inspect-ai themselves (Linux; the first time installs 1 GB)
+	@folder=$$($(BIN)/python tests/evaluators/install.py) && \
+	    COSD_EVALUATORS_ENV="$$folder" $(BIN)/python -m pytest tests/live_evaluators $(ARGS)
 
 check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too) and the layers
 	$(BIN)/ruff check

@@ -307,7 +307,7 @@ class Fusion:
         distribution: `on_assistant_error` means nothing here.
 
         Args:
-            prompt: see `stream`.
+            prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
             continuation: text; it may be empty with `end=True`. Each model reads prompt and continuation as one text.
             end: whether the answer ends behind it: the end of sequence then counts as its last token.
             timeout: seconds.
@@ -322,7 +322,8 @@ class Fusion:
         """
         refuse(limits, Fusion.log_likelihood)
         checked = LikelihoodLimits.checked(**limits)
-        return await log_likelihood_of(self.endpoints, self.settings, check_prompt(prompt), continuation, checked)
+        context = "" if isinstance(prompt, str) and not prompt else check_prompt(prompt)
+        return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
 
     async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
         """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.

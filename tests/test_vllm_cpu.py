@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import environments
+import evaluators.install
 import llama_cpp_python.install
 import sglang_cpu.install
 import vllm_cpu.install
@@ -22,7 +23,7 @@ from environments import InstallError, Recipe
 from vllm_cpu import _child, servers
 
 VLLM = vllm_cpu.install.RECIPE
-RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE]
+RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE, evaluators.install.RECIPE]
 
 pytestmark = [pytest.mark.extended, pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")]
 

@@ -15,15 +15,15 @@ _AT_ONCE = 8  # requests under way
 _T = TypeVar("_T")
 
 
-async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
-    """The results of all jobs, in order; a few run at once. The first error ends them all.
+async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int = _AT_ONCE) -> list[_T]:
+    """The results of all jobs, in order; up to `at_once` run at a time. The first error ends them all.
 
     Raises:
         Exception: that error, as it is and not in a group; of our own jobs it is a `ProviderError`.
     """
     results: dict[int, _T] = {}
     failed: list[Exception] = []
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
+    limiter = anyio.CapacityLimiter(at_once)
 
     async def run(at: int) -> None:
         async with limiter:

@@ -30,7 +30,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
-from cosd_api.integrations.langchain.connections import LoopFusions
+from cosd_api.integrations.connections import LoopFusions
 from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import FusedToken

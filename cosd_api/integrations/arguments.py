@@ -1,0 +1,139 @@
+"""The arguments of a fusion as evaluation tools take them from a command line: names with plain values."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, cast
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.methods.base import Method, method_from_text
+from cosd_api.methods.cosd import CoSD
+from cosd_api.settings import AnswerOptions, FusionOptions, KnownVerifier, Tuning
+from cosd_api.verification import TreeVerifier, Verifier
+from cosd_providers import connect
+from cosd_providers.contract import Provider
+
+__all__ = ["FusionArguments"]
+
+_OF_THE_TASK = ("max_tokens", "stop")
+_SERVERS = ("draft", "assistant", "draft_model", "assistant_model")
+_NUMBERS = ("alpha", "beta", "tau", "rate", "seed", "gamma", "window", "tree")
+
+
+@dataclass(frozen=True, slots=True)
+class FusionArguments:
+    """The models, settings and limits that were given.
+
+    `draft` and `assistant` are URLs (a list of them for several assistants) or providers; without them the variables
+    `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL` are read. `draft_model` and `assistant_model` name models on servers that
+    have several. Settings of `Fusion` and limits of an answer have their own names. All else belongs to the method:
+    with CoSD it is the verifier's (`alpha=0.6`, or `verifier=chow, tau=0.1`, or `tree=FILE`).
+
+    Attributes:
+        draft: the draft's provider.
+        assistants: the assistants' providers.
+        settings: for `Fusion`.
+        limits: for each answer, without those of the task: its stop strings and its length.
+    """
+
+    draft: Provider
+    assistants: tuple[Provider, ...]
+    settings: FusionOptions
+    limits: AnswerOptions
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Self:
+        """Read the arguments.
+
+        Raises:
+            SettingError: one of them is missing, invalid or unknown.
+        """
+        left = {name: value for name, value in given.items() if value is not None}
+        draft, *more = _providers("draft", left)
+        if more:
+            raise SettingError("draft is one server: the others are assistants")
+        assistants = _providers("assistant", left)
+        for name in _OF_THE_TASK:
+            if name in left:
+                raise SettingError(f"{name} is the task's own, for each answer. Leave it out")
+        method = left.pop("method", CoSD.name)
+        settings = {name: left.pop(name) for name in FusionOptions.__annotations__ if name in left}
+        verifier = settings.pop("verifier", None)
+        if isinstance(settings.get("tuning"), Mapping):
+            settings["tuning"] = Tuning(**settings["tuning"])
+        of_verifier = method == CoSD.name and not settings.get("temperature")
+        taken = [name for name in AnswerOptions.__annotations__ if not (of_verifier and name == "seed")]
+        limits = {name: left.pop(name) for name in taken if name in left}
+        if method == CoSD.name:
+            settings["verifier"] = _verifier(verifier, left)
+        else:
+            settings["method"] = _method(method, left)
+            settings["verifier"] = verifier
+        found = cls(draft, tuple(assistants), cast("FusionOptions", settings), cast("AnswerOptions", limits))
+        found.fusion()  # raises
+        return found
+
+    def fusion(self) -> Fusion:
+        """A fusion of these models, which sends nothing yet."""
+        return Fusion(draft=self.draft, assistant=self.assistants, **self.settings)
+
+
+def _providers(role: str, left: dict[str, Any]) -> list[Provider]:
+    """The servers of a role, and their models, where these are named."""
+    variable = f"COSD_{role.upper()}_URL"
+    given = left.pop(role, None) or os.environ.get(variable, "").split()
+    servers: list[Any] = [given] if isinstance(given, str | Provider) else [*given]
+    if not servers:
+        raise SettingError(f"there is no {role}: give {role}=URL, or set {variable}")
+    named = left.pop(f"{role}_model", None)
+    models: list[Any] = [named] * len(servers) if isinstance(named, str | None) else [*named]
+    if len(models) != len(servers):
+        words = f"{role}_model names {len(models)} models for {len(servers)} servers"
+        raise SettingError(f"{words}: give one for each, in their order, or none")
+    return [
+        connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, models, strict=True)
+    ]
+
+
+def _method(method: object, options: Mapping[str, Any]) -> Method:
+    if isinstance(method, str):
+        return method_from_text(method, {name: _written(value) for name, value in options.items()})
+    if options:
+        raise SettingError(f"{', '.join(options)}: the given method has its own settings. Leave them out")
+    return cast("Method", method)  # Fusion refuses anything else
+
+
+def _written(value: object) -> str:
+    several = isinstance(value, list | tuple)
+    return ",".join(map(str, cast("Sequence[object]", value))) if several else str(value)
+
+
+def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
+    """The verifier: an object, or a name with its numbers."""
+    if numbers and not (given is None or isinstance(given, str)):
+        raise SettingError(f"{', '.join(numbers)}: the given verifier has its own settings. Leave them out")
+    if given in (None, "tree") and list(numbers) == ["tree"]:
+        return TreeVerifier.load(numbers["tree"])
+    if not isinstance(given, str):
+        if given is not None or not numbers:
+            return cast("Verifier | None", given)
+        given = "rule"
+    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")])
+    try:
+        return cast("Verifier", known.validate_python({"kind": given, **numbers}))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = str(first["loc"][-1]) if first["loc"] else ""
+        if first["type"] == "extra_forbidden":
+            names = [*_SERVERS, *_NUMBERS, "method", *FusionOptions.__annotations__, *AnswerOptions.__annotations__]
+            near = [one for one in difflib.get_close_matches(name, names, 1) if one != name]
+            more = f"; did you mean {near[0]!r}?" if near else f": the verifier {given!r} does not take it"
+            raise SettingError(f"there is no argument {name!r}{more}") from None
+        about = f"{name}: " if name else ""
+        raise SettingError(f"the verifier {given!r} is invalid: {about}{first['msg']}") from None

@@ -1,0 +1,258 @@
+"""Requests of lm-evaluation-harness, read and answered by a fusion; nothing here needs the harness itself.
+
+A request is a tuple of arguments. Those of `generate_until` are a context and keywords of generation; those of
+`loglikelihood` a context and a continuation; that of `loglikelihood_rolling` a text. A context is text, or a
+`ConversationText`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, Self, TypeVar, cast
+
+from cosd_api.checks import Prompt, check_count
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.integrations.arguments import FusionArguments
+from cosd_api.integrations.connections import LoopFusions
+from cosd_api.records import EndpointUsage
+from cosd_api.settings import AnswerOptions, LikelihoodOptions, refuse
+from cosd_api.sync import synchronous
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Piece
+from cosd_providers.errors import InvalidRequestError, UnsupportedError
+
+__all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
+
+Done = Callable[[int, Any], None]
+"""Called with the index of a request and its answer, as soon as there is one."""
+
+_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
+_COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+_BESIDE = 4
+"""Tokens of a request beside the text that is scored: a beginning of sequence, one before the text, one behind it."""
+
+_T = TypeVar("_T")
+
+
+class ConversationText(str):
+    """Messages in the place of a prompt, as their JSON: the harness hashes, logs and caches prompts as text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, Any]]) -> Self:
+        """The conversation of these messages."""
+        return cls(json.dumps(list(messages), ensure_ascii=False))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages."""
+        return cast("list[dict[str, Any]]", json.loads(self))
+
+
+def prompt_of(context: str) -> Prompt:
+    """The prompt of a request."""
+    return context.messages if isinstance(context, ConversationText) else context
+
+
+def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: float) -> AnswerOptions:
+    """The limits of one answer by a task's keywords of generation.
+
+    Args:
+        given: the task's `generation_kwargs`.
+        max_gen_toks: length where the task names none.
+        temperature: the fusion's.
+
+    Raises:
+        SettingError: the task asks for something that a fusion does not have, such as another temperature.
+    """
+    left = dict(given)
+    until = left.pop("until", None)
+    stop = [until] if isinstance(until, str) else list(until or ())
+    lengths = [value for name in _LENGTHS if (value := left.pop(name, None)) is not None]
+    drawn = _temperature(left)
+    if drawn and drawn != temperature:
+        words = f"the task draws at temperature {drawn:g}, and this fusion "
+        words += f"at {temperature:g}" if temperature else "is greedy"
+        more = "by a method that draws, the model argument temperature=1 does"
+        raise SettingError(f"{words}: give --gen_kwargs do_sample=False; {more}, at 1 only")
+    if left.get("num_beams") == 1:
+        del left["num_beams"]
+    for name in _OF_DRAWS:
+        value = left.pop(name, None)
+        if drawn and name != "seed" and value not in (None, 0, 1):
+            refuse({name: value}, Fusion.generate)
+    if left:
+        refuse(left, Fusion.generate)
+    return {"stop": [one for one in stop if one], "max_tokens": lengths[0] if lengths else max_gen_toks}
+
+
+def _temperature(left: dict[str, Any]) -> float:
+    """The temperature of a task: 0 unless it says `do_sample`."""
+    asked, drawn = left.pop("temperature", None), left.pop("do_sample", False)
+    return (1.0 if asked is None else float(asked)) if drawn else 0.0
+
+
+class HarnessFusion:
+    """A fusion that answers requests of the harness, several at once, in their order.
+
+    Args:
+        arguments: see `FusionArguments`.
+        concurrency: requests in progress at a time.
+        max_gen_toks: length of an answer where the task names none.
+        max_length: tokens of a model's context; by default what the servers report.
+
+    Attributes:
+        used: requests and tokens so far, by endpoint.
+
+    Raises:
+        SettingError: an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        concurrency: int = 8,
+        max_gen_toks: int = 256,
+        max_length: int | None = None,
+    ) -> None:
+        self._arguments = FusionArguments.read(arguments)
+        self._fusions = LoopFusions()
+        self._concurrency = check_count("concurrency", concurrency)
+        self._max_gen_toks = check_count("max_gen_toks", max_gen_toks)
+        self._max_length = None if max_length is None else check_count("max_length", max_length, least=2 * _BESIDE)
+        self.used: dict[str, dict[str, int]] = {}
+
+    def generate(self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done) -> list[str]:
+        """The answers, each before its first stop string."""
+        temperature = self._fusions.like(self._arguments.fusion).settings.temperature
+        own = self._arguments.limits
+        limits = [
+            answer_options(given, max_gen_toks=self._max_gen_toks, temperature=temperature) for _, given in requests
+        ]
+
+        async def answer(fusion: Fusion, at: int) -> str:
+            options = cast("AnswerOptions", {**own, **limits[at]})
+            found = await fusion.generate(prompt_of(requests[at][0]), **options)
+            self._count(found.usage)
+            return found.text
+
+        return self._all(answer, len(requests), done, "generate_until")
+
+    def log_likelihoods(self, requests: Sequence[tuple[str, str]], done: Done) -> list[tuple[float, bool]]:
+        """Of each continuation its log-likelihood, and whether the fusion would write exactly this."""
+
+        async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
+            return await self._scored(fusion, *requests[at])
+
+        return self._all(score, len(requests), done, "loglikelihood")
+
+    def rolling(self, texts: Sequence[str], done: Done) -> list[float]:
+        """The log-likelihood of each whole text; one that is longer than a model's context is cut."""
+
+        async def score(fusion: Fusion, at: int) -> float:
+            (_, first), *more = await self._windows(fusion, texts[at])
+            found = [await self._beginning(fusion, first)]
+            found += [(await self._scored(fusion, before, text))[0] for before, text in more]
+            return math.fsum(found)
+
+        return self._all(score, len(texts), done, "loglikelihood_rolling")
+
+    async def _beginning(self, fusion: Fusion, text: str) -> float:
+        """The log-likelihood of a text with nothing before it.
+
+        Where a model has no beginning of sequence its first word has no probability: it is read, and not scored.
+        """
+        try:
+            return (await self._scored(fusion, "", text))[0]
+        except (InvalidRequestError, UnsupportedError):
+            found = re.match(r"\s*\S+(?=\s)", text)
+            if found is None:
+                raise
+            return (await self._scored(fusion, found[0], text[found.end() :]))[0]
+
+    async def _scored(self, fusion: Fusion, context: str, continuation: str) -> tuple[float, bool]:
+        """One log-likelihood. White space at the end of the context is scored: a token has it at its beginning."""
+        if not isinstance(context, ConversationText):
+            kept = context.rstrip()
+            context, continuation = kept, context[len(kept) :] + continuation
+        names = LikelihoodOptions.__annotations__
+        limits = {name: value for name, value in self._arguments.limits.items() if name in names}
+        found = await fusion.log_likelihood(prompt_of(context), continuation, **limits)  # type: ignore[arg-type]
+        self._count(found.usage)
+        return found.total, found.is_greedy
+
+    async def _windows(self, fusion: Fusion, text: str) -> list[tuple[str, str]]:
+        """A text in parts that fit into every model's context, each with the text before it."""
+        length = self._max_length
+        if length is None:
+            infos = [await one.describe() for one in (fusion.endpoints.draft, *fusion.endpoints.assistants)]
+            known = [bound for info in infos for bound in (info.longest_prompt, info.context) if bound]
+            length = min(known, default=None)
+        if length is None or len(text.encode()) <= length - _BESIDE:  # a token has at least one byte
+            return [("", text)]
+        pieces = await fusion.endpoints.draft.tokenize(text)
+        if b"".join(piece.data for piece in pieces) != text.encode():
+            words = "the draft's server encodes another text than the one that is to be cut"
+            raise UnsupportedError(words, endpoint=fusion.endpoints.draft.name, hint="Give shorter texts.")
+        return windows(pieces, length - _BESIDE)
+
+    def _all(self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str) -> list[_T]:
+        """Ask about every request, and wait for the answers."""
+
+        async def one(fusion: Fusion, at: int) -> _T:
+            found = await ask(fusion, at)
+            done(at, found)
+            return found
+
+        async def everything() -> list[_T]:
+            fusion = await self._fusions.opened(self._arguments.fusion)
+            return await concurrently([partial(one, fusion, at) for at in range(count)], self._concurrency)
+
+        return synchronous(everything, name)()
+
+    def _count(self, usage: Mapping[str, EndpointUsage]) -> None:
+        for name, one in usage.items():
+            total, more = self.used.setdefault(name, dict.fromkeys(_COUNTED, 0)), one.model_dump()
+            for counted in _COUNTED:
+                total[counted] += more[counted]
+
+
+def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
+    """Cut a text into parts, each with the text before it that the models read: at most `size` tokens together.
+
+    As in the harness each token is scored once, and the last part has as much text before it as there is room for. The
+    others have one word, where it is short. A cut is before a word, or, in a long one, before a character.
+
+    Raises:
+        SettingError: not even one character fits.
+    """
+    data = b"".join(piece.data for piece in pieces)
+    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the end, too
+    text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
+    word = [at == len(pieces) or data[starts[at] : starts[at] + 1].isspace() for at in range(len(starts))]
+
+    def last(places: range) -> int | None:
+        """The last place that a part may begin at."""
+        back = places[::-1]
+        return next((at for at in back if word[at]), next((at for at in back if text[at]), None))
+
+    found: list[tuple[str, str]] = []
+    begin = before = 0
+    while begin < len(pieces):
+        end = last(range(begin + 1, min(before + size, len(pieces)) + 1))
+        if end is None:
+            raise SettingError(f"max_length is too small: a character has more than {size} tokens")
+        if end == len(pieces):
+            before = min(begin, next(at for at in range(max(end - size, 0), end) if text[at]))
+        found.append((data[starts[before] : starts[begin]].decode(), data[starts[begin] : starts[end]].decode()))
+        begin, before = end, last(range(max(end - size // 2, 0), end)) or end
+    return found

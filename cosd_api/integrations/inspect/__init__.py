@@ -1,0 +1,18 @@
+"""A fusion as a model of Inspect, by the name `cosd/...`. Extra: `cosd-api[inspect]`.
+
+Inspect finds it by itself: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
+"""
+
+from __future__ import annotations
+
+try:
+    import inspect_ai as _  # noqa: F401 - it may be missing  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as error:
+    if error.name != "inspect_ai":
+        raise
+    words = 'cosd_api.integrations.inspect needs Inspect: pip install "cosd-api[inspect]"'
+    raise ModuleNotFoundError(words, name=error.name) from None
+
+from cosd_api.integrations.inspect.model import FusionAPI
+
+__all__ = ["FusionAPI"]

@@ -1,0 +1,130 @@
+"""The model provider `cosd` of Inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.integrations.arguments import FusionArguments
+from cosd_api.integrations.connections import LoopFusions
+from cosd_api.result import FusionResult
+from cosd_api.settings import AnswerOptions, refuse
+from cosd_providers.errors import ProviderError
+
+__all__ = ["FusionAPI"]
+
+if TYPE_CHECKING:  # Inspect is not installed where types are checked: its names, as they are used here
+    ModelCall: Any
+    ModelOutput: Any
+    ModelUsage: Any
+
+    class ModelAPI:
+        """A model provider of Inspect."""
+
+        model_name: str
+
+        def __init__(
+            self, model_name: str, base_url: str | None, api_key: str | None, api_key_vars: list[str], *config: Any
+        ) -> None: ...
+else:
+    from inspect_ai.model import ModelAPI, ModelCall, ModelOutput, ModelUsage
+
+_STOP = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter"}
+_CHANGE_THE_TEXT = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "logit_bias", "best_of")
+
+
+class FusionAPI(ModelAPI):
+    """A fusion as a model of Inspect: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
+
+    The name after `cosd/` is free, for logs. Model arguments are the servers (`draft`, `assistant`, `draft_model`,
+    `assistant_model`), the settings of a `Fusion`, those of its method or verifier, and limits of an answer. Keys are
+    read from the environment. There are no tools, images or structured output.
+
+    Raises:
+        SettingError: an argument is invalid, or a task asks for what a fusion does not have.
+        ProviderError: from every answer. Inspect tries again after one that may pass.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: Any = None,
+        **model_args: Any,
+    ) -> None:
+        super().__init__(model_name, base_url, api_key, [], *([] if config is None else [config]))
+        if base_url or api_key:
+            raise SettingError(
+                "a fusion has several servers: give -M draft=URL and -M assistant=URL, and keys as COSD_API_KEY_<HOST>"
+            )
+        self._arguments = FusionArguments.read(model_args)
+        self._fusions = LoopFusions()
+
+    async def generate(
+        self,
+        input: Sequence[Any],  # noqa: A002 - Inspect's names
+        tools: Sequence[Any],
+        tool_choice: Any,  # noqa: ARG002
+        config: Any,
+    ) -> tuple[Any, Any]:
+        """One answer, with the request and the result for the transcript."""
+        if tools:
+            raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out")
+        messages = [_message(one) for one in input]
+        fusion = await self._fusions.opened(self._arguments.fusion)
+        options = {**self._arguments.limits, **_options(config, fusion)}
+        result = await fusion.generate(messages, **cast("AnswerOptions", options))
+        shown = result.model_dump(mode="json", exclude={"text", "tokens"})
+        return self._output(result), ModelCall.create({"messages": messages, **options}, {"text": result.text, **shown})
+
+    def _output(self, result: FusionResult) -> Any:
+        output = ModelOutput.from_content(
+            self.model_name, result.text, stop_reason=_STOP.get(result.finish_reason, "unknown")
+        )
+        used = result.usage.values()
+        read, cached = sum(one.prompt_tokens for one in used), sum(one.cached_tokens for one in used)
+        wrote = sum(one.completion_tokens for one in used)
+        output.usage = ModelUsage(
+            input_tokens=read - cached, input_tokens_cache_read=cached, output_tokens=wrote, total_tokens=read + wrote
+        )
+        output.metadata = {"acceptance_rate": result.acceptance_rate, "warnings": list(result.warnings)}
+        return output
+
+    def should_retry(self, ex: BaseException) -> bool:
+        """True after an error that may pass."""
+        return isinstance(ex, ProviderError) and ex.retryable
+
+    def connection_key(self) -> str:
+        """The servers: one limit of requests for all fusions of the same."""
+        return " ".join(one.name for one in (self._arguments.draft, *self._arguments.assistants))
+
+
+def _message(one: Any) -> dict[str, Any]:
+    """A message as a fusion takes it. What was thought before an answer is left out, as Inspect leaves it out."""
+    content = one.content
+    if not isinstance(content, str):
+        parts = [part for part in content if part.type != "reasoning"]
+        content = [{"type": part.type, "text": getattr(part, "text", None)} for part in parts]
+    return {"role": one.role, "content": content, "tool_calls": getattr(one, "tool_calls", None)}
+
+
+def _options(config: Any, fusion: Fusion) -> Mapping[str, Any]:
+    """The limits of one answer by a task's configuration.
+
+    Raises:
+        SettingError: it asks for what a fusion does not have.
+    """
+    own = fusion.settings.temperature
+    if config.temperature not in (None, own):
+        words = f"the task's temperature is {config.temperature:g}, and this fusion's {own:g}"
+        raise SettingError(f"{words}: leave it out, or give -M temperature=1 with a method that draws")
+    refuse({name: value for name in _CHANGE_THE_TEXT if (value := getattr(config, name)) is not None}, Fusion.generate)
+    if config.num_choices not in (None, 1):
+        refuse({"n": config.num_choices}, Fusion.generate)
+    if config.response_schema is not None:
+        raise SettingError("response_schema is not supported: a fusion writes text. Leave it out")
+    found = {"max_tokens": config.max_tokens, "stop": config.stop_seqs, "seed": config.seed if own else None}
+    return {name: value for name, value in found.items() if value is not None}

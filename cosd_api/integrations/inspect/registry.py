@@ -1,0 +1,22 @@
+"""The entry point that Inspect loads: it names the provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cosd_api.integrations.inspect.model import FusionAPI
+
+if TYPE_CHECKING:  # Inspect is not installed where types are checked
+
+    def modelapi(name: str) -> Callable[[Callable[[], type]], Callable[[], type]]:
+        """Register a provider under a name."""
+        ...
+else:
+    from inspect_ai.model import modelapi
+
+
+@modelapi(name="cosd")
+def cosd() -> type[FusionAPI]:
+    """The provider of models `cosd/...`."""
+    return FusionAPI

@@ -1,0 +1,18 @@
+"""A fusion as a model of lm-evaluation-harness, by the name `cosd`. Extra: `cosd-api[lm-eval]`.
+
+`python -m cosd_api.integrations.lm_eval --model cosd ...` is the command `lm-eval` with this model.
+"""
+
+from __future__ import annotations
+
+try:
+    import lm_eval as _  # noqa: F401 - it may be missing
+except ModuleNotFoundError as error:
+    if error.name != "lm_eval":
+        raise
+    words = 'cosd_api.integrations.lm_eval needs lm-evaluation-harness: pip install "cosd-api[lm-eval]"'
+    raise ModuleNotFoundError(words, name=error.name) from None
+
+from cosd_api.integrations.lm_eval.model import FusionLM
+
+__all__ = ["FusionLM"]

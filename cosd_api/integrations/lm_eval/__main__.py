@@ -1,0 +1,15 @@
+"""`python -m cosd_api.integrations.lm_eval` is `lm-eval`, which then knows the model `cosd`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the harness is not installed where types are checked
+
+    def cli_evaluate() -> None:
+        """Run the command `lm-eval`."""
+else:
+    from lm_eval.__main__ import cli_evaluate
+
+if __name__ == "__main__":
+    cli_evaluate()

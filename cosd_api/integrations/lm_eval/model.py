@@ -1,0 +1,129 @@
+"""The model `cosd` of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cosd_api.errors import SettingError
+from cosd_api.integrations.harness import ConversationText, Done, HarnessFusion
+
+__all__ = ["FusionLM"]
+
+if TYPE_CHECKING:  # the harness is not installed where types are checked: its names, as they are used here
+    tqdm: Any
+    _T = TypeVar("_T")
+
+    class LM:
+        """A model of the harness."""
+
+        cache_hook: Any
+
+    def register_model(name: str) -> Callable[[_T], _T]:
+        """Register a model class under a name."""
+        ...
+else:
+    import lm_eval.models  # noqa: F401 - the models of the harness itself are registered only while there is none
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+    from tqdm import tqdm
+
+
+@register_model("cosd")
+class FusionLM(LM):
+    """A fusion as a model of lm-evaluation-harness: `lm-eval --model cosd --model_args draft=URL,assistant=URL`.
+
+    The model arguments are the servers (`draft`, `assistant`, `draft_model`, `assistant_model`), the settings of a
+    `Fusion` (`method=cool`, `unit=token`, ...), those of its method or verifier (`alpha=0.6`), limits of an answer
+    (`timeout`, `max_billed_tokens`, ...), and the following. Keys are read from the environment.
+
+    `generate_until` answers by the fusion's method. `loglikelihood` and `loglikelihood_rolling` are those of the gated
+    mixture (`Fusion.log_likelihood`), which is this library's extension and not the paper's; they need CoSD and models
+    with one tokenizer. With chat templates every model reads the messages through its own.
+
+    Args:
+        concurrency: requests in progress at a time.
+        max_gen_toks: length of an answer where the task names none.
+        max_length: tokens of a model's context, which longer texts of `loglikelihood_rolling` are cut by; by default
+            the smallest that a server reports.
+        batch_size: of no effect, like `max_batch_size` and `device`: the servers' own business.
+        arguments: the servers, settings and limits.
+
+    Raises:
+        SettingError: an argument is invalid, or a task asks for what a fusion does not have.
+        ProviderError: from every request; with `--use_cache` a further run continues there.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 8,
+        max_gen_toks: int = 256,
+        max_length: int | None = None,
+        batch_size: object = None,  # noqa: ARG002
+        max_batch_size: object = None,  # noqa: ARG002
+        device: object = None,  # noqa: ARG002
+        **arguments: Any,
+    ) -> None:
+        super().__init__()
+        self._fusion = HarnessFusion(
+            arguments, concurrency=concurrency, max_gen_toks=max_gen_toks, max_length=max_length
+        )
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """The answers to `(context, generation_kwargs)`, in their order."""
+        with closing(_Progress(self, "generate_until", requests, disable_tqdm)) as progress:
+            return self._fusion.generate(progress.given, progress.done)
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """The log-likelihood of each `(context, continuation)`, and whether the fusion would write it."""
+        with closing(_Progress(self, "loglikelihood", requests, disable_tqdm)) as progress:
+            return self._fusion.log_likelihoods(progress.given, progress.done)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log-likelihood of each whole text."""
+        with closing(_Progress(self, "loglikelihood_rolling", requests, disable_tqdm)) as progress:
+            return self._fusion.rolling([text for (text,) in progress.given], progress.done)
+
+    def apply_chat_template(
+        self,
+        chat_history: list[dict[str, str]],
+        add_generation_prompt: bool = True,  # noqa: ARG002 - False where the last message is the assistant's
+    ) -> str:
+        """The messages themselves: each server renders them, and a last one of the assistant is continued."""
+        return ConversationText.of(chat_history)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The form of prompts in the harness's cache of requests: messages, the same for all models."""
+        return "cosd-messages"
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """Words for the results: there is no one template."""
+        if isinstance(chat_template, str):
+            words = "each model has its own chat template, which its server applies"
+            raise SettingError(f"the chat template {chat_template!r} cannot be chosen: {words}. Leave its name out")
+        return "each model's own" if chat_template else ""
+
+    def get_model_info(self) -> Mapping[str, Any]:
+        """Requests and tokens of all answers so far, by endpoint: in the harness's results under `config`."""
+        return {"cosd_usage": self._fusion.used}
+
+
+class _Progress:
+    """Requests in progress: what is done is shown, and kept in the harness's cache of answers at once."""
+
+    def __init__(self, model: FusionLM, kind: str, requests: Sequence[Any], quiet: bool) -> None:
+        self.given: list[Any] = [request.args for request in requests]
+        self._model = model
+        self._kind = kind
+        self._bar = tqdm(total=len(requests), desc=kind, disable=quiet)
+        self.done: Done = self._done
+
+    def _done(self, at: int, answer: Any) -> None:
+        self._model.cache_hook.add_partial(self._kind, self.given[at], answer)
+        self._bar.update()
+
+    def close(self) -> None:
+        self._bar.close()

@@ -1,0 +1,27 @@
+"""Commands of docs/lm-eval.md and docs/inspect.md, run as they are printed there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from cosd_api.demo.servers import Pair
+from shipped import ROOT
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_commands_run(desk: Any, pair: Pair) -> None:
+    blocks: dict[str, str] = {}
+    for page in ("lm-eval", "inspect"):
+        for language, block in FENCE.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")):
+            blocks[language or page] = block
+    for language, name in (("yaml", "capitals.yaml"), ("json", "questions.jsonl"), ("py", "capitals.py")):
+        (desk.folder / name).write_text(blocks[language], encoding="utf-8")
+    for page, shows in (("lm-eval", "|capitals|"), ("inspect", "includes")):
+        command = blocks[page].replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
+        shown = desk.run(*shlex.split(command.replace("\\\n", " ")))
+        assert shows in shown
+    assert list(desk.folder.glob("results/*/samples_capitals_*.jsonl"))
+    assert list(desk.folder.glob("logs/*.eval"))
