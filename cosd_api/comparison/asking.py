@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 
@@ -35,6 +35,7 @@ from cosd_api.settings import AnswerOptions
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.usage import Usage
 
 __all__ = ["Asking", "Tally"]
 
@@ -114,6 +115,11 @@ class Asking:
         self.contestants += added
         return added
 
+    @property
+    def tested(self) -> list[Contestant]:
+        """The contestants that answer the test questions."""
+        return [one for one in self.contestants if one.kind != "pilot"]
+
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Note that these questions are to be asked, for the progress."""
         for one in several:
@@ -125,7 +131,10 @@ class Asking:
         """The cost of what is still to be asked, with the baselines that are made later."""
         questions = [*held, *test]
         alike = {RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED, SELF_CONSISTENCY: COSD}
-        asked = {one.name: questions[-self._tallies[one.name].questions :] for one in self.contestants}
+        asked = {
+            one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
+            for one in self.contestants
+        }
         to_come = {
             one.name: [example for example in asked[one.name] if self._text(one, example) is None]
             for one in self.contestants
@@ -319,7 +328,7 @@ class Asking:
         return Gathered(
             test=test,
             development=held,
-            contestants=[*self.contestants[:2], *derived(), *self.contestants[2:]],
+            contestants=[*self.tested[:2], *derived(), *self.tested[2:]],
             answers={one.name: self.answered(one, [*held, *test]) for one in self.contestants},
             failed={name: len(keys & tests) for name, keys in self._failed.items()},
             prices=prices,
@@ -339,7 +348,7 @@ class Asking:
             stopped=self.stopped,
             billed_tokens=self.journal.billed,
             spent_tokens=self.journal.billed - self._before,
-            warnings=(*getattr(self.judge, "warnings", ()), *_warnings(found)),
+            warnings=(*getattr(self.judge, "warnings", ()), *_warnings(found), *_judging(self.judge)),
         )
 
 
@@ -354,6 +363,16 @@ def _usage_of(partial: object, one: Contestant) -> dict[str, AnswerUsage]:
     if not isinstance(partial, FusionResult):
         return {}
     return {one.role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
+
+
+def _judging(judge: Grader) -> list[str]:
+    """A note on what a model that judges has cost in this run."""
+    usage = getattr(judge, "usage", None)
+    if not isinstance(usage, Usage) or not usage.requests:
+        return []
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    words = f"grading took {counted(usage.requests, 'request')} and {counted(tokens, 'billed token')} of the judge"
+    return [f"{words}, which are not in the bill above"]
 
 
 def _warnings(found: Gathered) -> list[str]:

@@ -30,6 +30,7 @@ __all__ = [
     "BEST",
     "COSD",
     "DRAFT_ALONE",
+    "EVERYWHERE",
     "ORACLE",
     "RANDOM",
     "REVERSED",
@@ -44,12 +45,14 @@ __all__ = [
     "alone",
     "contestants_of",
     "derived",
+    "pilots",
     "random_gate",
     "self_consistency",
 ]
 
-ContestantKind = Literal["alone", "method", "baseline", "derived"]
-"""A model alone; a method; a baseline that asks the models; one that follows from the two models' own answers."""
+ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
+"""A model alone; a method; a baseline that asks the models; one that follows from the two models' own answers; and one
+that answers the development questions alone, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
 """Methods to compare: all, or some by name or as objects, which may be given names of their own."""
 
@@ -57,6 +60,7 @@ DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
 BEST, ORACLE = "best of the two", "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
+EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
 """Ends the name of a contestant in which the two models have changed places."""
 
@@ -163,7 +167,7 @@ class Contestant:
         assert method is not None, f"{self.name} asks nobody"
         if isinstance(method, CoSD) and method.unit is None:
             method = replace(method, unit=unit)
-        options: FusionOptions = {"method": method}
+        options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
         if not isinstance(method, CoSD) and unit is not None and ("unit" in method.takes or method.one_tokenizer):
             options["unit"] = unit
         models = [assistant, draft] if self.reverse else [draft, assistant]
@@ -191,7 +195,7 @@ class Contestant:
 
     def key(self, *more: object) -> str:
         """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
-        known = [self.settings, self.reverse, *more]
+        known = [self.settings, self.reverse, self.kind == "pilot", *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -282,6 +286,11 @@ def _name(method: Method) -> str:
         described = describe_verifier(method.verifier)
         return known.get(method, f"{method.name}-{described.kind}")
     return method.name
+
+
+def pilots(cosd: Sequence[Contestant]) -> list[Contestant]:
+    """CoSD again, with the assistant asked about every unit: the text is the same, and all differences are known."""
+    return [replace(one, name=EVERYWHERE + (REVERSED if one.reverse else ""), kind="pilot") for one in cosd]
 
 
 def random_gate(rate: float, seed: int, *, reverse: bool) -> Contestant:

@@ -13,6 +13,7 @@ from cosd_api.comparison.asking import Asking, Tally
 from cosd_api.comparison.contestants import (
     ASSISTANT_ALONE,
     COSD,
+    EVERYWHERE,
     RANDOM,
     REVERSED,
     SELF_CONSISTENCY,
@@ -21,6 +22,7 @@ from cosd_api.comparison.contestants import (
     LeftOut,
     alone,
     contestants_of,
+    pilots,
     random_gate,
     self_consistency,
 )
@@ -126,14 +128,15 @@ async def compare(
         run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
         run.left_out += without
         await run.take_in([*alone(), *chosen])
+        await run.take_in(pilots([one for one in run.contestants if one.name in (COSD, COSD + REVERSED)]))
         run.expect(held, [one for one in run.contestants if _chooses(one)])
-        run.expect(test, run.contestants)
+        run.expect(test, run.tested)
         if confirm is not None and not confirm(await run.estimate(priced, held, test)):
             run.stopped = "it was not confirmed"
         await run.ask(held, [one for one in run.contestants if _chooses(one)], concurrency, progress)
         added = await run.take_in(_baselines(run, held, wanted, seed))
         run.expect(test, added)
-        await run.ask(test, run.contestants, concurrency, progress)
+        await run.ask(test, run.tested, concurrency, progress)
         return run.comparison(held, test, priced)
 
 
@@ -153,7 +156,7 @@ def split(examples: Sequence[Example], share: float) -> tuple[list[Example], lis
 
 def _chooses(one: Contestant) -> bool:
     """Test whether a contestant answers the development questions."""
-    return one.kind == "alone" or one.name in (COSD, COSD + REVERSED)
+    return one.kind in ("alone", "pilot") or one.name in (COSD, COSD + REVERSED)
 
 
 def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], seed: int) -> list[Contestant]:
@@ -168,7 +171,7 @@ def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], 
     k = samples_for(answered[COSD], answered[better])
     reads = _reader(run.judge, wanted)
     found = [self_consistency(k, run.judge.name, reads, reverse=better == ASSISTANT_ALONE)]
-    for name, reverse in ((COSD, False), (COSD + REVERSED, True)):
+    for name, reverse in ((EVERYWHERE, False), (EVERYWHERE + REVERSED, True)):
         if answers := answered.get(name):
             found.append(random_gate(replacement_rate(answers.values()), seed, reverse=reverse))
     return found
@@ -182,10 +185,10 @@ def samples_for(cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAns
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """The share of all units of these answers that CoSD replaced."""
+    """The share of the units with a differing word that CoSD replaced; in these answers it was asked everywhere."""
     several = [*answers]
-    units = sum(one.units or 0 for one in several)
-    return sum(len(one.replaced) for one in several) / units if units else 0.0
+    differing = sum(one.differing or 0 for one in several)
+    return sum(len(one.replaced) for one in several) / differing if differing else 0.0
 
 
 def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:

@@ -67,8 +67,8 @@ async def test_every_number_by_hand() -> None:
     assert found["cosd"].difference is not None and found["cosd"].difference.value == 0
     assert found["oracle"].counts == PairedCounts(both=5, won=2, lost=0, neither=1)
     assert [one.name for one in found.standings if one.p is None] == ["assistant", "best of the two", "oracle"]
-    # One of the four units of the development questions was replaced: " w", its end, " r" and its end.
-    assert found["random gate"].settings["verifier"]["rate"] == 0.25
+    # In the development questions the models differ at one place, and CoSD replaces the draft's word there.
+    assert found["random gate"].settings["verifier"]["rate"] == 1
     assert [(one.name, one.reason.split(",")[0]) for one in found.left_out] == [
         ("self-consistency", "the better model does not draw tokens from the model's own distribution")
     ]
@@ -229,7 +229,7 @@ async def test_a_limit_that_suffices_changes_nothing() -> None:
 async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     draft, assistant = pair(ASKED)
-    assistant.faults = [Fault(ConnectError("it is down", endpoint="http://large"), request=at) for at in (8, 9)]
+    assistant.faults = [Fault(ConnectError("it is down", endpoint="http://large"), request=at) for at in (12, 13)]
     options: dict[str, Any] = {"methods": ["cosd"], "both_ways": False, "max_tokens": 4, "path": path}
     found = await compare(ASKED.values(), draft=draft, assistant=assistant, concurrency=1, **options)
     assert found.stopped is None
@@ -257,7 +257,7 @@ async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> Non
 
     def graded(example: Example, text: str) -> Any:
         calls.append(text)
-        return "?" if len(calls) == 7 else text == " r"
+        return "?" if len(calls) == 9 else text == " r"
 
     found, *_ = await cosd_alone(ASKED, path=path, grader=graded, concurrency=1)
     assert [(one.name, one.failed) for one in found.standings if one.failed] == [("draft", 1), ("oracle", 1)]
@@ -300,13 +300,19 @@ async def test_the_estimate_comes_first_and_may_be_refused() -> None:
     (estimate,) = seen
     assert sent(*providers) == 0
     assert found.stopped == "it was not confirmed"
-    assert (estimate.questions, estimate.known, estimate.answers) == (10, 0, 46)  # 3 x 10 and 2 x 8
-    assert set(estimate.contestants) == {"draft", "assistant", "cosd", "self-consistency", "random gate"}
+    assert (estimate.questions, estimate.known, estimate.answers) == (
+        10,
+        0,
+        48,
+    )  # 3 x 10, 2 x 8, and 2 of CoSD asked everywhere
+    assert set(estimate.contestants) == {
+        *("draft", "assistant", "cosd", "cosd asked everywhere", "self-consistency", "random gate")
+    }
     assert estimate.contestants["draft"].expected == 10 * (3 + 4)
     assert estimate.billed_tokens.low <= estimate.billed_tokens.expected <= estimate.billed_tokens.high
     assert estimate.money is not None
     assert estimate.money[1] == pytest.approx(estimate.billed_tokens.expected / 1e6, rel=0.01)
-    assert str(estimate).startswith("46 answers to 10 questions: about ")
+    assert str(estimate).startswith("48 answers to 10 questions: about ")
 
 
 async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
@@ -319,7 +325,7 @@ async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
         return False
 
     await cosd_alone(ASKED, path=path, confirm=refuse)
-    assert seen[0].known > 0 and seen[0].known + seen[0].answers == 46
+    assert seen[0].known > 0 and seen[0].known + seen[0].answers == 48
 
 
 async def test_progress() -> None:
@@ -329,9 +335,9 @@ async def test_progress() -> None:
         seen.append([(one.name, one.answered, one.questions) for one in tallies])
 
     await cosd_alone(SMALL, progress=show)
-    assert seen[0] == [("draft", 0, 2), ("assistant", 0, 2), ("cosd", 0, 2)]
+    assert seen[0] == [("draft", 0, 2), ("assistant", 0, 2), ("cosd", 0, 2), ("cosd asked everywhere", 0, 1)]
     assert seen[-1] == [
-        *(("draft", 2, 2), ("assistant", 2, 2), ("cosd", 2, 2)),
+        *(("draft", 2, 2), ("assistant", 2, 2), ("cosd", 2, 2), ("cosd asked everywhere", 1, 1)),
         *(("self-consistency", 1, 1), ("random gate", 1, 1)),
     ]
 

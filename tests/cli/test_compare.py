@@ -1,0 +1,164 @@
+"""`cosd compare`: what it prints, what it keeps, what it asks first, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from commands import Scripted, cosd, start_scripted, words
+from compared import examples, pair
+from cosd_api import Comparison, Example
+
+posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
+
+ASKED = examples(("both", "draft", "fixed", "sure"), ("fixed",))
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    draft, assistant = pair(ASKED)
+    found = Scripted({"http://draft": draft, "http://one": assistant})
+    monkeypatch.setattr("cosd_api.cli.options.connect", found.connect)
+    return found
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    lines = [one.model_dump_json(include={"prompt", "answer"}) for one in ASKED.values()]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def compare(questions: Path, *more: str, methods: str = "cosd") -> Result:
+    servers = ("--draft", "http://draft", "--assistant", "http://one")
+    given = ("--methods", methods, "--one-way", "--max-tokens", "4", *more)
+    return cosd("compare", str(questions), *servers, *given)
+
+
+def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "out"
+    done = compare(questions, "--yes", "--out", str(folder))
+    assert done.exit_code == 0, done.stderr
+    assert "small as the draft, large as the assistant, graded by exact: 4 test questions, 1 for development" in words(
+        done
+    )
+    rows = {line.split("  ")[0].removesuffix(" *"): line.split() for line in done.stdout.splitlines()}
+    assert "2/4" in rows["draft"] and "3/4" in rows["assistant"] and "3/4" in rows["cosd"] and "4/4" in rows["oracle"]
+    found = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    assert (found["cosd"].right, found.stopped) == (3, None)
+    assert len((folder / "answers.jsonl").read_text().splitlines()) == 1 + len(found.answers)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("cosd: 24 answers to 5 questions: about ")
+    assert lines[-2].startswith("cosd: 24 of 24 answers, ") and lines[-1] == f"cosd: wrote {folder}"
+    sent = sum(one.requests for one in scripted.providers.values())
+    again = compare(questions, "--yes", "--out", str(folder), "--json")
+    assert sum(one.requests for one in scripted.providers.values()) == sent
+    assert json.loads(again.stdout)["spent_tokens"] == 0
+
+
+def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
+    prices = ("--prices", "draft=1,2", "--prices", "large=3,4")
+    done = compare(questions, "--dry-run", "--out", str(tmp_path / "out"), *prices, "--max-billed-tokens", "9000")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("24 answers to 5 questions: about ")
+    assert "; price about " in done.stdout and done.stdout.endswith("; stops at 9,000 billed tokens\n")
+    assert all(one.requests == 0 for one in scripted.providers.values())
+    assert not (tmp_path / "out").exists()
+
+
+def test_somebody_has_to_confirm_the_cost(scripted: Scripted, questions: Path) -> None:
+    done = compare(questions)
+    assert done.exit_code == 2
+    assert "there is no terminal to confirm the cost: give --yes, or a bound, --max-billed-tokens" in words(done)
+    assert all(one.requests == 0 for one in scripted.providers.values())
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n"])
+def test_at_a_terminal_it_asks(
+    scripted: Scripted, questions: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosd_api.cli.compare.sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("cosd_api.cli.compare._Confirming.check", lambda self: None)
+    monkeypatch.setattr("typer.confirm", lambda *given, **options: answer == "y\n")
+    done = compare(questions)
+    assert done.exit_code == (0 if answer == "y\n" else 1)
+    assert ("cosd" in done.stdout) == (answer == "y\n")
+
+
+def test_a_limit_ends_it_cleanly(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
+    done = compare(questions, "--max-billed-tokens", "30", "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert "cosd: not complete: max_billed_tokens=30 is reached" in done.stderr
+    assert "Not complete: max_billed_tokens=30 is reached" in done.stdout
+    assert compare(questions, "--yes", "--out", str(tmp_path)).exit_code == 0
+
+
+def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "other.jsonl"
+    lines = [{"question": one.prompt, "gold": one.answer, "id": 7} for one in ASKED.values()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = ("--map", "prompt=question", "--map", "answer=gold")
+    done = compare(path, "--yes", *given, "--limit", "4", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["questions"] == 3
+    assert "there is no field 'asked' for prompt; it has question, gold, id" in words(
+        compare(path, "--yes", "--map", "prompt=asked")
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--map", "prompt"), "'prompt' is not FIELD=NAME, as in prompt=question"),
+        (("--map", "text=question"), "an example has no field 'text'; it has prompt, answer"),
+        (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
+        (("--grader", "regex"), "pattern"),
+        (("--grader", "exact", "--pattern", "x"), "pattern"),
+        (("--prices", "draft=1"), "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
+        (("--prices", "nowhere.json"), "nowhere.json: No such file or directory"),
+        (("--assistant", "http://two"), "a comparison is of two models: give one assistant"),
+    ],
+)
+def test_wrong_usage(scripted: Scripted, questions: Path, more: tuple[str, ...], message: str) -> None:
+    done = compare(questions, "--yes", *more)
+    assert done.exit_code == 2
+    assert message in words(done)
+
+
+def test_prices_in_a_file(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text('{"draft": [1, 2], "assistant": [3, 4]}')
+    done = compare(questions, "--yes", "--prices", str(path), "--json")
+    assert json.loads(done.stdout)["standings"][1]["money"] == pytest.approx((3 * 3 + 2 * 4) / 1e6)
+    path.write_text('{"draft": [1]}')
+    assert "does not hold prices such as" in words(compare(questions, "--yes", "--prices", str(path)))
+
+
+def test_a_file_that_is_not_there(scripted: Scripted, tmp_path: Path) -> None:
+    done = compare(tmp_path / "nowhere.jsonl", "--yes")
+    assert done.exit_code == 2 and "No such file or directory" in words(done)
+
+
+@posix
+@pytest.mark.extended
+def test_an_interrupt_says_how_to_resume(tmp_path: Path) -> None:
+    path, folder = tmp_path / "questions.jsonl", tmp_path / "out"
+    lines = [Example(prompt=f"Q{at}", answer=" a").model_dump_json(include={"prompt", "answer"}) for at in range(40)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    given = ("--yes", "--out", str(folder), "--methods", "cosd", "--concurrency", "1")
+    with start_scripted(*given, command=("compare", str(path)), draft="request_delay=0.2") as process:
+        journal = folder / "answers.jsonl"
+        deadline = time.monotonic() + 60
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 2) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"finished answers are in {journal}: run the same command again to resume".encode() in errors
