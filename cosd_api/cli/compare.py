@@ -119,7 +119,8 @@ def compare(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder for the answers and the result; made if it is not there. The same command resumes.",
+            help="Folder for the answers, the result and a report as a page; made if it is not there. The same command "
+            "resumes.",
             file_okay=False,
         ),
     ] = None,
@@ -194,6 +195,7 @@ def compare(
             raise typer.Exit(0 if dry_run else 1)
         if folder is not None:
             (folder / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
+            _export(found, folder, wanted)
         print(found.model_dump_json() if as_json else visible(comparison_report(found)), flush=True)
         if folder is not None:
             say(f"wrote {folder}")
@@ -207,6 +209,13 @@ async def _compare(
 ) -> Comparison:
     with _shown() as progress:
         return await compare_answers(examples, draft=draft, assistant=assistant, progress=progress, **settings)
+
+
+def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
+    """Write the page, the table and the answers for other programs."""
+    from cosd_api.comparison.exports import write_exports  # noqa: PLC0415 - only needed here
+
+    write_exports(found, folder, examples)
 
 
 def _chosen(given: list[str] | None) -> Chosen:

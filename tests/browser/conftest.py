@@ -57,12 +57,13 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def report(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the report of a result; `title`, and the settings of a browser's context, may be given."""
+    """Opens the report of a result, or a document; `title`, and settings of a browser's context, may be given."""
     all_opened: list[Opened] = []
 
-    def open_it(result: FusionResult, *, title: str = "A question", **settings: Any) -> Opened:
+    def open_it(result: FusionResult | str, *, title: str = "A question", **settings: Any) -> Opened:
         path = tmp_path / f"report {len(all_opened)}.html"
-        path.write_text(page_of(result, title=title), encoding="utf-8", newline="\n")
+        document = result if isinstance(result, str) else page_of(result, title=title)
+        path.write_text(document, encoding="utf-8", newline="\n")
         context = chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
         context.set_default_timeout(20_000)
         opened = Opened(context.new_page())

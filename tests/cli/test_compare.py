@@ -54,6 +54,9 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     found = Comparison.model_validate_json((folder / "comparison.json").read_text())
     assert (found["cosd"].right, found.stopped) == (3, None)
     assert len((folder / "answers.jsonl").read_text().splitlines()) == 1 + len(found.answers)
+    assert "small</b> as the draft" in (folder / "report.html").read_text()
+    assert (folder / "table.csv").read_text().count("\n") == 1 + len(found.standings)
+    assert (folder / "results.jsonl").read_text().count("\n") == len(found.answers)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("cosd: 24 answers to 5 questions: about ")
     assert lines[-2].startswith("cosd: 24 of 24 answers, ") and lines[-1] == f"cosd: wrote {folder}"

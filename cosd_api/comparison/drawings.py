@@ -1,0 +1,254 @@
+"""Drawings of a comparison's page: quality against cost, intervals, calibration, who was right at replaced places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from cosd_api.comparison.contestants import ORACLE, ContestantKind
+from cosd_api.comparison.result import Comparison, ModelCalibration, PlaceCounts, Standing
+from cosd_api.comparison.statistics import CalibrationBin, Estimated
+from cosd_api.report.html.elements import element, in_line
+from cosd_api.wording import counted
+
+__all__ = ["Scale", "accuracy_bar", "calibration_plot", "frontier_plot", "places_bar", "share"]
+
+
+def share(value: float | None) -> str:
+    """A share in per cent, with one digit after the point."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+
+
+# Quality and cost.
+
+_WIDTH, _HEIGHT = 760.0, 380.0
+_LEFT, _TOP, _RIGHT = 52.0, 14.0, 24.0
+_SIZE = 5.0
+_LINE = 13.0  # height of a label
+_CHARACTER = 7.2  # width of its characters, about
+_ALL_NAMED = 20  # contestants; of more, only the frontier and the models alone have their names beside them
+_KINDS: Mapping[ContestantKind, str] = {
+    "alone": "one model alone",
+    "method": "method",
+    "baseline": "baseline",
+    "derived": "made of both models' answers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """An axis from `low` to `high`, drawn from `start` over `length`.
+
+    Attributes:
+        low: value at its beginning.
+        high: value at its end.
+        start: coordinate of the beginning.
+        length: in units of the drawing, negative for an axis that points up.
+        log: whether equal distances are equal ratios.
+    """
+
+    low: float
+    high: float
+    start: float
+    length: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The coordinate of a value; beyond the ends, that of the end."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            part = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        return self.start + part * self.length
+
+    def ticks(self) -> list[float]:
+        """Round values within it, five to ten of them on a linear axis."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            wide = last - first > 3
+            steps = [step * 10.0**power for power in range(first, last + 1) for step in ((1,) if wide else (1, 2, 5))]
+            return [step for step in steps if self.low <= step <= self.high]
+        rough = (self.high - self.low) / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = max(one * power for one in (1, 2, 5) if one * power <= rough * (1 + 1e-9))
+        count = math.floor(self.high / step + 1e-9)
+        return [at * step for at in range(math.ceil(self.low / step - 1e-9), count + 1)]
+
+
+def frontier_plot(found: Comparison) -> Element:
+    """Accuracy, with its interval, against the tokens billed for an answer; the frontier as a line.
+
+    The names of all contestants are titles of their points, which browsers show.
+    """
+    spots = [one for one in found.standings if one.answered and one.billed is not None and one.kind != "derived"]
+    if not spots:
+        return element("p", "note", "No answer is complete yet.")
+    x, y = _axes(spots)
+    label = f"Accuracy and billed tokens of {counted(len(spots), 'contestant')}"
+    svg = element("svg", None, id="frontier", viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=label)
+    svg.extend(_grid(x, y))
+    oracle = next((one for one in found.standings if one.name == ORACLE and one.answered), None)
+    if oracle is not None and not math.isnan(oracle.accuracy.value):
+        height = y(oracle.accuracy.value)
+        svg.append(element("path", "oracle", d=f"M{_LEFT:g} {height:.1f}H{_WIDTH - _RIGHT:g}"))
+        words = f"oracle: {share(oracle.accuracy.value)}"
+        svg.append(element("text", "tick", words, x=_LEFT + 4, y=height - 4))
+    line = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
+    svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in line])))
+    for one in sorted(spots, key=lambda one: one.on_frontier):  # the frontier on top
+        svg.append(_spot(one, x, y))
+    named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
+    svg.extend(_labels(named, x, y))
+    return element("div", None, svg, _key({one.kind for one in spots}))
+
+
+def _axes(spots: Sequence[Standing]) -> tuple[Scale, Scale]:
+    costs = [one.billed or 0.0 for one in spots]
+    least, most = max(min(costs), 1.0), max(*costs, 2.0)
+    log = most / least > 8
+    low, high = (least / 1.3, most * 1.3) if log else (0.0, most * 1.1)
+    bottom = max(0.0, math.floor(10 * min(one.accuracy.low for one in spots)) / 10)
+    top = min(1.0, math.ceil(10 * max(one.accuracy.high for one in spots)) / 10)
+    x = Scale(low, high, _LEFT, _WIDTH - _LEFT - _RIGHT, log)
+    return x, Scale(bottom, top if top > bottom else bottom + 0.1, _HEIGHT - 44, _TOP + 44 - _HEIGHT)
+
+
+def _grid(x: Scale, y: Scale) -> Iterator[Element]:
+    bottom, right = y(y.low), _WIDTH - _RIGHT
+    for value in y.ticks():
+        yield element("path", "grid", d=f"M{_LEFT:g} {y(value):.1f}H{right:g}")
+        yield element("text", "tick", f"{100 * value:.0f} %", x=_LEFT - 7, y=y(value) + 4, text_anchor="end")
+    for value in x.ticks():
+        yield element("path", "grid", d=f"M{x(value):.1f} {_TOP:g}V{bottom:.1f}")
+        yield element("text", "tick", f"{value:,.0f}", x=x(value), y=bottom + 16, text_anchor="middle")
+    words = "tokens read and written for an answer, both models" + (" (logarithmic)" if x.log else "")
+    yield element("text", "axis", words, x=(_LEFT + right) / 2, y=bottom + 35, text_anchor="middle")
+    middle = (y(y.low) + y(y.high)) / 2
+    turn = f"rotate(-90 12 {middle:g})"
+    yield element("text", "axis", "right answers", x=12, y=middle, text_anchor="middle", transform=turn)
+
+
+def _steps(corners: Sequence[tuple[float, float]]) -> str:
+    """The border of what is beaten: at any cost, the best quality up to it."""
+    if not corners:
+        return "M0 0"
+    first, *rest = corners
+    return f"M{first[0]:.1f} {first[1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in rest)
+
+
+def _spot(one: Standing, x: Scale, y: Scale) -> Element:
+    """The mark of a contestant, with its interval and its numbers as a title."""
+    across, value = x(one.billed or 0.0), one.accuracy
+    words = f"{one.name}: {share(value.value)} ({share(value.low)} to {share(value.high)}), {one.billed:,.0f} tokens"
+    group = element("g", "spot best" if one.on_frontier else "spot", element("title", None, in_line(words)))
+    group.append(element("path", "whisker", d=f"M{across:.1f} {y(value.low):.1f}V{y(value.high):.1f}"))
+    classes = f"mark {one.kind}{' turned' if one.reverse and one.kind != 'alone' else ''}"
+    group.append(element("path", classes, d=_mark(one.kind, across, y(value.value))))
+    return group
+
+
+def _mark(kind: ContestantKind, x: float, y: float) -> str:
+    """A shape for each kind: square, circle, diamond."""
+    size = _SIZE
+    if kind == "alone":
+        return f"M{x - size:.1f} {y - size:.1f}h{2 * size}v{2 * size}h{-2 * size}z"
+    if kind == "method":
+        half = f"a{size} {size} 0 1 0"
+        return f"M{x - size:.1f} {y:.1f}{half} {2 * size} 0{half} {-2 * size} 0z"
+    wide = 1.4 * size
+    return f"M{x - wide:.1f} {y:.1f}L{x:.1f} {y - wide:.1f}L{x + wide:.1f} {y:.1f}L{x:.1f} {y + wide:.1f}z"
+
+
+def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
+    """Names beside their points, none over another."""
+    taken: list[tuple[float, float, float]] = []
+    for one in sorted(spots, key=lambda one: (-one.accuracy.value, one.billed or 0.0)):
+        across, down = x(one.billed or 0.0), y(one.accuracy.value) - 6  # above the line of the frontier
+        wide = _CHARACTER * len(one.name)
+        left = across + 8 + wide > _WIDTH - 4
+        start = across - 8 - wide if left else across + 8
+        while any(start < end and begin < start + wide and abs(down - other) < _LINE for begin, end, other in taken):
+            down += 1
+        taken.append((start, start + wide, down))
+        anchor = "end" if left else "start"
+        place = across - 8 if left else across + 8
+        yield element("text", "name", in_line(one.name), x=place, y=down, text_anchor=anchor)
+
+
+def _key(kinds: set[ContestantKind]) -> Element:
+    key = element("ul", "key")
+    for kind, words in _KINDS.items():
+        if kind in kinds:
+            shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
+            shape.append(element("path", f"mark {kind}", d=_mark(kind, 9, 9)))
+            key.append(element("li", None, shape, f" {words}{', hollow if the assistant drafts' * (kind == 'method')}"))
+    line = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
+    line.append(element("path", "frontier", d="M1 9h16"))
+    key.append(element("li", None, line, " frontier: nothing is better for as many tokens"))
+    return key
+
+
+# Small drawings inside tables.
+
+
+def accuracy_bar(value: Estimated, mark: float) -> Element:
+    """An interval on the axis from 0 to 1, with a line at `mark`, such as the better model's accuracy."""
+    axis = Scale(0, 1, 2, 136)
+    svg = element("svg", "interval", viewBox="0 0 140 16", aria_hidden="true")
+    svg.append(element("path", "grid", d="M2 8h136"))
+    if not math.isnan(mark):
+        svg.append(element("path", "better", d=f"M{axis(mark):.1f} 1v14"))
+    if not math.isnan(value.value):
+        svg.append(element("path", "whisker", d=f"M{axis(value.low):.1f} 8H{axis(value.high):.1f}"))
+        svg.append(element("circle", "mark", cx=axis(value.value), cy=8, r=3.5))
+    return svg
+
+
+def places_bar(counts: PlaceCounts) -> Element:
+    """Shares of replaced places: the assistant right, the draft right, neither, not known."""
+    axis = Scale(0, max(counts.places, 1), 0, 160)
+    svg = element("svg", "interval", viewBox="0 0 160 12", aria_hidden="true")
+    done = 0
+    for name in ("assistant", "draft", "neither", "unknown"):
+        number = int(getattr(counts, name))
+        if number:
+            svg.append(element("rect", f"part {name}", x=axis(done), y=1, width=axis(number) - axis(0), height=10))
+        done += number
+    return svg
+
+
+# Calibration.
+
+_SQUARE = 220.0
+
+
+def calibration_plot(name: str, one: ModelCalibration) -> Element:
+    """The right share of answers against their mean probability, in bins; a calibrated model is on the diagonal."""
+    x, y = Scale(0, 1, 44, _SQUARE), Scale(0, 1, 12 + _SQUARE, -_SQUARE)
+    label = (
+        f"Calibration of the {name}: {share(one.mean.accuracy)} right, {share(one.mean.confidence)} by its own account"
+    )
+    svg = element("svg", "calibration", viewBox=f"0 0 {_SQUARE + 60:g} {_SQUARE + 60:g}", role="img", aria_label=label)
+    svg.append(element("rect", "frame", x=x(0), y=y(1), width=_SQUARE, height=_SQUARE))
+    for step in (0.0, 0.25, 0.5, 0.75, 1.0):
+        svg.append(element("text", "tick", f"{step:g}", x=x(step), y=y(0) + 15, text_anchor="middle"))
+        svg.append(element("text", "tick", f"{step:g}", x=x(0) - 6, y=y(step) + 4, text_anchor="end"))
+    svg.append(element("path", "diagonal", d=f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}"))
+    svg.extend(_bin(inside, one.mean.answers, x, y) for inside in one.mean.bins if inside.answers)
+    words = "mean probability of an answer's tokens"
+    svg.append(element("text", "axis", words, x=x(0.5), y=y(0) + 34, text_anchor="middle"))
+    turn = f"rotate(-90 10 {y(0.5):g})"
+    svg.append(element("text", "axis", "right answers", x=10, y=y(0.5), text_anchor="middle", transform=turn))
+    return svg
+
+
+def _bin(one: CalibrationBin, total: int, x: Scale, y: Scale) -> Element:
+    """A circle, whose area is the share of the answers."""
+    confidence, accuracy = one.confidence or 0.0, one.accuracy or 0.0
+    words = f"{counted(one.answers, 'answer')}: {share(accuracy)} right, mean probability {confidence:.2f}"
+    circle = element("circle", "mark", cx=x(confidence), cy=y(accuracy), r=3 + 11 * math.sqrt(one.answers / total))
+    circle.append(element("title", None, words))
+    return circle

@@ -1,0 +1,128 @@
+"""A comparison as files for other programs: the table as CSV, all answers as JSON lines, and the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.result import Comparison, Standing
+from cosd_api.training.dataset import Example
+
+__all__ = ["PAGE", "RESULTS", "TABLE", "answers_jsonl", "standings_csv", "write_exports"]
+
+PAGE, TABLE, RESULTS = "report.html", "table.csv", "results.jsonl"
+"""Names of the files that `write_exports` writes."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def standings_csv(found: Comparison) -> str:
+    """The table of standings as CSV, with a line of heads; shares from 0 to 1, times in seconds, unknown cells empty.
+
+    Columns that end in `_draft` and `_assistant` are of one endpoint. A name that a spreadsheet would take for a
+    formula has an apostrophe before it.
+    """
+    rows = [_columns(one, found.better) for one in found.standings]
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _columns(one: Standing, better: str) -> dict[str, Any]:
+    counts, difference, places = one.counts, one.difference, one.replaced
+    by = {
+        f"{kind}_{name}": values.get(name)
+        for kind, values in (("requests", one.requests), ("read", one.read), ("written", one.written))
+        for name in ("draft", "assistant")
+    }
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "reverse": one.reverse,
+        "better_model": one.name == better,
+        "answered": one.answered,
+        "failed": one.failed,
+        "right": one.right,
+        "accuracy": one.accuracy.value,
+        "accuracy_low": one.accuracy.low,
+        "accuracy_high": one.accuracy.high,
+        "difference": difference and difference.value,
+        "difference_low": difference and difference.low,
+        "difference_high": difference and difference.high,
+        **{name: counts and getattr(counts, name) for name in ("both", "won", "lost", "neither")},
+        "p": one.p,
+        "p_holm": one.holm,
+        "acceptance": one.acceptance,
+        "seconds": one.seconds,
+        "first_token_seconds": one.first_token,
+        "answer_tokens": one.tokens,
+        **by,
+        "billed": one.billed,
+        "money": one.money,
+        **{f"places_{name}": places and getattr(places, name) for name in ("assistant", "draft", "neither", "unknown")},
+        "put_right": places and places.answers.won,
+        "spoilt": places and places.answers.lost,
+        "on_frontier": one.on_frontier,
+    }
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return repr(value) if math.isfinite(value) else ""
+        case str() if value.startswith(_FORMULA):
+            return f"'{value}"
+        case _:
+            return str(value)
+
+
+def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
+    """All answers, a JSON object on each line: question, contestant, text, whether it is right, cost, replaced places.
+
+    Args:
+        found: the comparison.
+        examples: the questions; with them each line has `prompt` and `reference`, too.
+    """
+    asked = {one.key: one for one in examples}
+    held = set(found.development)
+    lines: list[str] = []
+    for one in found.answers:
+        line: dict[str, Any] = {"question": one.question, "development": one.question in held}
+        if (example := asked.get(one.question)) is not None:
+            given: Mapping[str, Any] = example.model_dump(mode="json", include={"prompt", "answer"})
+            line |= {"prompt": given["prompt"], "reference": given["answer"]}
+        line |= one.model_dump(mode="json", exclude={"type", "key", "graded", "question"})
+        lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return "".join(lines)
+
+
+def write_exports(found: Comparison, folder: str | Path, examples: Iterable[Example] = ()) -> list[Path]:
+    """Write the page, the table and the answers into a folder, over earlier ones; return the files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    several = [*examples]
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        PAGE: comparison_page(found, examples=several),
+        TABLE: standings_csv(found),
+        RESULTS: answers_jsonl(found, several),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    return [folder / name for name in texts]

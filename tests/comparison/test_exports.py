@@ -1,0 +1,60 @@
+"""A comparison as files for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from cosd_api.comparison.exports import PAGE, RESULTS, TABLE, answers_jsonl, standings_csv, write_exports
+from sample_comparison import EXAMPLES, RIGHT, sample_comparison
+
+
+def test_the_table_as_csv() -> None:
+    found = sample_comparison()
+    rows = list(csv.DictReader(io.StringIO(standings_csv(found))))
+    assert [row["name"] for row in rows] == [one.name for one in found.standings]
+    cosd = rows[3]
+    assert float(cosd["accuracy"]) == 0.8 and float(cosd["difference"]) == pytest.approx(0.6)
+    assert (cosd["won"], cosd["lost"], cosd["both"], cosd["neither"]) == ("3", "0", "1", "1")
+    assert (cosd["billed"], cosd["read_draft"], cosd["requests_assistant"]) == ("40.0", "20.0", "0.5")
+    assert (cosd["places_assistant"], cosd["put_right"], cosd["on_frontier"]) == ("4", "3", "true")
+    assert rows[0]["better_model"] == "true" and rows[0]["difference"] == "" == rows[0]["p"]
+    assert rows[-1]["accuracy"] == "" == rows[-1]["billed"]  # nothing answered
+
+
+def test_numbers_survive_the_csv() -> None:
+    for one, row in zip(
+        (found := sample_comparison()).standings, csv.DictReader(io.StringIO(standings_csv(found))), strict=True
+    ):
+        assert math.isnan(one.accuracy.value) or float(row["accuracy_low"]) == one.accuracy.low
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1", "@a", "\ta"])
+def test_no_name_becomes_a_formula(name: str) -> None:
+    rows = list(csv.reader(io.StringIO(standings_csv(sample_comparison(name)))))
+    assert rows[5][0] == f"'{name}"
+
+
+def test_answers_as_json_lines() -> None:
+    found = sample_comparison("a\nb\u2028ü")
+    lines = [json.loads(line) for line in answers_jsonl(found, EXAMPLES).split("\n")[:-1]]
+    assert len(lines) == len(RIGHT) * len(EXAMPLES)
+    first = lines[0]
+    assert (first["contestant"], first["prompt"], first["reference"], first["right"]) == ("draft", "Q0", " 0", True)
+    assert first["text"] == "a\nb\u2028ü" and first["usage"]["draft"] == {"requests": 1, "read": 5, "written": 3}
+    assert [line["development"] for line in lines[:6]] == [True, False, False, False, False, False]
+    assert "prompt" not in json.loads(answers_jsonl(found).split("\n")[0])
+    assert not {"key", "graded", "type"} & first.keys()
+
+
+def test_files_are_written_over_earlier_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    for _ in range(2):
+        files = write_exports(sample_comparison(), folder, EXAMPLES)
+    assert [file.name for file in files] == [PAGE, TABLE, RESULTS] and all(file.parent == folder for file in files)
+    assert "Q2" in files[0].read_text(encoding="utf-8") and files[1].read_bytes().count(b"\n") == 8

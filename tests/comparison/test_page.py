@@ -1,0 +1,168 @@
+"""The page about a comparison: what is in it, and that whatever a model or a user wrote is text in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from cosd_api import Example, Message
+from cosd_api.comparison.page import comparison_page
+from sample_comparison import EXAMPLES, KEYS, sample_comparison
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'\u202e"
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Seen(HTMLParser):
+    """A page as a browser's parser sees it."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(document)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self._open):
+            self.texts[tag][-1] += data
+
+
+def test_the_page_has_every_section_and_the_numbers() -> None:
+    seen = Seen(comparison_page(sample_comparison(), examples=EXAMPLES, title="Mine?"))
+    assert seen.texts["h1"] == ["Mine?"] and seen.texts["title"][0] == "Mine?"
+    assert seen.texts["h2"] == [
+        "Notes",
+        "Results",
+        "Quality and cost",
+        "Who was right at the replaced places",
+        "Calibration",
+        "Questions that make the difference",
+        "Left out",
+        "Endpoints",
+    ]
+    figures = " ".join(seen.texts["li"])
+    assert "5 test questions, and 1 for development" in figures
+    assert "20.0 % right by the better model alone (draft)" in figures
+    assert "80.0 % right by cosd, the best of 4 methods and baselines" in figures
+    assert "+60.0 points of difference (95 %: -0.0 to +83.2), p = 1.000" in figures
+    assert "1,234 tokens billed for the comparison" in figures
+    body = "".join(seen.texts["body"])
+    for words in (
+        "small as the draft, large as the assistant · graded by last-number",
+        "This comparison is not complete: the limit of tokens is reached",
+        "Differences are to the draft alone",
+        "Every token has at least 0.5 in 1 of 2 wrong answers.",
+        "Only cosd is right: 3 questions.",
+        "Only the draft alone is right: no question.",
+        "average, safe",
+        "http://gpu1:8080",
+    ):
+        assert words in body, words
+    assert "user:key" not in body and "key=1" not in body
+
+
+def test_the_row_of_a_contestant() -> None:
+    cells = next(text for text in Seen(comparison_page(sample_comparison())).texts["tr"] if text.startswith("cosd *"))
+    for words in (
+        "4 of 5",
+        "80.0 %",
+        "38 to 96",
+        "+60.0",
+        "-0 to +83",
+        "30",
+        "1.000",
+        "90%",
+        "250 ms",
+        "1.5",
+        "40",
+        "0.04",
+    ):
+        assert words in cells, words
+
+
+def test_a_contestant_without_answers_has_an_empty_row() -> None:
+    seen = Seen(comparison_page(sample_comparison()))
+    assert next(text for text in seen.texts["tr"] if text.startswith("cool")) == "cool0 of 0, 5 failed–"
+
+
+def test_questions_are_shown_where_they_are_given() -> None:
+    with_them = Seen(comparison_page(sample_comparison(), examples=EXAMPLES)).texts["bdi"]
+    assert with_them[:4] == ["Q2", "2", "draft says 2", "cosd says 2"]
+    without = Seen(comparison_page(sample_comparison())).texts["bdi"]
+    assert without[:2] == ["draft says 2", "cosd says 2"] and len(without) == 6
+
+
+def test_a_conversation_and_a_long_text() -> None:
+    chat = Example(prompt=(Message("system", "Be short."), Message("user", "Which?")), answer=" x" * 1000)
+    found = sample_comparison()
+    answers = tuple(
+        one.model_copy(update={"question": chat.key}) if one.question == KEYS[2] else one for one in found.answers
+    )
+    shown = Seen(comparison_page(found.model_copy(update={"answers": answers}), examples=[chat])).texts["bdi"]
+    assert shown[0] == "system: Be short.\n\nuser: Which?"
+    assert shown[1].endswith("x…") and len(shown[1]) < 602
+
+
+def test_of_many_questions_the_first_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.comparison.page._MOST_ROWS", 2)
+    seen = Seen(comparison_page(sample_comparison(), examples=EXAMPLES))
+    assert "Only cosd is right: 3 questions, of which 2 are shown." in seen.texts["p"]
+    assert len(seen.texts["bdi"]) == 8
+
+
+def test_a_comparison_that_has_hardly_begun() -> None:
+    found = sample_comparison()
+    nothing = tuple(
+        one.model_copy(
+            update={"answered": 0, "right": 0, "counts": None, "difference": None, "holm": None, "replaced": None}
+        )
+        for one in found.standings
+    )
+    less: dict[str, Any] = {"calibration": {}, "left_out": (), "warnings": (), "stopped": None, "answers": ()}
+    seen = Seen(comparison_page(found.model_copy(update={"standings": nothing, **less})))
+    assert seen.texts["h2"] == ["Results", "Quality and cost", "Endpoints"]
+    assert "No answer is complete yet." in seen.texts["p"]
+
+
+@pytest.mark.parametrize("hostile", [HOSTILE, "=1+1", "\x00\x1b[31m", "a\nb"])
+def test_text_that_looks_like_html_stays_text(hostile: str) -> None:
+    examples = [one.model_copy(update={"prompt": hostile}) for one in EXAMPLES]
+    plain = Seen(comparison_page(sample_comparison("x"), examples=EXAMPLES, title="x"))
+    found = sample_comparison(hostile)
+    document = comparison_page(found, examples=[*examples, *EXAMPLES], title=hostile)
+    seen = Seen(document)
+    assert seen.tags == plain.tags
+    assert [one[:2] for one in seen.attributes] == [one[:2] for one in plain.attributes]
+    assert "img" not in seen.tags and "script" not in seen.tags
+    assert not [name for _, name, _ in seen.attributes if name.startswith("on") and name != "on"]
+    assert not set(document) & {"\u202e", "\u2028", "\x00", "\x1b"}
+
+
+def test_nothing_is_loaded_no_script_runs_and_the_policy_says_so() -> None:
+    document = comparison_page(sample_comparison(), examples=EXAMPLES)
+    seen = Seen(document)
+    loading = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "style"}
+    assert {value for _, name, value in seen.attributes if name in loading} == {"data:,"}
+    policy = next(value for tag, name, value in seen.attributes if tag == "meta" and name == "content")
+    style = document.partition("<style>")[2].partition("</style>")[0]
+    wanted = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{wanted}'; script-src 'none'; ")
+    assert "url(" not in style and "@import" not in style
