@@ -41,9 +41,8 @@ from cosd_api.settings import FusionSettings, LikelihoodLimits
 from cosd_api.verification import (
     Place,
     Verifier,
-    alternatives_of,
     digest_of,
-    draft_alternatives_of,
+    looks_at,
     verifier_at,
 )
 from cosd_providers.concurrency import concurrently
@@ -144,10 +143,9 @@ def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
     if settings.unit == "word":
         words = 'log_likelihood is not defined for unit="word": words have no next-token distribution'
         raise SettingError(f'{words}. Models with one tokenizer can be fused with unit="token"')
-    if alternatives_of(settings.verifier) or draft_alternatives_of(settings.verifier):
+    if looks := looks_at(settings.verifier):
         words = f"log_likelihood is not computed for a {type(settings.verifier).__name__}"
-        more = "the assistant's probability of" if alternatives_of(settings.verifier) else "the draft's list beside"
-        raise SettingError(f"{words}, which also looks at {more} the draft's token")
+        raise SettingError(f"{words}, which also looks at {looks} the draft's token")
     if not isinstance(continuation, str):
         raise SettingError(f"continuation must be a string, not {type(continuation).__name__}")
     if not continuation and not end:

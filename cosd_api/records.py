@@ -51,7 +51,7 @@ class TokenDecision(Record):
         draft_text: the draft's text there: the tokens that were judged together.
         draft_prob: the draft's probability of the least probable of them.
         coin: the number by which a verifier such as `RandomVerifier` decided: its coin there, or of `DeferralVerifier`
-            the probability of deferral.
+            and `CoLLMVerifier` the probability of deferral.
         draft_text_prob: the assistant's probability of the draft's text, or the most that it can be, where a verifier
             such as `SurpriseVerifier` looks at it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.

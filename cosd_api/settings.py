@@ -28,6 +28,7 @@ from cosd_api.records import Record
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
+    CoLLMVerifier,
     DeferralVerifier,
     DiffVerifier,
     MatchVerifier,
@@ -327,6 +328,7 @@ KnownVerifier = (
     | RandomVerifier
     | SurpriseVerifier
     | DeferralVerifier
+    | CoLLMVerifier
 )
 
 

@@ -33,12 +33,14 @@ from cosd_providers.errors import UnsupportedError
 PAGE = Path(__file__).parent / "methods.md"
 BEGIN, END = "<!-- engines: `make docs` writes this table -->\n", "<!-- end of engines -->\n"
 
+_WIDTH = 4
 _TEXT = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
 _WHOLE = Capabilities(True, True, True, True, top_k=999, score_top_k=999, sampling=True)
+_EVERYTHING = replace(_WHOLE, hidden_states=_WIDTH)
 _LISTED = replace(_TEXT, end_prob=True, top_k=19, sampling=True)
 
 ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
-    "llama.cpp": {"": _WHOLE},
+    "llama.cpp": {"": _WHOLE, "with `--embeddings`": _EVERYTHING},
     "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19)},
     "SGLang": {
         "": replace(_WHOLE, top_k=63, score_top_k=63, sampling=False),
@@ -74,6 +76,7 @@ VERIFIERS: tuple[Verifier, ...] = (
 
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "co-llm": {"gate": {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}},
     "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
 }
 """The settings of a method that have no default."""
@@ -118,14 +121,14 @@ def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities
 def _first(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities], role: str = "") -> str | None:
     """The first condition on which models of an engine can have a role, beside one that shows everything."""
     for condition, can in variants.items():
-        draft, assistant = (_WHOLE if role == "" else can), (_WHOLE if role == "draft" else can)
+        draft, assistant = (_EVERYTHING if role == "" else can), (_EVERYTHING if role == "draft" else can)
         if _asked(method, unit, draft, assistant)[0] is None:
             return condition
     return None
 
 
 def _warned(method: Method, unit: Unit | None, can: Capabilities) -> bool:
-    return bool({*_asked(method, unit, can, can)[1]} - {*_asked(method, unit, _WHOLE, _WHOLE)[1]})
+    return bool({*_asked(method, unit, can, can)[1]} - {*_asked(method, unit, _EVERYTHING, _EVERYTHING)[1]})
 
 
 def _asked(

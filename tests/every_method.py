@@ -22,6 +22,8 @@ import same_answers
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
+    CoLLM,
+    CoLLMVerifier,
     CoSD,
     Defer,
     DeferralVerifier,
@@ -96,6 +98,7 @@ class Line:
 _TOKEN = {"unit": "token"}
 _WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)
 _GATE = DeferralVerifier.model_validate({"listed": 5, "weights": _WEIGHTS, "eta": 0.5})
+_STATES = CoLLMVerifier(width=4, bias=0.0, weights=(1.0,) * 4, eta=0.5)
 LINES = (
     Line("cosd", "cosd"),
     Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
@@ -126,11 +129,14 @@ LINES = (
     Line("route", "route"),
     Line("cascade", "cascade"),
     Line("defer", Defer(gate=_GATE), settings=_TOKEN, threshold=0.5),
+    Line("co-llm", CoLLM(gate=_STATES), settings=_TOKEN),
     Line("nudging", "nudging", threshold=0.4),
     Line("steps", Steps(keep=0, step_tokens=4, question="Q: What is 4 plus 3?", cue="A: The sum is")),
 )
 """Every method, and every verifier of `cosd`."""
 
+
+_STATELESS = "the draft does not report hidden states"
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 STATED: Mapping[str, Mapping[str, Capabilities]] = runpy.run_path(str(DOCS / "generate_methods.py"))["ENGINES"]
@@ -148,7 +154,8 @@ class EveryMethod:
     Attributes:
         engine: the name of the engine, for the summary.
         stated: what the documents' table of methods and engines calls it: the column, and the condition.
-        refused: the lines that it cannot serve: for each the words of the refusal, as a regular expression.
+        refused: the lines that it cannot serve: for each the words of the refusal, as a regular expression. None serves
+            `co-llm`: llama.cpp's own server does, with embeddings (tests/live/test_co_llm.py).
         apart: lines whose text is another one here, with good reason: they are compared with themselves.
         assists: whether only the assistants are on this engine, and the draft on llama.cpp's own server.
         chat: whether prompts are messages.
@@ -178,9 +185,10 @@ class EveryMethod:
         self, line: Line, pair: Pair, found: Callable[[str], Provider]
     ) -> None:
         draft = pair[line.models[0]] if self.assists else None
-        if line.name in self.refused:
+        refused = {"co-llm": _STATELESS, **self.refused}
+        if line.name in refused:
             async with line.fusion(found, draft) as fusion:
-                with pytest.raises(UnsupportedError, match=self.refused[line.name]) as refusal:
+                with pytest.raises(UnsupportedError, match=refused[line.name]) as refusal:
                     await fusion.generate(PROMPTS[0], max_tokens=MAX_TOKENS, **line.answer)
             assert refusal.value.hint
             return

@@ -11,7 +11,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -45,6 +45,9 @@ class FakeLlamaCpp:
         ends: ids of the model's ends, by their names.
         vocabulary: its size as `/v1/models` says it.
         slots: what `/slots` says.
+        states: the last hidden state after some ids, if it was started with embeddings.
+        physical: the most tokens that it computes states for.
+        pooled: whether it gives one vector for a text.
     """
 
     def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False, special: bool = False) -> None:
@@ -61,6 +64,9 @@ class FakeLlamaCpp:
         self.ends = {model.tokens[end].decode() or name: end for name, end in names}  # some models name their own
         self.models = ["toy"]
         self.vocabulary: int | None = None
+        self.states: Callable[[Sequence[int]], Sequence[float]] | None = None
+        self.physical = 512
+        self.pooled = False
 
     def client(self) -> httpx.AsyncClient:
         """A client whose every request is answered here."""
@@ -89,6 +95,8 @@ class FakeLlamaCpp:
                 return httpx.Response(200, json=self.slots)
             case "/completion":
                 return self._completion(body)
+            case "/embedding":
+                return self._embedding(body)
         return httpx.Response(
             404, json={"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
         )
@@ -104,6 +112,21 @@ class FakeLlamaCpp:
             return {"id": n, "piece": data.decode()}
         except UnicodeDecodeError:
             return {"id": n, "piece": list(data)}
+
+    def _embedding(self, body: dict[str, Any]) -> httpx.Response:
+        if self.states is None:
+            words = "This server does not support embeddings. Start it with `--embeddings`"
+            return httpx.Response(501, json={"error": {"code": 501, "message": words, "type": "not_supported_error"}})
+        content = body["content"]
+        parts = content if isinstance(content, list) else [content]
+        ids = [n for part in parts for n in (self._encode(part) if isinstance(part, str) else [part])]
+        begins = [-1] if self.beginning and isinstance(parts[0], str) else []
+        if len(ids) + len(begins) > self.physical:
+            words = f"input ({len(ids)} tokens) is too large to process. increase the physical batch size"
+            words = f"{words} (current batch size: {self.physical})"
+            return httpx.Response(500, json={"error": {"code": 500, "message": words, "type": "server_error"}})
+        rows = [list(self.states(ids[:at])) for at in range(1 - len(begins), len(ids) + 1)]
+        return httpx.Response(200, json=[{"index": 0, "embedding": rows[-1:] if self.pooled else rows}])
 
     def _completion(self, body: dict[str, Any]) -> httpx.Response:
         prompts = body["prompt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import reference
@@ -27,8 +27,8 @@ class Place:
     margin: float
 
 
-def following(model: Model, text: bytes) -> Iterator[tuple[reference.Tok, list[float]]]:
-    """The model's continuation by its own tokens: each with the probabilities of the others in its place."""
+def following(model: Model, text: bytes) -> Iterator[tuple[reference.Tok, list[float], list[int]]]:
+    """The model's continuation by its own tokens: each with the probabilities of the others, and the ids before it."""
     vocabulary = model.vocabulary
     ids = list(vocabulary.encode(text))
     for token in reference.generate(model, text):
@@ -42,7 +42,7 @@ def following(model: Model, text: bytes) -> Iterator[tuple[reference.Tok, list[f
                 if whole and not (end and model.hides_end):
                     others[data, end] = max(prob, others.get((data, end), 0))
             others.pop((token.data, token.end), None)
-        yield token, sorted(others.values(), reverse=True)
+        yield token, sorted(others.values(), reverse=True), [*ids]
         ids += token.ids
 
 
@@ -67,7 +67,25 @@ def deferral(one: DeferralVerifier, token: reference.Tok, others: Sequence[float
 def naive(
     prompt: bytes, draft: Model, assistant: Model, one: DeferralVerifier, *, max_tokens: int, stop: Sequence[bytes] = ()
 ) -> tuple[reference.Fused, list[Place]]:
-    """The answer, and what was seen at each of its tokens.
+    """The answer by a gate on what the draft lists, and what was seen at each of its tokens."""
+
+    def found(token: reference.Tok, others: Sequence[float], _: Sequence[int]) -> float:
+        return deferral(one, token, others)
+
+    return by_gate(prompt, draft, assistant, found, one.eta, max_tokens=max_tokens, stop=stop)
+
+
+def by_gate(
+    prompt: bytes,
+    draft: Model,
+    assistant: Model,
+    gate_of: Callable[[reference.Tok, Sequence[float], Sequence[int]], float],
+    eta: float,
+    *,
+    max_tokens: int,
+    stop: Sequence[bytes] = (),
+) -> tuple[reference.Fused, list[Place]]:
+    """The answer by any gate: from a token, the probabilities of the others there and the ids before it.
 
     The draft writes from the text so far; where the gate opens, the assistant encodes the text before and writes one
     token; if it is another than the draft's, the draft begins again behind it.
@@ -75,14 +93,14 @@ def naive(
     answer: list[reference.Out] = []
     seen: list[Place] = []
     while True:
-        for ours, others in following(draft, prompt + reference.text_of(answer)):
+        for ours, others, before in following(draft, prompt + reference.text_of(answer)):
             stands, wanted, opens = True, ours, False
             margin = (ours.prob or 0.0) - max([*others, 0.0])
             if ours.prob is not None:
-                found = deferral(one, ours, others)
-                opens, margin = found > one.eta, min(margin, abs(found - one.eta))
+                found = gate_of(ours, others, before)
+                opens, margin = found > eta, min(margin, abs(found - eta))
             if opens:
-                theirs, beside = next(following(assistant, prompt + reference.text_of(answer)), (None, []))
+                theirs, beside, _ = next(following(assistant, prompt + reference.text_of(answer)), (None, [], []))
                 if theirs is not None and theirs.prob is not None and beside:
                     margin = min(margin, theirs.prob - beside[0])
                 wish = reference.generate(assistant, prompt + reference.text_of(answer), [ours], patience=3)

@@ -290,6 +290,12 @@ def tied(*tokens: bytes, second: dict[bytes, bytes] | None = None) -> TableModel
     return TableModel(vocabulary, following, end_ids=(0,))
 
 
+def state(ids: Sequence[int]) -> tuple[float, ...]:
+    """A hidden state of three numbers, which depends on each of the ids."""
+    rng = random.Random(repr(tuple(ids)))
+    return tuple(rng.randrange(-16, 17) / 8 for _ in range(3))
+
+
 @st.composite
 def vocabularies(draw: st.DrawFn) -> Vocabulary:
     """Tokenizers: all single bytes, some longer tokens, the end; sometimes twins and a token of no bytes."""

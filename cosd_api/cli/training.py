@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import anyio
 import typer
@@ -34,7 +34,7 @@ from cosd_api.training.collect import collect as collect_samples
 from cosd_api.training.dataset import Example, Samples, read_examples
 from cosd_api.training.evaluation import QUARTERS, check_grid
 from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
-from cosd_api.training.fit_deferral import check_gate_training, train_deferral
+from cosd_api.training.fit_deferral import check_gate_training, train_co_llm, train_deferral
 from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
@@ -47,6 +47,9 @@ __all__ = ["collect", "train", "train_gate", "tune_rule"]
 ChosenUnit = Annotated[
     Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
 ]
+
+GateMethod = Literal["defer", "co-llm"]
+"""The methods that a gate can be trained for."""
 
 _SHOWN = 3  # examples that failed, in words
 
@@ -82,6 +85,9 @@ def collect(
         int | None,
         typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Also collect for train-deferral: N tokens a place."),
     ] = None,
+    hidden_states: Annotated[
+        bool, typer.Option("--hidden-states", help="Also collect for train-deferral --method co-llm.")
+    ] = False,
 ) -> None:
     """Compare two models at every place of known answers.
 
@@ -99,7 +105,8 @@ def collect(
         writer = connect_server(draft, draft_model, "--draft")
         others = connect_assistants(assistant, assistant_model)
         with _resumable(output):
-            samples = anyio.run(_collect, wanted, writer, others, output, concurrency, on_error, unit, listed)
+            options = (concurrency, on_error, unit, listed, hidden_states)
+            samples = anyio.run(_collect, wanted, writer, others, output, *options)
         for warning in samples.warnings:
             say(f"note: {warning}")
         for one in samples.failed[:_SHOWN]:
@@ -119,6 +126,7 @@ async def _collect(
     on_error: OnError = "raise",
     unit: Unit | None = None,
     listed: int | None = None,
+    hidden_states: bool = False,
 ) -> Samples:
     with progress("asking about examples") as shown:
         return await collect_samples(
@@ -131,6 +139,7 @@ async def _collect(
             on_error=on_error,
             unit=unit,
             listed=listed,
+            hidden_states=hidden_states,
         )
 
 
@@ -179,7 +188,12 @@ class DataOptions:
         return draft, connect_assistants(self.assistant or [], self.assistant_model)
 
     async def load(
-        self, draft: Provider | None, assistants: list[Provider], unit: Unit | None = None, listed: int | None = None
+        self,
+        draft: Provider | None,
+        assistants: list[Provider],
+        unit: Unit | None = None,
+        listed: int | None = None,
+        hidden_states: bool = False,
     ) -> Samples:
         """The samples in the file, or those collected for its examples.
 
@@ -202,7 +216,8 @@ class DataOptions:
             words = f"{self.data} has examples, which two models are asked about first: give --draft and --assistant"
             raise typer.BadParameter(words, param_hint="DATA")
         else:
-            samples = await _collect(found, draft, assistants, self.samples, unit=unit, listed=listed)
+            wants: dict[str, Any] = {"listed": listed, "hidden_states": hidden_states}
+            samples = await _collect(found, draft, assistants, self.samples, unit=unit, **wants)
         for warning in samples.warnings:
             say(f"note: {warning}")
         return samples
@@ -272,6 +287,9 @@ def train_gate(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="File for the gate; an existing one is replaced."),
     ],
+    method: Annotated[
+        GateMethod, typer.Option(help="The method that takes it: defer looks at lists, co-llm at hidden states.")
+    ] = "defer",
     unit: ChosenUnit = None,
     listed: Annotated[
         int, typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Tokens that the draft lists in each place.")
@@ -281,17 +299,18 @@ def train_gate(
 ) -> None:
     """Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.
 
-    For models with one tokenizer. Samples are those of cosd collect --listed, and need no server. Standard output gets
-    the gate and what it does on held-out examples, and standard error the reasons to doubt it. Exit codes: 0; 1 a
-    server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
+    For models with one tokenizer. Samples are those of cosd collect --listed, or for co-llm --hidden-states, and need
+    no server. Standard output gets the gate and what it does on held-out examples, and standard error the reasons to
+    doubt it. Exit codes: 0; 1 a server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
     """
     with guarded():
         check_gate_training()
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):
-            found = anyio.run(options.load, *servers, unit, listed)
-        training = train_deferral(found, folds=folds, seed=seed)
+            states = method == "co-llm"
+            found = anyio.run(options.load, *servers, unit, None if states else listed, states)
+        training = (train_co_llm if states else train_deferral)(found, folds=folds, seed=seed)
         training.gate.save(output)
         print(visible(training.report()))
         sys.stdout.flush()

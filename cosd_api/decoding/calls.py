@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.timeline import Kind, Timeline
-from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
+from cosd_providers.contract import DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import merge, sendable
@@ -75,7 +75,10 @@ class Calls:
                 also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
                 if command.temperature:
                     also |= {"temperature": command.temperature, "seed": command.seed}
-                stream = provider.generate(
+                generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]] = provider.generate
+                if command.states:
+                    generate = _with_states(provider).generate_with_states
+                stream = generate(
                     turn.prompt,
                     command.text,
                     max_tokens=command.max_tokens,
@@ -179,6 +182,13 @@ class Calls:
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
+
+
+def _with_states(provider: Provider) -> HiddenStates:
+    """The provider, which reports hidden states."""
+    if isinstance(provider, HiddenStates):
+        return provider
+    raise UnsupportedError("the provider has no generate_with_states()", endpoint=provider.name)
 
 
 def placed(error: Exception, provider: Provider) -> Exception:

@@ -64,6 +64,7 @@ class StartDraft:
         alternatives: how many other choices are wanted with each token.
         temperature: 0 for the most probable tokens, 1 to draw them.
         seed: of the draws.
+        states: whether each token carries its hidden state.
     """
 
     draft: int
@@ -75,6 +76,7 @@ class StartDraft:
     alternatives: int = 0
     temperature: float = 0
     seed: int | None = None
+    states: bool = False
 
 
 @dataclass(frozen=True, slots=True)

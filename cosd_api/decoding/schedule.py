@@ -37,6 +37,7 @@ class Pace:
         window: while drafting continues, places are asked about when there are this many.
         alternatives: other tokens that an assistant lists with each of its own.
         draft_alternatives: the same for the draft, whatever is hedged.
+        draft_states: whether the draft reports its hidden states.
     """
 
     draft_length: int | None = None
@@ -47,6 +48,7 @@ class Pace:
     window: int = 1
     alternatives: int = 0
     draft_alternatives: int = 0
+    draft_states: bool = False
 
     @property
     def listed(self) -> int:
@@ -151,8 +153,8 @@ class Drafts:
             most = min(most, max(1, self._pace.max_ahead - ahead))
         self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
-        also = self._pace.listed
-        return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, alternatives=also)
+        also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
+        return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
 
     def number(self) -> int:
         """The number of one more draft."""
@@ -311,8 +313,8 @@ class Hedges:
             most = response.max_tokens - unit.first - unit.settled_tokens - 1
             if self._pace.max_ahead is not None:
                 most = min(most, self._pace.max_ahead)
-            also = self._pace.listed
-            started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, alternatives=also)
+            also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
+            started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, **also)
             self.under_way[started.draft] = Hedge(started, unit, ahead)
             self.count += 1
             commands.append(started)

@@ -31,10 +31,11 @@ def main() -> None:
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--embeddings", action="store_true")
     options = parser.parse_args()
     try:
         xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
-        server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), options))
+        server = xllamacpp.Server(_parameters(xllamacpp, options))
     except (ImportError, RuntimeError) as error:
         sys.exit(str(error))
 
@@ -47,7 +48,8 @@ def main() -> None:
     os._exit(0)
 
 
-def _parameters(params: Any, options: argparse.Namespace) -> Any:
+def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
+    params = xllamacpp.CommonParams()
     params.model.path = options.model
     params.model_alias = {options.name}
     params.hostnames = ["127.0.0.1"]
@@ -61,6 +63,9 @@ def _parameters(params: Any, options: argparse.Namespace) -> Any:
     # Every slot has its own memory; 0 means the context that the model was trained with, for each slot.
     params.kv_unified = False
     params.n_ctx = options.context * options.slots
+    if options.embeddings:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_NONE
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     return params
 

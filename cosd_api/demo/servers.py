@@ -46,7 +46,9 @@ class LocalServer:
         url: its URL, such as `"http://127.0.0.1:43210"`; empty until it is ready.
     """
 
-    def __init__(self, model: Path, name: str, *, context: int | None, slots: int, threads: int) -> None:
+    def __init__(
+        self, model: Path, name: str, *, context: int | None, slots: int, threads: int, embeddings: bool = False
+    ) -> None:
         self.name = name
         self.url = ""
         self._model = model
@@ -55,7 +57,7 @@ class LocalServer:
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
         settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads}
-        options = [f"--{option}={value}" for option, value in settings.items()]
+        options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
         # A file, unlike a pipe, never makes the server wait for a reader; errors are a few lines at most.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
         # -P: do not import from the folder of the script.
@@ -183,7 +185,13 @@ class Pair(Mapping[str, str]):
 
 @contextmanager
 def serve(
-    model: str | Path, *, name: str | None = None, context: int | None = None, slots: int = 8, threads: int = 1
+    model: str | Path,
+    *,
+    name: str | None = None,
+    context: int | None = None,
+    slots: int = 8,
+    threads: int = 1,
+    embeddings: bool = False,
 ) -> Iterator[LocalServer]:
     """Serve a GGUF file on a free port of 127.0.0.1 during the block.
 
@@ -194,12 +202,13 @@ def serve(
             the context that the model was trained with.
         slots: number of requests at the same time; others wait.
         threads: number of processor threads.
+        embeddings: also report the model's hidden states, one for each token, as `co-llm` needs them.
 
     Raises:
         LocalServerError: it cannot be started.
     """
     path = Path(model)
-    server = LocalServer(path, name or path.stem, context=context, slots=slots, threads=threads)
+    server = LocalServer(path, name or path.stem, context=context, slots=slots, threads=threads, embeddings=embeddings)
     try:
         server.wait_until_ready()
         yield server

@@ -36,6 +36,7 @@ METHODS: Mapping[str, str] = {
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
+    "co-llm": "co_llm:CoLLM",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
     "switch": "switch:Switch",

@@ -50,6 +50,8 @@ from cosd_api.verification import (
     decides_by_place,
     digest_of,
     draft_alternatives_of,
+    draft_states_of,
+    looks_at,
     needs_q,
     verifier_at,
 )
@@ -97,13 +99,9 @@ class CoSD(DraftFirst):
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and self.unit == "word":
             raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
-        if self.temperature and alternatives_of(self.verifier):
+        if self.temperature and (looks := looks_at(self.verifier)):
             words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
-            words = f"{words}, which also looks at the assistant's probability of the draft's token"
-            raise SettingError(f"{words}: leave out temperature")
-        if self.temperature and draft_alternatives_of(self.verifier):
-            words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
-            raise SettingError(f"{words}, which also looks at the draft's list: leave out temperature")
+            raise SettingError(f"{words}, which also looks at {looks} the draft's token: leave out temperature")
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)
@@ -159,6 +157,7 @@ class CoSD(DraftFirst):
                 "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
             )
         check_draft_lists(models[0][1], self.verifier)
+        check_draft_states(models[0][1], self.verifier)
         return tuple(warnings)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -185,10 +184,8 @@ class CoSD(DraftFirst):
         Raises:
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
-        assistants, drafts = alternatives_of(self.verifier), draft_alternatives_of(self.verifier)
-        if (assistants or drafts) and work.unit != "token":
-            looks = "looks at the assistant's probability of" if assistants else "looks at the draft's list beside"
-            words = f"the verifier {looks} each draft token, and words are judged"
+        if (looks := looks_at(self.verifier)) and work.unit != "token":
+            words = f"the verifier looks at {looks} each draft token, and words are judged"
             hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
         return CoSDDecoder.of(work, self.verifier, unit=work.unit)
@@ -222,6 +219,26 @@ def check_draft_lists(info: ServerInfo, verifier: Verifier) -> None:
         if most:
             hint = f"Train a gate with listed={most}. {hint}"
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+
+
+def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
+    """Refuse a draft that does not report the hidden states that the verifier looks at, or others.
+
+    Raises:
+        UnsupportedError: the message says what would work.
+    """
+    wanted, width = draft_states_of(verifier), info.capabilities.hidden_states
+    if width == wanted or not wanted:
+        return
+    if width:
+        words = f"a hidden state of the draft has {width} numbers, and the gate was trained on {wanted}"
+        hint = "Train a gate for this model: cosd train-deferral --method co-llm."
+    else:
+        words = "the draft does not report hidden states, which the gate looks at"
+        server = "Start its server" if info.engine == "llama.cpp" else "llama.cpp's own server does, if it is started"
+        hint = f"{server} with --embeddings --pooling none."
+    hint = f'{hint} method="defer" has a gate that looks at lists of tokens.'
+    raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
 class CoSDDecoder:
@@ -272,8 +289,9 @@ class CoSDDecoder:
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
         window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
-        also = draft_alternatives_of(verifier)
-        pace = replace(pace or Pace(), window=window, alternatives=alternatives, draft_alternatives=also)
+        beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
+        beside["draft_states"] = bool(draft_states_of(verifier))
+        pace = replace(pace or Pace(), window=window, alternatives=alternatives, **beside)
         self.schedule = Schedule(pace, unit, assistants, lambda token, at: self.could_change((token,), at))
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING

@@ -13,15 +13,17 @@ These are the steps of Algorithm 1 with a verifier that replaces whatever differ
 the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
 
 It is Co-LLM (Shen et al., ACL 2024) with another gate. There the gate is a linear function of the draft's last hidden
-state, which hardly an API shows; here it is one of what they do show. So it is not called by that name.
+state, which hardly an API shows; here it is one of what they do show. So it is not called by that name: `co_llm` is the
+gate of the paper, where a server does report that state.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -31,14 +33,60 @@ from cosd_api.decoding.run import Work
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
 from cosd_api.methods.cosd import CoSDDecoder, check_draft_lists
-from cosd_api.verification import DeferralVerifier
+from cosd_api.verification import CoLLMVerifier, DeferralVerifier
+from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import UnsupportedError
 
 _TRAINED = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defer(DraftFirst):
+class HandsOver(DraftFirst):
+    """A method in which a trained gate hands single tokens of the draft to one assistant, which has its tokenizer."""
+
+    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"unit"}
+    most_models: ClassVar[int | None] = 2
+    compares_tokenizers: ClassVar[bool] = True
+    one_tokenizer: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def judge(self) -> DeferralVerifier | CoLLMVerifier:
+        """The gate."""
+
+    @abstractmethod
+    def check_draft(self, info: ServerInfo) -> None:
+        """Refuse a draft that does not show what the gate looks at.
+
+        Raises:
+            UnsupportedError: the message says what would work.
+        """
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them: the gate as it would be in a file."""
+        return {"gate": self.judge.model_dump(mode="json")}
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a draft that shows less than the gate looks at; see `Method.examine`."""
+        for name, info in models:
+            if not info.capabilities.probs:
+                words = f"the {name} does not report the probabilities of its tokens"
+                words += ", which the gate looks at" if name == "draft" else ", and is not asked token by token"
+                hint = 'method="cosd" with verifier=AgreementVerifier(alpha=0.5) works with such an assistant.'
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+        name, info = models[0]
+        self.check_draft(info)
+        if info.capabilities.end_prob:
+            return ()
+        return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
+
+    def decoder(self, work: Work) -> Decoder:
+        """The decoder of one answer."""
+        return CoSDDecoder.of(work, self.judge, unit="token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defer(HandsOver):
     """Deferral of single tokens by a trained gate: a baseline in the manner of Co-LLM (Shen et al., ACL 2024).
 
     The draft writes; where the gate finds that it looks unsure, the assistant writes one token, and the draft writes on
@@ -53,16 +101,12 @@ class Defer(DraftFirst):
     """
 
     name: ClassVar[str] = "defer"
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"unit"}
     decides: ClassVar[str] = "a trained gate"
-    most_models: ClassVar[int | None] = 2
-    compares_tokenizers: ClassVar[bool] = True
-    one_tokenizer: ClassVar[bool] = True
 
     gate: DeferralVerifier | str | Path | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", _gate(self.gate))
+        object.__setattr__(self, "gate", gate_given(self.gate, DeferralVerifier, self, _TRAINED))
 
     @property
     def judge(self) -> DeferralVerifier:
@@ -70,45 +114,36 @@ class Defer(DraftFirst):
         assert isinstance(self.gate, DeferralVerifier)
         return self.gate
 
-    def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them: the gate as it would be in a file."""
-        return {"gate": self.judge.model_dump(mode="json")}
-
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a draft that lists less than the gate looks at; see `Method.examine`."""
-        for name, info in models:
-            if not info.capabilities.probs:
-                words = f"the {name} does not report the probabilities of its tokens"
-                words += ", which the gate looks at" if name == "draft" else ", and is not asked token by token"
-                hint = 'method="cosd" with verifier=AgreementVerifier(alpha=0.5) works with such an assistant.'
-                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-        name, info = models[0]
+    def check_draft(self, info: ServerInfo) -> None:
+        """Refuse a draft that lists less than the gate looks at; see `HandsOver.check_draft`."""
         check_draft_lists(info, self.judge)
-        if info.capabilities.end_prob:
-            return ()
-        return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
-
-    def decoder(self, work: Work) -> Decoder:
-        """The decoder of one answer."""
-        return CoSDDecoder.of(work, self.judge, unit="token")
 
 
-def _gate(given: object) -> DeferralVerifier:
+_G = TypeVar("_G", DeferralVerifier, CoLLMVerifier)
+
+
+def gate_given(given: object, kind: type[_G], method: HandsOver, made: str) -> _G:
     """The gate, however it is given.
+
+    Args:
+        given: the gate, the path of its file, or its fields.
+        kind: the kind of gate.
+        method: the method that it is given to, for messages.
+        made: how one is made, likewise.
 
     Raises:
         SettingError: it is none.
         OSError: its file cannot be read.
     """
-    if isinstance(given, DeferralVerifier):
+    if isinstance(given, kind):
         return given
     if isinstance(given, str | Path):
-        return DeferralVerifier.load(given)
+        return kind.load(given)
     if isinstance(given, Mapping):  # of a saved model
         try:
-            return DeferralVerifier.model_validate(given)
+            return kind.model_validate(given)
         except ValidationError as error:
             raise SettingError(f"gate is invalid: {error.errors(include_url=False)[0]['msg']}") from None
     if given is None:
-        raise SettingError(f"the method 'defer' needs a gate, Defer(gate=...): {_TRAINED}")
-    raise SettingError(f"gate must be a DeferralVerifier or the path of its file, not {given!r}: {_TRAINED}")
+        raise SettingError(f"the method {method.name!r} needs a gate, {type(method).__name__}(gate=...): {made}")
+    raise SettingError(f"gate must be a {kind.__name__} or the path of its file, not {given!r}: {made}")

@@ -31,7 +31,7 @@ from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_api.verification.deferral import MOST_LISTED
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Proposal, Provider, Token
+from cosd_providers.contract import HiddenStates, Proposal, Provider, State, Token
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
@@ -56,6 +56,7 @@ async def collect(
     on_special_tokens: OnSpecialTokens = "warn",
     unit: Unit | None = None,
     listed: int | None = None,
+    hidden_states: bool = False,
 ) -> Samples:
     """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
@@ -80,6 +81,9 @@ async def collect(
         listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
             place, and both models' probabilities of the reference's tokens. That takes one scoring request more to
             each endpoint, and `unit="token"`.
+        hidden_states: collect what `train_co_llm` needs, too: the same without lists, and the draft's last hidden
+            states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB of the file, and each
+            token of an answer has one.
 
     Returns:
         The samples of the given examples, in their order.
@@ -105,9 +109,11 @@ async def collect(
     file = None if path is None else Path(path)
     kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
     async with endpoints:
-        facts = await _discover(endpoints, listed)
-        header = Header(draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit, listed=listed)
-        run = _Run(endpoints, facts, on_special_tokens, listed, skips=on_error == "skip")
+        facts, width = await _discover(endpoints, listed, states=hidden_states)
+        header = Header(
+            draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit, listed=listed, hidden_states=width
+        )
+        run = _Run(endpoints, facts, on_special_tokens, listed, states=hidden_states, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
                 run.write = _open(stack, file, kept, header)
@@ -128,8 +134,8 @@ def _open(
     return lambda one: appender.write(samples_line(one))
 
 
-async def _discover(endpoints: Endpoints, listed: int | None) -> Facts:
-    """The facts about both servers.
+async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -> tuple[Facts, int | None]:
+    """The facts about both servers, and the width of the draft's hidden states if they are wanted.
 
     Raises:
         UnsupportedError: a server gives no probabilities or no token boundaries; or not what is wanted with `listed`.
@@ -145,19 +151,27 @@ async def _discover(endpoints: Endpoints, listed: int | None) -> Facts:
             words = f"the {name}'s server neither tokenizes nor scores texts, so token boundaries are unknown"
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-        if listed is not None and not able.score:
+        if (listed is not None or states) and not able.score:
             words = f"the {name}'s server does not score texts, which training a gate takes"
-            hint = "A tree does not: leave out listed. Servers that score texts are llama.cpp, vLLM and SGLang."
+            hint = "A tree does not: leave out listed, or hidden_states. llama.cpp, vLLM and SGLang score texts."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if listed is not None and name == "draft" and able.top_k < listed:
             words = f"the draft lists {able.top_k or 'no'} other tokens at a place, and listed={listed} are wanted"
             raise UnsupportedError(words, endpoint=info.endpoint, hint=f"Collect with listed={able.top_k or None}.")
+    width = (await endpoints.draft.describe()).capabilities.hidden_states
+    if states and not width:
+        words = "the draft does not report hidden states, which training a gate of co-llm takes"
+        hint = (
+            "llama.cpp's own server does, started with --embeddings --pooling none. For defer collect with listed=10."
+        )
+        raise UnsupportedError(words, endpoint=endpoints.draft.name, hint=hint)
     facts = await endpoints.discover()
-    if listed is not None and facts.unit != "token":
+    if (listed is not None or states) and facts.unit != "token":
         words = "a gate hands over single tokens, and the models are not known to have one tokenizer"
-        hint = 'If you know that they have, give unit="token"; without listed, samples for a tree are collected.'
+        more = "without listed or hidden_states, samples for a tree are collected."
+        hint = f'If you know that they have, give unit="token"; {more}'
         raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
-    return facts
+    return facts, width if states else None
 
 
 class _Run:
@@ -174,6 +188,7 @@ class _Run:
         on_special_tokens: OnSpecialTokens,
         listed: int | None,
         *,
+        states: bool,
         skips: bool,
     ) -> None:
         self.write: Callable[[ExampleSamples], None] = lambda _: None
@@ -181,6 +196,7 @@ class _Run:
         self._facts = facts
         self._on_special_tokens: OnSpecialTokens = on_special_tokens
         self._listed = listed
+        self._states = states
         self._skips = skips
         self._ledgers = Usage(), Usage()
         self._done: dict[str, ExampleSamples] = {}
@@ -247,10 +263,12 @@ class _Run:
             answers = await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1])
             forcing.add_answers(answers)
         samples, skipped = forcing.samples()
-        if self._listed is None:
+        if self._listed is None and not self._states:
             return ExampleSamples(example=example, samples=samples, skipped=skipped)
         scored = await concurrently([partial(_scores, turn, text, ledger, example.ends) for turn, ledger, _ in pairs])
-        deferral, others = deferral_samples((mine, theirs), (scored[0], scored[1]), listed=self._listed)
+        states = await _hidden_states(turns[0], text, self._ledgers[0]) if self._states else None
+        both = (scored[0], scored[1])
+        deferral, others = deferral_samples((mine, theirs), both, listed=self._listed or 0, states=states)
         return ExampleSamples(
             example=example, samples=samples, skipped=skipped, deferral=deferral, deferral_skipped=others
         )
@@ -264,6 +282,7 @@ class _Run:
             assistant=header.assistant,
             unit=header.unit,
             listed=header.listed,
+            hidden_states=header.hidden_states,
             failed=tuple(self._failed[one.key] for one in wanted if one.key in self._failed),
             usage={name: EndpointUsage.of(ledger) for name, ledger in zip(names, self._ledgers, strict=True)},
             warnings=tuple(self._warnings),
@@ -287,3 +306,8 @@ async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -
         except UnsupportedError:  # the probability of an end: that place is left out
             pass
     return await turn.provider.score(turn.prompt, text, usage=ledger)
+
+
+async def _hidden_states(turn: RenderedPrompt, text: bytes, ledger: Usage) -> dict[int, State]:
+    assert isinstance(turn.provider, HiddenStates)  # as its capabilities say
+    return await turn.provider.hidden_states(turn.prompt, text, usage=ledger)

@@ -141,6 +141,7 @@ class DeferralSample:
         p: the draft's probability of the reference's token.
         q: the assistant's.
         handed: whether the assistant would have written the reference's token and the draft would not.
+        state: the draft's last hidden state there, in base64 (`states.state_in_text`), if they were collected.
     """
 
     start: int
@@ -149,6 +150,7 @@ class DeferralSample:
     p: _Probability
     q: _Probability
     handed: bool
+    state: str | None = None
 
 
 class ExampleSamples(Strict):
@@ -159,7 +161,8 @@ class ExampleSamples(Strict):
         samples: one for each place that could be judged, in the order of the text.
         skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
             no answer or no probability, or the text of one is the beginning of the other's.
-        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens.
+        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
+            or to collect hidden states.
         deferral_skipped: number of the other tokens.
     """
 
@@ -192,7 +195,8 @@ class Samples(Strict):
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint, likewise.
         unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
-        listed: other tokens that the draft listed with each of its own; None for samples without `deferral`.
+        listed: other tokens that the draft listed with each of its own; None if none were asked for.
+        hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples that could not be asked about.
         usage: requests and tokens of this run, by `"draft"` and `"assistant"`.
         warnings: notes for the reader.
@@ -204,6 +208,7 @@ class Samples(Strict):
     assistant: Endpoint | None = None
     unit: Unit | None = None
     listed: int | None = None
+    hidden_states: int | None = None
     failed: tuple[Failure, ...] = ()
     usage: dict[str, EndpointUsage] = Field(default_factory=dict[str, EndpointUsage])
     warnings: tuple[str, ...] = ()
@@ -228,6 +233,7 @@ class Samples(Strict):
             assistant=header.assistant,
             unit=header.unit,
             listed=header.listed,
+            hidden_states=header.hidden_states,
             warnings=(cut,) if file.lines.rest else (),
         )
 
@@ -266,12 +272,7 @@ class Samples(Strict):
     def deferral_digest(self) -> str:
         """SHA-256 (hex) of the examples, in any order, with their deferral samples."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
-        return _sha256(
-            [
-                [one.example.key, [[s.start, s.draft, s.listed, s.p, s.q, s.handed] for s in one.deferral or ()]]
-                for one in ordered
-            ]
-        )
+        return _sha256([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
 
     def report(self) -> str:
         """The counts, a line each. `str()` adds the warnings."""
@@ -296,6 +297,11 @@ class Samples(Strict):
 
     def _count(self, *, labels: tuple[Label | None, ...], agreed: bool = False) -> int:
         return sum(s.agreed == agreed and s.label in labels for one in self.examples for s in one.samples)
+
+
+def _told(sample: DeferralSample) -> list[object]:
+    found: list[object] = [sample.start, sample.draft, sample.listed, sample.p, sample.q, sample.handed]
+    return found if sample.state is None else [*found, sample.state]
 
 
 # Files of examples.
@@ -359,6 +365,7 @@ class Header(Strict):
         assistant: the assistant endpoint.
         unit: the unit that was judged.
         listed: see `Samples`.
+        hidden_states: see `Samples`.
         library_version: version of cosd-api.
     """
 
@@ -368,6 +375,7 @@ class Header(Strict):
     assistant: Endpoint
     unit: Unit
     listed: int | None = None
+    hidden_states: int | None = None
     library_version: str = __version__
 
     def check_same_pair(self, other: Header, path: Path) -> None:
@@ -388,10 +396,16 @@ class Header(Strict):
         if self.listed != other.listed:
             words = f"{path} holds samples with listed={self.listed}, not {other.listed}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")
+        if self.hidden_states != other.hidden_states:
+            width, wanted = (
+                f"of {one} numbers" if one else "none" for one in (self.hidden_states, other.hidden_states)
+            )
+            words = f"{path} holds samples with hidden states: {width}, not {wanted}"
+            raise SettingError(f"{words}: {_ANOTHER_FILE}")
 
     def line(self) -> str:
-        """The line, without line feed; without `listed` where nothing is listed, as earlier versions wrote it."""
-        return self.model_dump_json(exclude={"listed"} if self.listed is None else None)
+        """The line, without line feed; without what was not asked for, as earlier versions wrote it."""
+        return self.model_dump_json(exclude={one for one in ("listed", "hidden_states") if getattr(self, one) is None})
 
 
 class _Row(Strict):
@@ -459,6 +473,9 @@ def samples_line(one: ExampleSamples) -> str:
     example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
     samples = one.model_dump(mode="json", include={"samples", "skipped", *also})
+    for place in samples.get("deferral", ()):
+        if place["state"] is None:
+            del place["state"]
     return json.dumps({"key": one.example.key, **example, **samples}, ensure_ascii=False, separators=(",", ":"))
 
 

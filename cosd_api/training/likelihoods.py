@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from cosd_api.training.dataset import DeferralSample
-from cosd_providers.contract import Proposal, Token
+from cosd_api.training.states import state_in_text
+from cosd_providers.contract import Proposal, State, Token
 from cosd_providers.text import readable
 
 __all__ = ["deferral_samples"]
@@ -17,6 +18,7 @@ def deferral_samples(
     scores: tuple[Sequence[Token], Sequence[Token]],
     *,
     listed: int,
+    states: Mapping[int, State] | None = None,
 ) -> tuple[tuple[DeferralSample, ...], int]:
     """A sample for each token of a reference that both models read as one, and the number of the draft's others.
 
@@ -24,6 +26,7 @@ def deferral_samples(
         proposals: what the draft would write at every boundary of its own encoding, with its lists; and the assistant.
         scores: the tokens of the reference with their probabilities, by the draft and by the assistant.
         listed: others that are listed with each of the draft's choices, at most.
+        states: the draft's hidden states by byte offset; None if they are not wanted.
     """
     mine, theirs = ({one.start: one.tokens[0] for one in several if one is not None} for several in proposals)
     read = {(start, token.data, token.end): token.prob for start, token in _placed(scores[1])}
@@ -34,6 +37,8 @@ def deferral_samples(
         ours, other = mine.get(start), theirs.get(start)
         if p is None or q is None or ours is None or other is None or ours.prob is None:
             continue
+        if states is not None and start not in states:
+            continue
         others = [one.prob for one in ours.alternatives[:listed] if one.prob]
         found.append(
             DeferralSample(
@@ -43,6 +48,7 @@ def deferral_samples(
                 p=p,
                 q=q,
                 handed=(other.data, other.end) == key != (ours.data, ours.end),
+                state=None if states is None else state_in_text(states[start]),
             )
         )
     return tuple(found), len(scores[0]) - len(found)

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
+from cosd_api.verification.co_llm import CoLLMVerifier
 from cosd_api.verification.control import RandomVerifier
 from cosd_api.verification.deferral import DeferralVerifier
 from cosd_api.verification.match import MatchVerifier
@@ -18,6 +19,7 @@ from cosd_api.verification.tree import TreeVerifier
 __all__ = [
     "AgreementVerifier",
     "ChowVerifier",
+    "CoLLMVerifier",
     "DeferralVerifier",
     "DiffVerifier",
     "MatchVerifier",
@@ -31,6 +33,8 @@ __all__ = [
     "decides_by_place",
     "digest_of",
     "draft_alternatives_of",
+    "draft_states_of",
+    "looks_at",
     "needs_q",
     "verifier_at",
 ]
@@ -50,6 +54,7 @@ class Verifier(Protocol):
     `alternatives`, assistants list as many other tokens at each place, and the place has `draft_q` (`unit="token"`
     only). With `window`, this number of places at least is asked about together while the draft is being written. With
     `draft_alternatives`, the draft lists this number of other tokens with each of its own, and the place has `token`.
+    With `draft_states`, the width of the draft model's hidden states, that token has its `state`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -78,6 +83,20 @@ def alternatives_of(verifier: Verifier) -> int:
 def draft_alternatives_of(verifier: Verifier) -> int:
     """The number of other tokens that the verifier wants the draft to list with each of its own."""
     return int(getattr(verifier, "draft_alternatives", 0))
+
+
+def draft_states_of(verifier: Verifier) -> int:
+    """The width of the hidden states that the verifier wants with each of the draft's tokens; 0 for none."""
+    return int(getattr(verifier, "draft_states", 0))
+
+
+def looks_at(verifier: Verifier) -> str | None:
+    """Things at each of the draft's tokens that the verifier looks at beside p and q, for messages; None if nothing."""
+    if alternatives_of(verifier):
+        return "the assistant's probability of"
+    if draft_alternatives_of(verifier):
+        return "the draft's list beside"
+    return "the draft's hidden state before" if draft_states_of(verifier) else None
 
 
 def decides_by_place(verifier: Verifier) -> bool:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -30,7 +30,18 @@ from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
 
-__all__ = ["DEFAULT_LISTED", "FEATURES", "MOST_LISTED", "Deferral", "DeferralVerifier", "DeferralWeights", "features"]
+__all__ = [
+    "DEFAULT_LISTED",
+    "FEATURES",
+    "MOST_LISTED",
+    "Deferral",
+    "DeferralVerifier",
+    "DeferralWeights",
+    "Weight",
+    "deferral_at",
+    "features",
+    "sigmoid",
+]
 
 FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
 """The features, in their order."""
@@ -52,7 +63,8 @@ _EXPECTED = {
     "eta": "a probability between 0 and 1",
     "trained_on": "an object of plain JSON",
 }
-_Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False, strict=True)]
+"""A weight of a gate."""
 
 
 class DeferralWeights(BaseModel):
@@ -60,14 +72,14 @@ class DeferralWeights(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    bias: _Weight
-    top: _Weight
-    margin: _Weight
-    entropy: _Weight
-    number: _Weight
-    word: _Weight
-    part: _Weight
-    end: _Weight
+    bias: Weight
+    top: Weight
+    margin: Weight
+    entropy: Weight
+    number: Weight
+    word: Weight
+    part: Weight
+    end: Weight
 
     def logit(self, found: Sequence[float]) -> float:
         """The logit of deferral at these features, which are in the order of `FEATURES`."""
@@ -132,8 +144,7 @@ class DeferralVerifier(PlaceVerifier):
         """The probability of deferral at one of the draft's tokens, whose probability is known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
-        logit = self.weights.logit(found)
-        return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
+        return sigmoid(self.weights.logit(found))
 
     def at(self, place: Place) -> Deferral:
         """The decision at a place: by the recorded probability of deferral, or by that of the draft's token there.
@@ -141,15 +152,43 @@ class DeferralVerifier(PlaceVerifier):
         Raises:
             SettingError: the place has neither.
         """
-        if place.coin is not None:
-            return Deferral(self.eta, place.coin)
-        if place.token is None:
-            raise SettingError("no probability of deferral is recorded there, so DeferralVerifier cannot decide")
-        return Deferral(self.eta, self.probability(place.token))
+        return deferral_at(self, place)
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
         """True if there may be a place where it replaces."""
         return self.eta < 1
+
+
+class Gate(Protocol):
+    """A trained gate: a probability of deferral, and a threshold of it."""
+
+    @property
+    def eta(self) -> float:
+        """The threshold."""
+        ...
+
+    def probability(self, token: Token) -> float:
+        """The probability of deferral at one of the draft's tokens."""
+        ...
+
+
+def deferral_at(gate: Gate, place: Place) -> Deferral:
+    """The decision of a gate at a place.
+
+    Raises:
+        SettingError: neither a probability of deferral nor the draft's token is known there.
+    """
+    if place.coin is not None:
+        return Deferral(gate.eta, place.coin)
+    if place.token is None:
+        name = type(gate).__name__
+        raise SettingError(f"no probability of deferral is recorded there, so {name} cannot decide")
+    return Deferral(gate.eta, gate.probability(place.token))
+
+
+def sigmoid(logit: float) -> float:
+    """The logistic function."""
+    return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,22 @@ from cosd_providers.usage import Usage
 __all__ = [
     "Capabilities",
     "DraftEnd",
+    "HiddenStates",
     "Piece",
     "Proposal",
     "Provider",
     "Question",
     "Ready",
     "ServerInfo",
+    "State",
     "Token",
     "WordEnds",
     "WordSplitter",
 ]
+
+
+State: TypeAlias = Sequence[float]
+"""A model's last hidden state at one place: the numbers from which it computes its next token's probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Token:
         alternatives: other tokens in its place, in whole characters, or the end of sequence; the most probable first.
             Empty unless requested and known, and where several raw tokens were joined. Parts of characters and tokens
             with the same bytes as another are left out: the probability that is not listed bounds each of them.
+        state: the model's state in its place, before the first of its raw tokens; None unless it was drafted by
+            `HiddenStates.generate_with_states`.
     """
 
     data: bytes
@@ -51,6 +59,7 @@ class Token:
     end: bool = False
     name: str | None = None
     alternatives: tuple[Token, ...] = ()
+    state: State | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,7 @@ class Capabilities:
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
         continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
             (`messages.ChatProvider`), and takes no `text` in `generate`.
+        hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
     """
 
     token_ids: bool
@@ -134,6 +144,7 @@ class Capabilities:
     score_top_k: int = 0
     sampling: bool = False
     continues: bool = True
+    hidden_states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +269,39 @@ class Ready(Protocol):
 
     async def keep_ready(self) -> None:
         """Open a connection for the next request, if that saves noticeable time. Never raises."""
+        ...
+
+
+@runtime_checkable
+class HiddenStates(Protocol):
+    """A provider that can report its model's last hidden states. Optional.
+
+    Whether its server does is in `Capabilities.hidden_states`. Both methods raise `UnsupportedError` where it does not,
+    and `ContextLengthError` where a text is longer than the server takes for states.
+    """
+
+    def generate_with_states(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Continue as a greedy `generate` does: the same tokens, each with its `state`.
+
+        The states are those of the ids that the draft itself was written with, whatever the text reads back as. They
+        may be asked for by requests of their own, for several tokens at once, which `usage` counts.
+        """
+        ...
+
+    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+        """The state at each boundary of the model's own encoding of `text`, its end included, by byte offset.
+
+        Boundaries are between characters. The first is missing where nothing is before it.
+        """
         ...
 
 

@@ -16,12 +16,14 @@ from anyio.lowlevel import current_token
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import (
     DraftEnd,
+    HiddenStates,
     Piece,
     Proposal,
     Provider,
     Question,
     Ready,
     ServerInfo,
+    State,
     Token,
     WordEnds,
     WordSplitter,
@@ -33,6 +35,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.hidden_states import no_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
@@ -177,6 +180,38 @@ class DetectedProvider:
         """See `contract.WordSplitter`."""
         adapter = await self.adapter()
         return await adapter.word_splitter() if isinstance(adapter, WordSplitter) else None
+
+    async def generate_with_states(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `contract.HiddenStates`."""
+        options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives, "usage": usage}
+        adapter = await self._with_states()
+        async with aclosing(adapter.generate_with_states(prompt, text, max_tokens=max_tokens, **options)) as draft:
+            async for item in draft:
+                yield item
+
+    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+        """See `contract.HiddenStates`."""
+        return await (await self._with_states()).hidden_states(prompt, text, usage=usage)
+
+    async def _with_states(self) -> HiddenStates:
+        """The adapter, if its engine can report hidden states.
+
+        Raises:
+            UnsupportedError: it cannot.
+        """
+        adapter = await self.adapter()
+        if isinstance(adapter, HiddenStates):
+            return adapter
+        raise no_states(self.name, "llama.cpp's own server does, started with --embeddings --pooling none.")
 
     async def describe(self) -> ServerInfo:
         """See `contract.Provider`."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Choice, Draft
+from cosd_providers.hidden_states import StatesAfter, with_states
 from cosd_providers.http.retries import resumed
 
 __all__ = ["IdsStream", "Next", "from_ids"]
@@ -41,7 +42,13 @@ class IdsStream(Protocol):
 
 
 def from_ids(
-    stream: IdsStream, start: Sequence[Any], max_tokens: int, *, alone: bool, repeats: bool = False
+    stream: IdsStream,
+    start: Sequence[Any],
+    max_tokens: int,
+    *,
+    alone: bool,
+    repeats: bool = False,
+    states: StatesAfter | None = None,
 ) -> AsyncGenerator[Token | DraftEnd, None]:
     """Draft at most `max_tokens` tokens, then say why there are no more.
 
@@ -52,11 +59,13 @@ def from_ids(
         alone: `start` is the prompt alone, and it is an error if it is too long.
         repeats: the server takes text only, and each stream generates the ids of the draft again and skips them. It is
             left once the draft is full, and the draft has no continuation.
+        states: asks for the hidden states of the draft's tokens, if they are wanted.
 
     Raises:
         ContextLengthError: the prompt alone is too long.
     """
-    return _IdsDraft(stream, start, max_tokens, alone, repeats).items()
+    draft = _IdsDraft(stream, start, max_tokens, alone, repeats)
+    return draft.items() if states is None else with_states(draft.items(), draft.draft, states)
 
 
 class _IdsDraft:
@@ -65,11 +74,11 @@ class _IdsDraft:
         self._start = start
         self._alone = alone
         self._repeats = repeats
-        self._draft = Draft(max_tokens)
+        self.draft = Draft(max_tokens)
         self._last: Next | None = None  # the last step of the last stream, if it was not a token
 
     async def items(self) -> AsyncGenerator[Token | DraftEnd, None]:
-        draft = self._draft
+        draft = self.draft
         while not draft.over:
             async with aclosing(resumed(self._answer)) as tokens:
                 async for token in tokens:
@@ -90,7 +99,7 @@ class _IdsDraft:
 
     async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """The tokens of one request, which continues from all that came before."""
-        draft, self._last = self._draft, None
+        draft, self._last = self.draft, None
         if draft.over:
             return  # only the end of the stream was lost
         try:

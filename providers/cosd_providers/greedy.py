@@ -92,14 +92,16 @@ class Draft:
     Attributes:
         ids: the ids of the tokens given out and of a character still unfinished; a later request continues from them.
             Tokens beyond the limit are left out.
+        starts: for each token given out, the index of its first raw token among `ids`.
         left: tokens that may still come.
         ended: the end of sequence came.
     """
 
-    __slots__ = ("_merger", "ended", "ids", "left")
+    __slots__ = ("_merger", "ended", "ids", "left", "starts")
 
     def __init__(self, limit: int) -> None:
         self.ids: list[int] = []
+        self.starts: list[int] = []
         self.left = limit
         self.ended = False
         self._merger = Merger()
@@ -113,11 +115,13 @@ class Draft:
         """Take the server's next raw token; return the tokens completed by it, at most `left`."""
         if self.over:
             return []
+        firsts = (len(self.ids) - len(self._merger.parts), len(self.ids))
         self.ids.append(token_id)
         tokens = list(self._merger.feed(token))
         if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
             tokens.pop()
             self.ids.pop()
+        self.starts += firsts[: len(tokens)]
         self.left -= len(tokens)
         self.ended = bool(tokens) and tokens[-1].end
         return tokens

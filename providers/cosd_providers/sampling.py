@@ -18,6 +18,7 @@ class DraftOptions:
         alternatives: the number of other tokens to list.
         temperature: 0 takes the most probable token, 1 draws from the model's distribution.
         seed: of the draws; None lets the server choose.
+        states: whether each token carries its hidden state.
 
     Raises:
         ValueError: the temperature is neither 0 nor 1.
@@ -26,6 +27,7 @@ class DraftOptions:
     alternatives: int = 0
     temperature: float = 0
     seed: int | None = None
+    states: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature not in (0, 1):

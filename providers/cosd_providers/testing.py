@@ -14,13 +14,24 @@ import heapq
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 import anyio
 
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token, WordEnds
+from cosd_providers.contract import (
+    Capabilities,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Question,
+    ServerInfo,
+    State,
+    Token,
+    WordEnds,
+)
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
 from cosd_providers.greedy import (
     TIES,
@@ -33,6 +44,7 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
+from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
@@ -173,9 +185,10 @@ class Call:
         end: of `score`.
         temperature: of `generate`.
         seed: of `generate`.
+        states: whether it was `generate_with_states`.
     """
 
-    kind: Literal["generate", "propose", "score"]
+    kind: Literal["generate", "propose", "score", "hidden_states"]
     prompt: str
     text: bytes
     questions: tuple[Question, ...] | None = None
@@ -185,6 +198,7 @@ class Call:
     end: bool = False
     temperature: float = 0
     seed: int | None = None
+    states: bool = False
 
 
 @dataclass
@@ -205,6 +219,7 @@ class ScriptedProvider:
         template: its chat template, from messages to the text to continue. By default each message is a line such as
             `"user: Hello"`, and the answer follows `"assistant: "`.
         words: the ends of the words of its tokenizer; None if they are not known.
+        states: the last hidden state after some ids; None if they are not reported.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: failures to raise.
@@ -225,6 +240,7 @@ class ScriptedProvider:
     answer_cue: str | None = None
     template: Callable[[Sequence[Message]], str] | None = None
     words: WordEnds | None = None
+    states: Callable[[Sequence[int]], State] | None = None
     request_delay: float = 0.0
     token_delay: float = 0.0
     faults: Sequence[Fault] = ()
@@ -264,6 +280,7 @@ class ScriptedProvider:
             score_top_k=top_k,
             sampling=self.sampling,
             continues=self.continues,
+            hidden_states=0 if self.states is None else len(self.states(())),
         )
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
@@ -296,6 +313,66 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
+        options = DraftOptions(alternatives, temperature, seed)
+        async with aclosing(self._draft(prompt, text, max_tokens, continuation, options, usage)) as items:
+            async for item in items:
+                yield item
+
+    async def generate_with_states(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: object = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """The model's tokens with their states, for each stretch by one request more; see `contract.HiddenStates`."""
+        states = self._reported()
+        start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
+        draft = Draft(max_tokens)
+
+        async def after(ids: Sequence[int], count: int) -> list[State]:
+            whole = [*start, *ids]
+            async with self._request(usage) as number:
+                await self._fault(number, 0)
+                usage.prompt_tokens += len(whole)
+                return [states(whole[:at]) for at in range(len(whole) - count + 1, len(whole) + 1)]
+
+        options = DraftOptions(alternatives, states=True)
+        items = self._draft(prompt, text, max_tokens, continuation, options, usage, draft)
+        async with aclosing(with_states(items, draft, after)) as stated:
+            async for item in stated:
+                yield item
+
+    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+        """The states at the boundaries of the model's encoding of `text`; see `contract.HiddenStates`."""
+        states = self._reported()
+        self.calls.append(Call("hidden_states", prompt, text, states=True))
+        ids, start = self._encode(prompt, text), len(prompt.encode())
+        asked = {one.start for one in boundaries((self.model.tokens[at] for at in ids), start)}
+        async with self._request(usage) as number:
+            await self._fault(number, 0)
+            usage.prompt_tokens += len(ids)
+            ends = accumulate((len(self.model.tokens[at]) for at in ids), initial=-start)
+            return {end: states(ids[:at]) for at, end in enumerate(ends) if at and end in asked}
+
+    def _reported(self) -> Callable[[Sequence[int]], State]:
+        if self.states is None:
+            raise no_states("scripted:", "states=...")
+        return self.states
+
+    async def _draft(
+        self,
+        prompt: str,
+        text: bytes,
+        max_tokens: int,
+        continuation: object,
+        options: DraftOptions,
+        usage: Usage,
+        draft: Draft | None = None,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
         self.calls.append(
             Call(
                 "generate",
@@ -303,21 +380,22 @@ class ScriptedProvider:
                 text,
                 max_tokens=max_tokens,
                 continuation=continuation,
-                alternatives=alternatives,
-                temperature=temperature,
-                seed=seed,
+                alternatives=options.alternatives,
+                temperature=options.temperature,
+                seed=options.seed,
+                states=options.states,
             )
         )
         if text and not self.continues:
             hint = "continues=True"
             raise UnsupportedError("the scripted provider does not continue a text", endpoint="scripted:", hint=hint)
-        sampled = DraftOptions(alternatives, temperature, seed).sampled
+        sampled = options.sampled
         if sampled and not self.sampling:
             raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")
-        alternatives = self._listed(alternatives)
-        chance = random.Random(seed) if sampled else None  # noqa: S311 - no secret
+        alternatives = self._listed(options.alternatives)
+        chance = random.Random(options.seed) if sampled else None  # noqa: S311 - no secret
         start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
-        draft = Draft(max_tokens)
+        draft = draft or Draft(max_tokens)
         async with self._request(usage) as number:
             usage.prompt_tokens += len(start)
             while not draft.over:

@@ -58,6 +58,7 @@ def join(parts: list[Token]) -> Token:
         min(known) if len(known) == len(probs) else None,
         end=last.end,
         name=last.name,
+        state=parts[0].state,
     )
 
 

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from cosd_api import AgreementVerifier, CoSD, Defer, Fusion, RuleVerifier, SettingError, Tuning
+from cosd_api import AgreementVerifier, CoLLM, CoLLMVerifier, CoSD, Defer, Fusion, RuleVerifier, SettingError, Tuning
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
 from naive_defer import gate
@@ -280,6 +280,8 @@ def test_a_gate_is_a_setting_of_its_method() -> None:
     model = chat(method=method, unit="token")
     assert model.invoke("Where?").response_metadata["cosd"]["settings"]["method"] == "defer"
     assert chat(method={"name": "defer", **method.options()}).method == method
+    stated = CoLLM(gate=CoLLMVerifier(width=2, bias=0.0, weights=(1.0, 2.0), eta=0.5))
+    assert chat(method={"name": "co-llm", **stated.options()}).method == stated
 
 
 def test_a_method_that_drafts_has_a_verifier_of_its_own() -> None:

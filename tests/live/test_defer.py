@@ -70,7 +70,7 @@ async def test_a_gate_is_trained_on_live_samples_and_decides(
     before, answer = first.example.prompt.encode(), first.example.answer.encode()
     for place in (first.deferral or ())[:6]:
         text = before + answer[: place.start]
-        token, others = next(naive_defer.following(models["sums"], text))
+        token, others, _ = next(naive_defer.following(models["sums"], text))
         assert place.draft == token.data.decode()
         assert token.prob is not None
         assert place.listed == pytest.approx([token.prob, *others[: GATE.listed]], rel=0.05, abs=1e-4)

@@ -11,11 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import CoSD, Defer, DeferralVerifier, Fusion, FusionResult, SettingError, Tuning, fuse
+from cosd_api import CoSD, Defer, DeferralVerifier, Fusion, FusionResult, SettingError, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
-from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
+from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import examples
+from handing_over import OTHER, SETTINGS, WRITTEN, readable
 from naive_defer import gate, naive
 
 GATES = st.builds(
@@ -31,22 +32,6 @@ GATES = st.builds(
     part=st.sampled_from((0.0, 1.1)),
     end=st.sampled_from((0.0, 1.7, -3.3)),
 )
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=2)},
-    {"tuning": Tuning(hedge=1, in_flight=2)},
-    {"ask": "all"},
-]
-
-
-def readable(data: bytes) -> bool:
-    """True for text: an unfinished character at its end is cut by the limit, and is none that is wrong."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return True
 
 
 @examples(25)
@@ -100,8 +85,6 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
 
 UNSURE = gate(bias=4.0, top=-8.0)
 """Opens below one half."""
-WRITTEN: dict[str, list[ScriptToken]] = {"Q": [(" a", 0.9), (" b", 0.3), (" c", 0.7)], "Q a x": [(" c", 0.9)]}
-OTHER: dict[str, list[ScriptToken]] = {"Q": [(" y", 0.9)], "Q a": [(" x", 0.2), (" c", 0.4)]}
 
 
 def draft(**options: Any) -> ScriptedProvider:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import toys
 from cosd_providers import Proposal, Token, UnsupportedError, probe
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
@@ -96,6 +97,34 @@ async def test_a_provider_without_faults() -> None:
     assert any(line.startswith("other tokens       drafts, proposals, scores: equal in") for line in lines)
     assert any(line.startswith("end of a text      scored: 0.8, and 0.8 among") for line in lines)
     assert any(line.startswith("sampling           yes, seeded: the most probable") for line in lines)
+    assert any(line.startswith("hidden states      no: the server does not report them") for line in lines)
+
+
+class Mistaken(ScriptedProvider):
+    """A provider whose states of a text are not those of its drafts."""
+
+    async def hidden_states(self, *args: Any, **options: Any) -> Any:
+        return {at: [2.0, 1.0, 0.0] for at in await super().hidden_states(*args, **options)}
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "words"),
+    [
+        (lambda: ScriptedProvider(unsure(), states=toys.state), True, "3 numbers, equal in both at 5 of 5 places"),
+        (lambda: Mistaken(unsure(), states=toys.state), False, "3 numbers, equal in both at 0 of 5 places"),
+        (lambda: ScriptedProvider(unsure(), states=lambda _: [1.0, 2.0]), False, "equal in both at 5 of 5 places"),
+        (
+            lambda: ScriptedProvider(unsure(), states=lambda ids: [0.0] * (1 + len(ids))),
+            False,
+            "not all have 1 numbers",
+        ),
+        (lambda: ScriptedProvider(TextModel({}), states=toys.state), None, "the answer was too short"),
+    ],
+)
+async def test_hidden_states(make: Callable[[], Any], value: object, words: str) -> None:
+    report = await probe(make(), prompt=PROMPT)
+    assert report["hidden_states"].value is value
+    assert words in report["hidden_states"].seen
 
 
 @pytest.mark.parametrize(
@@ -114,7 +143,7 @@ async def test_a_provider_without_faults() -> None:
     ],
 )
 async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> None:
-    report = await probe(Faulty(unsure(), fault=fault), prompt=PROMPT)
+    report = await probe(Faulty(unsure(), fault=fault, states=toys.state), prompt=PROMPT)
     assert report[line].value is False
     assert words in report[line].seen
     assert report.can_draft

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import unicodedata
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,7 @@ import lima
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
+    CoLLMVerifier,
     DeferralVerifier,
     DiffVerifier,
     FusionResult,
@@ -45,6 +47,7 @@ from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
 from trees import float32, trees
 
+STATES = CoLLMVerifier(width=1, bias=0.0, weights=(1.0,), eta=0.25)
 GATE = DeferralVerifier(
     listed=1,
     weights=DeferralWeights(bias=0, top=0, margin=0, entropy=0, number=0, word=0, part=0, end=0),
@@ -349,11 +352,13 @@ def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
         ),
         (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "of the draft's token, too")),
         (GATE, ("a trained gate: replaces where the probability of deferral > 0.25", "before anybody is asked")),
+        (STATES, ("a trained gate on hidden states: replaces where", "before anybody is asked")),
     ],
     ids=lambda one: getattr(one, "kind", None),
 )
 async def test_a_verifier_that_looks_at_more_has_no_region(verifier: KnownVerifier, words: tuple[str, str]) -> None:
-    shown = html.unescape(page(await answered(verifier=verifier, unit="token")))
+    draft = replace(lima.draft(), states=lambda ids: [float(len(ids))])
+    shown = html.unescape(page(await answered(verifier=verifier, unit="token", draft=draft)))
     assert all(one in shown for one in words)
     assert region(verifier) is None
 

@@ -6,6 +6,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from cosd_api import DeferralTraining, DeferralVerifier, Example, Samples, SettingError, train_deferral
+from cosd_api import (
+    CoLLMTraining,
+    DeferralTraining,
+    DeferralVerifier,
+    Example,
+    Samples,
+    SettingError,
+    train_co_llm,
+    train_deferral,
+)
 from cosd_api.training.dataset import DeferralSample, ExampleSamples
-from cosd_api.training.fit_deferral import _youden, marginal
+from cosd_api.training.fit_deferral import PENALTIES
+from cosd_api.training.gate_fit import HeldOutPlaces, marginal, youden
+from cosd_api.training.states import state_from_text, state_in_text
 from cosd_providers.contract import Token
 from drawn import examples as drawn_examples
 
@@ -150,7 +162,7 @@ def test_the_threshold_has_the_largest_index(rows: list[tuple[float, int]]) -> N
         hits = [label for score, label in rows if score > eta]
         return sum(hits) / sum(labels) - (len(hits) - sum(hits)) / (len(labels) - sum(labels))
 
-    eta, rates = _youden(scores, labels, held_out=True)
+    eta, rates = youden(HeldOutPlaces(scores, labels, 0.0, held_out=True))
     assert index(eta) == pytest.approx(rates.youden)
     assert rates.youden == pytest.approx(max(index(one) for one in (0.0, 0.15, 0.25, 0.5, 0.7, 1.0)))
     assert rates.opens == sum(score > eta for score in scores) / len(scores)
@@ -211,6 +223,74 @@ def test_nothing_to_tell_them_apart_by() -> None:
     assert any("never opens" in one for one in training.warnings)
     assert training.gate.eta == 1
     assert not training.gate.contestable(0.5)
+
+
+# Hidden states.
+
+
+def stated(rows: Samples, width: int = 12, *, noise: float = 0.3, seed: int = 1) -> Samples:
+    """The same samples with states: of all their numbers the third tells the places to be handed over."""
+    rng = random.Random(seed)
+
+    def given(place: DeferralSample) -> DeferralSample:
+        state = [rng.gauss(0, 1) for _ in range(width)]
+        state[2] = (1 if place.handed else -1) + rng.gauss(0, noise)
+        return replace(place, state=state_in_text(state))
+
+    found = [one.model_copy(update={"deferral": tuple(map(given, one.deferral or ()))}) for one in rows.examples]
+    return rows.model_copy(update={"examples": tuple(found), "listed": None, "hidden_states": width})
+
+
+def test_a_gate_on_hidden_states_finds_the_number_that_tells() -> None:
+    training = train_co_llm(stated(drawn(10)))
+    weights = training.gate.weights
+    assert (training.gate.width, len(weights)) == (12, 12)
+    assert weights[2] > 5 * max(abs(one) for at, one in enumerate(weights) if at != 2)
+    assert training.losses["gate"] < training.losses["draft"] / 2
+    assert training.losses["gate"] < training.losses["first"] + 0.01  # that of line 4 is of a penalised loss
+    assert training.score.held_out
+    assert training.score.youden > 0.9
+    assert training.warnings == ()
+    assert CoLLMTraining.model_validate_json(training.model_dump_json()) == training
+    assert f"hidden states of 12 numbers, with a penalty of {training.penalty:g}." in training.report()
+    told = training.gate.trained_on
+    assert (told["penalty"], told["data"]) == (training.penalty, stated(drawn(10)).deferral_digest)
+
+
+@pytest.mark.extended
+def test_the_penalty_is_the_best_on_held_out_examples() -> None:
+    """Where the states say nothing it is stronger than where one number says all."""
+    lost = train_co_llm(stated(drawn(8, 6), width=30, noise=200.0))
+    told = train_co_llm(stated(drawn(8, 6), noise=0.01))
+    assert PENALTIES[0] >= lost.penalty > told.penalty
+
+
+def test_with_few_examples_no_penalty_is_tried() -> None:
+    few = train_co_llm(stated(samples([KEPT, HANDED], [KEPT, KEPT])))
+    assert (few.penalty, few.score.held_out) == (0.1, False)
+
+
+def test_samples_without_states_are_refused() -> None:
+    found = stated(samples([KEPT, HANDED]))
+    broken = [one.model_copy(update={"deferral": (replace(one.deferral[0], state="AAAA"),)}) for one in found.examples]  # type: ignore[index]
+    for data, words in (
+        (samples([KEPT, HANDED]), "the samples hold no hidden states .* collect them with hidden_states=True"),
+        ([found, stated(samples([KEPT]), width=3)], "hidden states of 12 and 3 numbers"),
+        (
+            found.model_copy(update={"examples": tuple(broken)}),
+            "a sample has 0 numbers, and the header of its file .* 12",
+        ),
+        (found, "the samples hold no lists"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            (train_deferral if data is found else train_co_llm)(data)
+    with pytest.raises(SettingError, match="not base64"):
+        state_from_text("?", 1)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=5))
+def test_states_are_kept_to_the_last_digit(state: list[float]) -> None:
+    assert list(state_from_text(state_in_text(state), len(state))) == state
 
 
 def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

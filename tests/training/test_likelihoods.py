@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import Defer, Samples, SettingError, collect, fuse, train_deferral
+from cosd_api import CoLLM, Defer, Samples, SettingError, collect, fuse, train_co_llm, train_deferral
 from cosd_api.training.dataset import DeferralSample
+from cosd_api.training.states import state_from_text
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.testing import ScriptedProvider
@@ -110,11 +111,56 @@ async def test_a_gate_is_trained_and_decides(tmp_path: Path) -> None:
     assert [token.source for token in result.tokens] == ["draft", "assistant", "draft", "draft"]
 
 
+def stated(ids: Any) -> list[float]:
+    """The draft's state: how many tokens there are, and their sum."""
+    return [float(len(ids)), float(sum(ids))]
+
+
+@examples(15)
+@given(ONE, ONE, TEXTS, TEXTS)
+async def test_states_are_those_before_each_token(
+    draft: toys.ToyModel, assistant: toys.ToyModel, prompt: str, answer: str
+) -> None:
+    models: dict[str, Any] = {"draft": ScriptedProvider(toys.Plain(draft), states=stated)}
+    models["assistant"] = ScriptedProvider(toys.Plain(assistant))
+    found = await collect([{"prompt": prompt, "answer": answer}], **models, unit="token", hidden_states=True)
+    [one] = found.examples
+    wanted = naive(prompt, answer, draft, assistant, 0)
+    assert [(place.start, place.p, place.q) for place in one.deferral or ()] == [
+        (place.start, place.p, place.q) for place in wanted
+    ]
+    ids = VOCABULARY.encode((prompt + answer).encode())
+    ends = {len(VOCABULARY.decode(ids[:at])) - len(prompt): stated(ids[:at]) for at in range(1, len(ids) + 1)}
+    for place in one.deferral or ():
+        assert list(state_from_text(place.state or "", 2)) == ends[place.start]
+
+
+async def test_a_gate_on_states_is_trained_and_decides(tmp_path: Path) -> None:
+    asked = servers(states=stated)
+    found = await collect(EXAMPLES, path=tmp_path / "s.jsonl", hidden_states=True, **asked)
+    assert [call.kind for call in asked["draft"].calls[:3]] == ["propose", "propose", "score"]
+    assert [call.kind for call in asked["draft"].calls].count("hidden_states") == 2
+    kept = Samples.load(tmp_path / "s.jsonl")
+    assert (kept.examples, kept.listed, kept.hidden_states) == (found.examples, None, 2)
+    with pytest.raises(SettingError, match="with hidden states: of 2 numbers, not none: give collect another file"):
+        await collect(EXAMPLES, path=tmp_path / "s.jsonl", **servers(states=stated))
+    training = train_co_llm(kept)
+    method = CoLLM(gate=training.gate)
+    result = await fuse("Q", method=method, unit="token", **servers(states=stated))
+    assert result.text == " a c d"
+    assert [token.source for token in result.tokens] == ["draft", "assistant", "draft", "draft"]
+    with pytest.raises(
+        UnsupportedError, match="the draft does not report hidden states, which training a gate of co-llm"
+    ):
+        await collect(EXAMPLES, hidden_states=True, **servers())
+
+
 async def test_samples_without_lists_are_what_they_were(tmp_path: Path) -> None:
     plain = await collect(EXAMPLES, path=tmp_path / "s.jsonl", **servers())
     assert plain.listed is None
     assert "listed" not in (tmp_path / "s.jsonl").read_text()
     assert "deferral" not in (tmp_path / "s.jsonl").read_text()
+    assert "state" not in (tmp_path / "s.jsonl").read_text()
     listed = await collect(EXAMPLES, listed=2, **servers())
     assert [one.samples for one in listed.examples] == [one.samples for one in plain.examples]
     assert listed.digest == plain.digest

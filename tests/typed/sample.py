@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, assert_type
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
+    CoLLMVerifier,
     CustomVerifier,
     DeferralVerifier,
     DiffVerifier,
@@ -102,6 +103,7 @@ def fields(result: FusionResult) -> None:
         | RandomVerifier
         | SurpriseVerifier
         | DeferralVerifier
+        | CoLLMVerifier
         | CustomVerifier
         | None,
     )

@@ -14,6 +14,7 @@ from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
+    CoLLMVerifier,
     DeferralVerifier,
     DiffVerifier,
     MatchVerifier,
@@ -58,7 +59,7 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return [_rectangle(0, 1, 0, 1)]
         case TreeVerifier():
             return list(_of_tree(verifier))
-        case RandomVerifier() | SurpriseVerifier() | DeferralVerifier() | CustomVerifier():
+        case RandomVerifier() | SurpriseVerifier() | DeferralVerifier() | CoLLMVerifier() | CustomVerifier():
             return None
         case _:
             assert_never(verifier)
@@ -117,6 +118,8 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"replaces where the assistant's probability of the draft's token < {gamma:g} and q > {beta:g} × p"
         case DeferralVerifier(eta=eta):
             return f"a trained gate: replaces where the probability of deferral > {eta:g}"
+        case CoLLMVerifier(eta=eta):
+            return f"a trained gate on hidden states: replaces where the probability of deferral > {eta:g}"
         case CustomVerifier(description=description):
             return f"a custom verifier: {in_line(description)}"
         case _:
@@ -234,7 +237,7 @@ def _notes(
     elif isinstance(verifier, SurpriseVerifier):
         words = "It decides by the assistant's probability of the draft's token, too, so there is no region."
         yield element("p", "note", words)
-    elif isinstance(verifier, DeferralVerifier):
+    elif isinstance(verifier, DeferralVerifier | CoLLMVerifier):
         words = "It decides by what the draft shows before anybody is asked, so there is no region."
         yield element("p", "note", words)
     elif shapes is None:

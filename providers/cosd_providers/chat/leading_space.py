@@ -6,23 +6,26 @@ answer. The model's own text is always the space and then the answer; models sha
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
 from cosd_providers.contract import (
     DraftEnd,
+    HiddenStates,
     Piece,
     Proposal,
     Provider,
     Question,
     Ready,
     ServerInfo,
+    State,
     Token,
     WordEnds,
     WordSplitter,
 )
+from cosd_providers.hidden_states import no_states
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
@@ -86,13 +89,60 @@ class WithoutLeadingSpace:
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. A first token that is only space is joined to the next one."""
         options = _given(alternatives=alternatives, temperature=temperature, seed=seed)
+        draft = self._draft(self._provider.generate, prompt, text, max_tokens, continuation, usage, options)
+        async with aclosing(draft) as items:
+            async for item in items:
+                yield item
+
+    async def generate_with_states(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `contract.HiddenStates`. The state of a first token is that before the space."""
+        generate = self._with_states().generate_with_states
+        options = _given(alternatives=alternatives)
+        async with aclosing(self._draft(generate, prompt, text, max_tokens, continuation, usage, options)) as items:
+            async for item in items:
+                yield item
+
+    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+        """See `contract.HiddenStates`; the first state is that before the space."""
+        size = len(self._space)
+        found = await self._with_states().hidden_states(prompt, self._space + text, usage=usage)
+        return {at and at - size: state for at, state in found.items() if not at or at > size}
+
+    def _with_states(self) -> HiddenStates:
+        """The provider, if it can report hidden states.
+
+        Raises:
+            UnsupportedError: it cannot.
+        """
+        if isinstance(self._provider, HiddenStates):
+            return self._provider
+        raise no_states(self.name, "")
+
+    async def _draft(
+        self,
+        generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]],
+        prompt: str,
+        text: bytes,
+        max_tokens: int,
+        continuation: Any,
+        usage: Usage,
+        options: dict[str, Any],
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """A draft by one of the provider's methods."""
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
         text = b"" if begins else self._space + text
         while True:
-            items = self._provider.generate(
-                prompt, text, max_tokens=left, continuation=continuation, usage=usage, **options
-            )
+            items = generate(prompt, text, max_tokens=left, continuation=continuation, usage=usage, **options)
             async with aclosing(items):
                 async for item in items:
                     if isinstance(item, DraftEnd):

@@ -12,6 +12,9 @@ Observed on running servers, b4798 to 2026.10:
 - The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, whatever was drawn.
 - At temperature 1, with no other sampler, it draws from the raw softmax; a seed draws the same tokens again.
 - Tokens that end a generation are known to it by their names (`_ENDS`); `/props` names one of them.
+- With `--embeddings`, and no pooling, `/embedding` gives the last hidden state behind each token of a prompt, as it is
+  before the output layer, and `/completion` works as before. All of it has to fit into one physical batch (512 tokens,
+  `--ubatch-size`), and nothing is kept for a later request.
 - With `--context-shift` the server forgets the start of a full context and continues.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
@@ -20,8 +23,9 @@ Observed on running servers, b4798 to 2026.10:
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +37,17 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import Lazy, concurrently
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.contract import (
+    Capabilities,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Provider,
+    Question,
+    ServerInfo,
+    State,
+    Token,
+)
 from cosd_providers.drafting import Next, from_ids
 from cosd_providers.engine import (
     Engine,
@@ -54,6 +68,7 @@ from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
     ResponseError,
+    ServerError,
     StatusError,
     UnsupportedError,
 )
@@ -70,6 +85,7 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
+from cosd_providers.hidden_states import no_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
@@ -92,6 +108,11 @@ _ENDS = (
     *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>"),
 )
 """Names of tokens that end a generation, if the vocabulary has them."""
+
+_LARGER = (
+    "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
+)
+_NO_STATES = "Start it with --embeddings --pooling none; builds that then refuse completions are too old."
 
 _SHORT = 800
 """Bytes of a prompt up to which one list is faster than single requests (docs/benchmark.md: 35 tokens, not 450)."""
@@ -265,6 +286,16 @@ class _Listed(BaseModel):
     vocabulary: int | None = Field(None, validation_alias=AliasPath("meta", "n_vocab"))
 
 
+class _Embedded(BaseModel):
+    """An entry of `/embedding`: a row for each token, or one vector where they are pooled."""
+
+    embedding: list[Any]
+
+
+class _Embeddings(RootModel[Annotated[list[_Embedded], Field(min_length=1, max_length=1)]]):
+    """The answer of `/embedding` to one prompt."""
+
+
 class LlamaCppModels(BaseModel):
     """The answer of `/v1/models`."""
 
@@ -392,6 +423,30 @@ class LlamaCppClient:
         bias = [[token_id, _FORCE]]
         [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
         return found.stop_type == "eos"
+
+    async def states(self, prefix: _Prefix, count: int, usage: Usage) -> list[State]:
+        """The last `count` hidden states of a prompt, the very last behind all of it, in one pass.
+
+        Raises:
+            ContextLengthError: the server does not take so many tokens in one pass.
+            ResponseError: there are fewer states, or they are no numbers.
+        """
+        endpoint = self.transport.endpoint
+        body = {"content": _sent(prefix)}
+        model = self._extra.get("model")
+        try:
+            data = await self.transport.post("/embedding", body | ({"model": model} if model else {}), usage=usage)
+        except ContextLengthError as error:
+            words = f"the hidden states of a text are computed in one pass, and this one is too long: {error.args[0]}"
+            raise ContextLengthError(words, endpoint=endpoint, status=error.status, hint=_LARGER) from error
+        rows = parse(_Embeddings, data, endpoint).root[0].embedding
+        usage.bill(len(rows), 0)
+        if len(rows) < count or not all(isinstance(row, list) for row in rows[-count:]):
+            raise ResponseError(f"/embedding gave {len(rows)} states, and {count} were asked for", endpoint=endpoint)
+        try:
+            return [array("f", cast("list[float]", row)) for row in rows[-count:]]
+        except (TypeError, OverflowError):
+            raise ResponseError("/embedding gave states that are no numbers", endpoint=endpoint) from None
 
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
@@ -717,8 +772,53 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         start = self._prefix(prompt, text) if continuation is None else [*continuation]
-        stream = partial(self._client(facts).stream, usage, options, len(start))
-        return from_ids(stream, start, max_tokens, alone=not text)
+        client = self._client(facts)
+        stream = partial(client.stream, usage, options, len(start))
+
+        async def states(ids: Sequence[int], count: int) -> list[State]:
+            return await client.states([*start, *ids], count, usage)
+
+        return from_ids(stream, start, max_tokens, alone=not text, states=states if options.states else None)
+
+    async def generate_with_states(
+        self,
+        prompt: str,
+        text: bytes,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Stream a draft, and ask for the states of a stretch at a time; see `contract.HiddenStates`."""
+        facts = await self._stated()
+        options = DraftOptions(alternatives, states=True)
+        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, options, usage)) as items:
+            async for item in items:
+                yield item
+
+    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+        """The states at all boundaries, in one pass; see `contract.HiddenStates`."""
+        client = self._client(await self._stated())
+        before, pieces, start = await self._behind(prompt, text)
+        ends = [0, *accumulate(len(piece.data) for piece in pieces)]
+        asked = {question.start for question in boundaries((piece.data for piece in pieces), start)}
+        first = next((at for at, end in enumerate(ends) if end - start in asked), len(ends))
+        if not first and not self._head.ids and not await self._beginning.get(self._find_beginning):
+            first = 1
+        count = len(ends) - first
+        if count <= 0:
+            return {}
+        found = await client.states([*before, *(piece.id for piece in pieces)], count, usage)
+        behind = zip(ends[first:], found, strict=True)  # of tokens without bytes the last state counts
+        return {end - start: state for end, state in behind if end - start in asked}
+
+    async def _stated(self) -> LlamaCppFacts:
+        """The facts of a server that reports hidden states."""
+        facts = await self.facts()
+        if not facts.info.capabilities.hidden_states:
+            raise no_states(self._transport.endpoint, _NO_STATES)
+        return facts
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
@@ -837,12 +937,27 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 top_k=others,
                 score_top_k=others,
                 sampling=True,
+                hidden_states=await self._width(visible[-1].id),
             ),
             answer_cue=await self._answer_cue(),
         )
         if await self._speculates():
             raise speculative(self._transport.endpoint)
         return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
+
+    async def _width(self, visible: int) -> int:
+        """The width of a hidden state; 0 where the server does not report one for each token."""
+        try:
+            body = self._named(content=[visible, visible])
+            [found] = self._read(_Embeddings, await self._transport.post("/embedding", body)).root
+        except (InvalidRequestError, ContextLengthError, ServerError):
+            return 0
+        except ResponseError as error:
+            if error.retryable:  # it says nothing about the server
+                raise
+            return 0
+        widths = {len(cast("list[object]", row)) if isinstance(row, list) else 0 for row in found.embedding}
+        return widths.pop() if len(found.embedding) == 2 and len(widths) == 1 else 0
 
     def _choose(self, models: LlamaCppModels) -> _Listed:
         """The model to use."""

@@ -47,6 +47,9 @@ _TOO_LONG = (
 )
 """Servers' words for a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
+_TOO_LARGE = "too large to process"
+"""llama.cpp's words for a text that it would have to read in one physical batch."""
+
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """TGI's names of errors within a stream, where it does not repeat their status."""
 
@@ -301,6 +304,8 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
     """The class of an HTTP error, and a hint."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
+    if status == 500 and _TOO_LARGE in message:  # no other attempt would fit
+        return ContextLengthError, "Start the server with a larger --ubatch-size."
     if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, of a wrong key
         return AuthenticationError, ""
     if status == 429:

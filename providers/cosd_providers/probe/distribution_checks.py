@@ -1,4 +1,4 @@
-"""Checks of what a provider shows of its distributions: alternatives, the end of a scored text, and samples.
+"""Checks of what a provider shows of its distributions: alternatives, the end of a text, samples, hidden states.
 
 All of them ask by the contract alone, and compare its answers with one another.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from inspect import Parameter, signature
 from itertools import pairwise
 from typing import Any
 
-from cosd_providers.contract import Question, Token
+from cosd_providers.contract import HiddenStates, Question, State, Token
 from cosd_providers.distributions import near
 from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, check, places, text_of
 
-__all__ = ["alternatives", "sampling", "scored_end"]
+__all__ = ["alternatives", "hidden_states", "sampling", "scored_end"]
 
 _LISTED = 5  # alternatives at a place
 _COMPARED = 3  # of them
@@ -25,6 +26,7 @@ _SAMPLED = 8  # tokens of a draft that is drawn twice
 _DRAWS = 16  # of one token
 _UNSURE = 0.6  # probability of the most probable token, at most: so often it would seldom be drawn every time
 _SELDOM = 1e-3  # a probability below which a count of draws is no chance
+_CLOSE = 0.05  # a difference of two states as a part of their length: batches and quantised caches round otherwise
 _OPENING = "The"  # after this most models are unsure
 
 _Listed = Mapping[tuple[bytes, bool], float]
@@ -127,6 +129,38 @@ async def sampling(inquiry: Inquiry) -> Finding:
     count = sum((token.data, token.end) == best for token in drawn)
     seen = f"the most probable token, of {prob:.2g}, was drawn {count} of {len(drawn)} times"
     return bool(drawn) and _chance(count, len(drawn), prob) >= _SELDOM, seen
+
+
+@check("hidden_states", "the hidden states of a draft, beside its tokens and of its text", refused=False)
+async def hidden_states(inquiry: Inquiry) -> Finding:
+    """Ask for hidden states in two ways: at the same place they have to be the same, and to change nothing."""
+    width, provider = inquiry.info.capabilities.hidden_states, inquiry.provider
+    if not width or not isinstance(provider, HiddenStates):
+        return False, "the server does not report them"
+    if not inquiry.draft:
+        return None, TOO_SHORT if inquiry.short else "there is no draft to ask about"
+    prompt, text = inquiry.prompt, text_of(inquiry.draft)
+    stream = provider.generate_with_states(prompt, b"", max_tokens=DRAFTED, usage=inquiry.usage)
+    async with aclosing(stream):
+        drafted = [item async for item in stream if isinstance(item, Token)]
+    if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
+        return False, "asked for hidden states it drafts something different"
+    found = await provider.hidden_states(prompt, text, usage=inquiry.usage)
+    states = {start: token.state for start, token in places(drafted).values() if start in found}
+    if any(state is None or len(state) != width for state in states.values()):
+        return False, f"not all have {width} numbers"
+    if not states:
+        return None, "the text is read as other tokens than were drafted"
+    equal = sum(state is not None and _close(state, found[start]) for start, state in states.items())
+    several = {tuple(state) for state in states.values() if state is not None}
+    seen = f"{width} numbers, equal in both at {equal} of {len(states)} places"
+    return equal == len(states) and (len(several) > 1 or len(states) == 1), seen
+
+
+def _close(one: State, other: State) -> bool:
+    """Two states are equal, but for noise."""
+    difference = math.dist(one, other)
+    return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
 
 async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:

@@ -49,10 +49,14 @@ _TITLES = {
     "alternatives": "other tokens",
     "scored_end": "end of a text",
     "sampling": "sampling",
+    "hidden_states": "hidden states",
 }
 _YES = {"end": "shown, with its probability", "cache": "seen", "scored_end": "scored", "sampling": "yes, seeded"}
 _NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
-_ALWAYS = ("probabilities", "bytes", "cache", "draft", "propose", "scoring", "alternatives", "scored_end", "sampling")
+_ALWAYS = (
+    *("probabilities", "bytes", "cache", "draft", "propose", "scoring", "alternatives", "scored_end", "sampling"),
+    "hidden_states",
+)
 """Lines that show what was seen, whatever their value."""
 
 

@@ -16,7 +16,7 @@ from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
-from cosd_providers.probe.distribution_checks import alternatives, sampling, scored_end
+from cosd_providers.probe.distribution_checks import alternatives, hidden_states, sampling, scored_end
 from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
@@ -28,11 +28,11 @@ __all__ = ["run"]
 _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
     *("template", "prefill", "end", "bytes", "whole", "cache", "round_trip", "draft", "score", "propose"),
-    *("alternatives", "scored_end", "sampling"),
+    *("alternatives", "scored_end", "sampling", "hidden_states"),
 )
 """The lines of a report."""
 
-_CHECKS = (tokenizer, *WIRE, draft, score, propose, alternatives, scored_end, sampling)
+_CHECKS = (tokenizer, *WIRE, draft, score, propose, alternatives, scored_end, sampling, hidden_states)
 
 _NO_WIRE = "a provider of this kind shows what the contract does, and no more"
 

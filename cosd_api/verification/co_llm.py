@@ -1,0 +1,135 @@
+"""Deferral by the draft's last hidden state: the gate of Co-LLM (Shen et al., ACL 2024).
+
+The probability of deferral is sigma(bias + weights . h), where h is the draft model's last hidden state in the place of
+one of its tokens: behind the prompt and all of the answer before it, where the token itself was computed from.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from cosd_api.errors import SettingError
+from cosd_api.verification.deferral import Deferral, Weight, deferral_at, sigmoid
+from cosd_api.verification.place import Place, PlaceVerifier
+from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_providers.contract import Token
+
+__all__ = ["WIDEST", "CoLLMVerifier"]
+
+WIDEST = 65_536
+"""Numbers of a hidden state, at most."""
+
+_FILE = TrainedFile(
+    thing="a Co-LLM gate",
+    kind="co-llm",
+    described="a Co-LLM gate is one JSON file, as cosd train-deferral --method co-llm writes it",
+    made_by="cosd train-deferral --method co-llm makes a gate of them",
+    fields=("kind", "schema_version", "features", "width", "bias", "weights", "eta", "trained_on"),
+    most_bytes=2_000_000,
+    bounded=f"a gate has at most {WIDEST} numbers",
+)
+
+
+class CoLLMVerifier(PlaceVerifier):
+    """A trained gate on hidden states: replaces where the probability of deferral is above `eta`.
+
+    The gate looks at the state that the draft computed its own token from, so it decides before the assistant is asked.
+    For models with one tokenizer: `unit="token"`. It fits the draft model that it was trained on, and no other.
+
+    Attributes:
+        features: the kind of features.
+        width: numbers of a hidden state.
+        bias: of the logit.
+        weights: of the numbers of a state, `width` of them.
+        eta: the threshold, in [0, 1].
+        trained_on: what the gate was trained on (model pair, hash and counts of the data, versions); free-form.
+
+    Raises:
+        pydantic.ValidationError: a number is out of its range, or there are more or fewer weights.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
+
+    needs_q: ClassVar[bool] = False
+    basis: ClassVar[str] = "looks at the draft's hidden state, not at p and q"
+
+    kind: Literal["co-llm"] = "co-llm"
+    schema_version: Literal[1] = 1
+    features: Literal["last-hidden-state"] = "last-hidden-state"
+    width: Annotated[int, Field(ge=1, le=WIDEST, strict=True)]
+    bias: Weight
+    weights: Annotated[tuple[Weight, ...], Field(repr=False)]
+    eta: Annotated[float, Field(ge=0, le=1, strict=True)]
+    trained_on: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_a_weight_for_each(self) -> Self:
+        if len(self.weights) != self.width:
+            raise ValueError(f"it has {len(self.weights)} weights, and its width is {self.width}")
+        return self
+
+    @property
+    def draft_states(self) -> int:
+        """Numbers of the hidden state that the draft has to report with each of its tokens."""
+        return self.width
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a gate from its JSON file.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: it is not a gate of this schema; the message names the file and says what is wrong.
+        """
+        try:
+            return cls.model_validate(_FILE.read(Path(path)))
+        except ValidationError as error:
+            raise SettingError(f"{path} is not a Co-LLM gate: {_first_fault(error)}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the gate as JSON: the whole file, or none.
+
+        Raises:
+            OSError: the file cannot be written; an old one is unchanged.
+        """
+        write_whole(Path(path), self.model_dump_json() + "\n")
+
+    def probability(self, token: Token) -> float:
+        """The probability of deferral at one of the draft's tokens, whose state is known.
+
+        Raises:
+            SettingError: its state is not known, or of another width.
+        """
+        if token.state is None or len(token.state) != self.width:
+            found = "none" if token.state is None else f"one of {len(token.state)} numbers"
+            raise SettingError(f"the gate looks at a hidden state of {self.width} numbers, and the token has {found}")
+        products = (weight * one for weight, one in zip(self.weights, token.state, strict=True))
+        return sigmoid(math.fsum([self.bias, *products]))
+
+    def at(self, place: Place) -> Deferral:
+        """The decision at a place: by the recorded probability of deferral, or by the state of the draft's token there.
+
+        Raises:
+            SettingError: the place has neither.
+        """
+        return deferral_at(self, place)
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
+        """True if there may be a place where it replaces."""
+        return self.eta < 1
+
+
+def _first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a gate, in words."""
+    first = error.errors(include_url=False)[0]
+    if not first["loc"]:
+        return first["msg"].removeprefix("Value error, ")
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return f"its {name} is missing; {_FILE.described}"
+    number = f" number {int(first['loc'][1]) + 1}" if len(first["loc"]) > 1 else ""
+    return f"its {name}{number} is {shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -1,0 +1,66 @@
+"""Hidden states of a draft: asked for stretch by stretch, and put to its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from cosd_providers.contract import DraftEnd, State, Token
+from cosd_providers.errors import UnsupportedError
+
+__all__ = ["STRETCH", "StatesAfter", "no_states", "with_states"]
+
+STRETCH = 16
+"""Tokens of a draft whose states are asked for together, at most: the server reads all before them once."""
+
+StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
+"""From raw ids of a draft to the last states behind them, this number of them: the very last is behind all ids."""
+
+
+class DraftedIds(Protocol):
+    """The raw ids of a draft's tokens, as `greedy.Draft` has them."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The ids."""
+        ...
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """For each token, the index of its first raw token among `ids`."""
+        ...
+
+
+async def with_states(
+    items: AsyncGenerator[Token | DraftEnd, None], draft: DraftedIds, states: StatesAfter
+) -> AsyncGenerator[Token | DraftEnd, None]:
+    """Give a draft's items on, each token with its state; the server writes on while states are asked for.
+
+    Args:
+        items: the draft's tokens, and its end.
+        draft: has the ids of all tokens that have come.
+        states: asks for states.
+    """
+    held: list[Token] = []
+    given = 0
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, Token):
+                held.append(item)
+                if len(held) < STRETCH:
+                    continue
+            if held:
+                starts = draft.starts[given : given + len(held)]
+                found = await states(draft.ids[: starts[-1]], starts[-1] - starts[0] + 1)
+                for token, start in zip(held, starts, strict=True):
+                    yield replace(token, state=found[start - starts[0]])
+                given, held = given + len(held), []
+            if isinstance(item, DraftEnd):
+                yield item
+
+
+def no_states(endpoint: str, hint: str) -> UnsupportedError:
+    """The server does not report hidden states."""
+    return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)
