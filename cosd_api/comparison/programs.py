@@ -1,9 +1,9 @@
 """Programs that models wrote, run in processes with few rights. This limits accidents, not attacks.
 
-The process has limits of time, memory, files and processes, an empty environment, a temporary folder, and on Linux,
-where unprivileged users may make namespaces, neither a network nor other processes to see. It can read whatever this
-user can read, and write wherever this user can write. Against a model that means harm, run the whole comparison in a
-container or a virtual machine.
+The process has limits of time, memory, files and processes, none of this process's environment, a temporary folder,
+and on Linux, where unprivileged users may make namespaces, no network, and no way to signal other processes or to look
+into them. It can read whatever this user can read, and write wherever this user can write. Against a model that means
+harm, run the whole comparison in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = ["ProgramGrader", "ProgramLimits", "ProgramOutcome", "run_program"]
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
 _SHOWN = 2000  # bytes of a program's last output that are kept
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # NumPy starts no thread then
 _GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # without it no Python starts on Windows
 
 
@@ -98,7 +99,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
         program.write_text(f"{source}\n\nprint(); print({token!r}, flush=True)\n", encoding="utf-8")
         bounds = (limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
         command = [sys.executable, "-I", "-B", str(_LAUNCHER), str(program), *map(str, bounds)]
-        environment = {name: os.environ[name] for name in _GIVEN if name in os.environ}
+        environment = _ENVIRONMENT | {name: os.environ[name] for name in _GIVEN if name in os.environ}
         with output.open("wb") as file:
             process = await anyio.open_process(
                 command, stdin=DEVNULL, stdout=file, stderr=file, cwd=folder, env=environment, start_new_session=True
