@@ -37,6 +37,7 @@ async def test_a_program_that_fails(source: str, words: str) -> None:
     assert not found.passed and not found.late and words in found.output
 
 
+@pytest.mark.extended
 async def test_a_program_that_never_ends_is_stopped() -> None:
     found = await run_program("while True: pass", ProgramLimits(seconds=1))
     assert found.late and not found.passed
