@@ -32,19 +32,16 @@ class FusionArguments:
 
     `draft` and `assistant` are URLs (a list of them for several assistants) or providers; without them the variables
     `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL` are read. `draft_model` and `assistant_model` name models on servers that
-    have several. Settings of `Fusion` and limits of an answer have their own names. All else belongs to the method:
-    with CoSD it is the verifier's (`alpha=0.6`, or `verifier=chow, tau=0.1`, or `tree=FILE`).
+    have several. `config` is a settings file (`Fusion.load`), in place of which all else counts where it is given.
+    Settings of `Fusion` and limits of an answer have their own names. All else belongs to the method: with CoSD it is
+    the verifier's (`alpha=0.6`, or `verifier=chow, tau=0.1`, or `tree=FILE`).
 
     Attributes:
-        draft: the draft's provider.
-        assistants: the assistants' providers.
-        settings: for `Fusion`.
-        limits: for each answer, without those of the task: its stop strings and its length.
+        fusion: a fusion of these models, which has sent nothing and is not open.
+        limits: of each answer, without those of the task: its stop strings and its length.
     """
 
-    draft: Provider
-    assistants: tuple[Provider, ...]
-    settings: FusionOptions
+    fusion: Fusion
     limits: AnswerOptions
 
     @classmethod
@@ -52,44 +49,46 @@ class FusionArguments:
         """Read the arguments.
 
         Raises:
-            SettingError: one of them is missing, invalid or unknown.
+            OSError: a file cannot be read.
+            SettingError: an argument is missing, invalid or unknown.
         """
         left = {name: value for name, value in given.items() if value is not None}
-        draft, *more = _providers("draft", left)
-        if more:
-            raise SettingError("draft is one server: the others are assistants")
-        assistants = _providers("assistant", left)
         for name in _OF_THE_TASK:
             if name in left:
                 raise SettingError(f"{name} is the task's own, for each answer. Leave it out")
-        method = left.pop("method", CoSD.name)
+        config = left.pop("config", None)
+        servers = {role: found for role in ("draft", "assistant") if (found := _providers(role, left, config is None))}
+        if len(servers.get("draft", ())) > 1:
+            raise SettingError("draft is one server: the others are assistants")
+        roles: dict[str, Any] = {role: found[0] if role == "draft" else found for role, found in servers.items()}
+        method = left.pop("method", None)
         settings = {name: left.pop(name) for name in FusionOptions.__annotations__ if name in left}
-        verifier = settings.pop("verifier", None)
         if isinstance(settings.get("tuning"), Mapping):
             settings["tuning"] = Tuning(**settings["tuning"])
-        of_verifier = method == CoSD.name and not settings.get("temperature")
+        cosd = method in (None, CoSD.name)
+        of_verifier = cosd and not settings.get("temperature")
         taken = [name for name in AnswerOptions.__annotations__ if not (of_verifier and name == "seed")]
         limits = {name: left.pop(name) for name in taken if name in left}
-        if method == CoSD.name:
-            settings["verifier"] = _verifier(verifier, left)
+        if cosd:
+            settings |= {"method": method, "verifier": _verifier(settings.get("verifier"), left)}
         else:
             settings["method"] = _method(method, left)
-            settings["verifier"] = verifier
-        found = cls(draft, tuple(assistants), cast("FusionOptions", settings), cast("AnswerOptions", limits))
-        found.fusion()  # raises
-        return found
+        settings = {name: value for name, value in settings.items() if value is not None}
+        if config is None:
+            fusion = Fusion(**roles, **settings)
+        else:
+            fusion = Fusion.load(config, **roles, **settings)
+            limits = {**fusion.limits, **limits}
+        own = {name: value for name, value in limits.items() if name not in _OF_THE_TASK}
+        return cls(fusion, cast("AnswerOptions", own))
 
-    def fusion(self) -> Fusion:
-        """A fusion of these models, which sends nothing yet."""
-        return Fusion(draft=self.draft, assistant=self.assistants, **self.settings)
 
-
-def _providers(role: str, left: dict[str, Any]) -> list[Provider]:
-    """The servers of a role, and their models, where these are named."""
+def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
+    """The servers of a role, with their models, where these are named; without `needed` there may be none."""
     variable = f"COSD_{role.upper()}_URL"
-    given = left.pop(role, None) or os.environ.get(variable, "").split()
+    given = left.pop(role, None) or (os.environ.get(variable, "").split() if needed else [])
     servers: list[Any] = [given] if isinstance(given, str | Provider) else [*given]
-    if not servers:
+    if not servers and needed:
         raise SettingError(f"there is no {role}: give {role}=URL, or set {variable}")
     named = left.pop(f"{role}_model", None)
     models: list[Any] = [named] * len(servers) if isinstance(named, str | None) else [*named]

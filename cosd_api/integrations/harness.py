@@ -133,7 +133,7 @@ class HarnessFusion:
 
     def generate(self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done) -> list[str]:
         """The answers, each before its first stop string."""
-        temperature = self._fusions.like(self._arguments.fusion).settings.temperature
+        temperature = self._arguments.fusion.settings.temperature
         own = self._arguments.limits
         limits = [
             answer_options(given, max_gen_toks=self._max_gen_toks, temperature=temperature) for _, given in requests
@@ -214,7 +214,7 @@ class HarnessFusion:
             return found
 
         async def everything() -> list[_T]:
-            fusion = await self._fusions.opened(self._arguments.fusion)
+            fusion = await self._fusions.opened(lambda: self._arguments.fusion)
             return await concurrently([partial(one, fusion, at) for at in range(count)], self._concurrency)
 
         return synchronous(everything, name)()

@@ -11,6 +11,7 @@ from cosd_api import (
     Average,
     ChowVerifier,
     CoSD,
+    Fusion,
     Mixture,
     RandomVerifier,
     RuleVerifier,
@@ -24,6 +25,11 @@ from cosd_providers import connect
 SERVERS = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}
 
 
+def names(found: FusionArguments) -> list[str]:
+    endpoints = found.fusion.endpoints
+    return [one.name for one in (endpoints.draft, *endpoints.assistants)]
+
+
 def read(**given: Any) -> FusionArguments:
     return FusionArguments.read({**SERVERS, **given})
 
@@ -31,8 +37,8 @@ def read(**given: Any) -> FusionArguments:
 def test_servers_are_urls_or_providers_with_their_models(monkeypatch: pytest.MonkeyPatch) -> None:
     made = connect("http://gpu3:8080")
     found = read(assistant=["http://gpu2:8080", made], assistant_model=["large", None], draft_model="small")
-    assert found.assistants[1] is made
-    assert [one.name for one in (found.draft, *found.assistants)] == [
+    assert found.fusion.endpoints.assistants[1] is made
+    assert names(found) == [
         "small@gpu1:8080",
         "large@gpu2:8080",
         "gpu3:8080",
@@ -40,7 +46,7 @@ def test_servers_are_urls_or_providers_with_their_models(monkeypatch: pytest.Mon
     monkeypatch.setenv("COSD_DRAFT_URL", "http://gpu4:8080")
     monkeypatch.setenv("COSD_ASSISTANT_URL", "http://gpu5:8080 http://gpu6:8080")
     found = FusionArguments.read({"draft": None})
-    assert [one.name for one in (found.draft, *found.assistants)] == [
+    assert names(found) == [
         "gpu4:8080",
         "gpu5:8080",
         "gpu6:8080",
@@ -48,19 +54,19 @@ def test_servers_are_urls_or_providers_with_their_models(monkeypatch: pytest.Mon
 
 
 def test_settings_of_the_verifier_and_of_the_method() -> None:
-    assert read().fusion().settings.method == CoSD()
-    assert read(alpha=0.6, beta=1).fusion().settings.verifier == RuleVerifier(alpha=0.6, beta=1)
-    assert read(verifier="chow", tau=0.1).fusion().settings.verifier == ChowVerifier(tau=0.1)
-    assert read(verifier="random", rate=0.2, seed=3).fusion().settings.verifier == RandomVerifier(rate=0.2, seed=3)
-    assert read(verifier=RuleVerifier(alpha=0)).fusion().settings.verifier == RuleVerifier(alpha=0)
+    assert read().fusion.settings.method == CoSD()
+    assert read(alpha=0.6, beta=1).fusion.settings.verifier == RuleVerifier(alpha=0.6, beta=1)
+    assert read(verifier="chow", tau=0.1).fusion.settings.verifier == ChowVerifier(tau=0.1)
+    assert read(verifier="random", rate=0.2, seed=3).fusion.settings.verifier == RandomVerifier(rate=0.2, seed=3)
+    assert read(verifier=RuleVerifier(alpha=0)).fusion.settings.verifier == RuleVerifier(alpha=0)
     found = read(method="mixture", weights=[2, 1], unit=None, temperature=1, seed=4)
-    method = found.fusion().settings.method
+    method = found.fusion.settings.method
     assert isinstance(method, Mixture)
     assert (method.weights, method.temperature, found.limits) == ((2, 1), 1, {"seed": 4})
-    assert read(method=Average()).fusion().settings.method == Average()
+    assert read(method=Average()).fusion.settings.method == Average()
     found = read(method="cosd", unit="token", tuning={"hedge": 1}, timeout=5, max_billed_tokens=100)
-    assert found.fusion().settings.tuning == Tuning(hedge=1)
-    assert found.fusion().settings.unit == "token"
+    assert found.fusion.settings.tuning == Tuning(hedge=1)
+    assert found.fusion.settings.unit == "token"
     assert found.limits == {"timeout": 5, "max_billed_tokens": 100}
 
 
@@ -93,4 +99,21 @@ def test_a_tree_is_read_from_its_file(tmp_path: Path) -> None:
     tree = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
     tree.save(tmp_path / "tree.json")
     for given in ({}, {"verifier": "tree"}):
-        assert read(tree=str(tmp_path / "tree.json"), **given).fusion().settings.verifier == tree
+        assert read(tree=str(tmp_path / "tree.json"), **given).fusion.settings.verifier == tree
+
+
+def test_a_settings_file_and_what_is_given_in_place_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pair.json"
+    written = Fusion(**SERVERS, verifier=RuleVerifier(alpha=0.6), unit="token")  # type: ignore[arg-type]
+    written.limits = {"timeout": 5, "max_tokens": 9, "max_requests": 7}
+    written.save(path)
+    monkeypatch.setenv("COSD_DRAFT_URL", "http://gpu4:8080")  # a file has its servers
+    found = FusionArguments.read({"config": str(path)})
+    assert names(found) == ["gpu1:8080", "gpu2:8080"]
+    assert (found.fusion.settings.verifier, found.fusion.settings.unit) == (RuleVerifier(alpha=0.6), "token")
+    assert found.limits == {"timeout": 5, "max_requests": 7}  # the length is the task's
+    found = FusionArguments.read({"config": str(path), "assistant": "http://gpu3:8080", "alpha": 0.9, "timeout": 1})
+    assert names(found) == ["gpu1:8080", "gpu3:8080"]
+    assert (found.fusion.settings.verifier, found.limits["timeout"]) == (RuleVerifier(alpha=0.9), 1)
+    with pytest.raises(OSError, match="missing"):
+        FusionArguments.read({"config": str(tmp_path / "missing.yaml")})

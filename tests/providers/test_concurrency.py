@@ -30,6 +30,9 @@ async def test_at_most_eight_at_once_and_one_error_ends_all() -> None:
 
     assert await concurrently([lambda at=at: job(at) for at in range(20)]) == list(range(20))  # type: ignore[misc]
     assert most == 8
+    most = 0
+    assert await concurrently([lambda at=at: job(at) for at in range(20)], at_once=3) == list(range(20))  # type: ignore[misc]
+    assert most == 3
     with pytest.raises(ResponseError, match="thirty"):
         await concurrently([lambda at=at: job(at) for at in range(40)])  # type: ignore[misc]
 

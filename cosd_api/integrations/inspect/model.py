@@ -74,7 +74,7 @@ class FusionAPI(ModelAPI):
         if tools:
             raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out")
         messages = [_message(one) for one in input]
-        fusion = await self._fusions.opened(self._arguments.fusion)
+        fusion = await self._fusions.opened(lambda: self._arguments.fusion)
         options = {**self._arguments.limits, **_options(config, fusion)}
         result = await fusion.generate(messages, **cast("AnswerOptions", options))
         shown = result.model_dump(mode="json", exclude={"text", "tokens"})
@@ -99,7 +99,8 @@ class FusionAPI(ModelAPI):
 
     def connection_key(self) -> str:
         """The servers: one limit of requests for all fusions of the same."""
-        return " ".join(one.name for one in (self._arguments.draft, *self._arguments.assistants))
+        endpoints = self._arguments.fusion.endpoints
+        return " ".join(one.name for one in (endpoints.draft, *endpoints.assistants))
 
 
 def _message(one: Any) -> dict[str, Any]:
