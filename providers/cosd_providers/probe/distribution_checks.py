@@ -27,7 +27,7 @@ _DRAWS = 16  # of one token
 _UNSURE = 0.6  # probability of the most probable token, at most: so often it would seldom be drawn every time
 _SELDOM = 1e-3  # a probability below which a count of draws is no chance
 _CLOSE = 0.05  # a difference of two states as a part of their length: batches and quantised caches round otherwise
-_OPENING = "The"  # after this most models are unsure
+_OPENINGS = "The", "Her name was"  # after one of these nearly every model is unsure
 
 _Listed = Mapping[tuple[bytes, bool], float]
 """Probabilities at one place, by the bytes of a token and whether it is an end."""
@@ -168,7 +168,7 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
     tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
-    for prompt, text in ((inquiry.prompt, before), (_OPENING, b"")):
+    for prompt, text in ((inquiry.prompt, before), *((opening, b"") for opening in _OPENINGS)):
         options: dict[str, Any] = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
         found, _ = await inquiry.drafted(prompt, text, 1, **options)
         if found and (found[0].prob or 1.0) <= _UNSURE:

@@ -32,7 +32,7 @@ _JOINT = 4  # tokens: a text behind itself may be split differently, and somethi
 _PLACES, _TRIED = 3, 6  # places of a scored text that have to agree, and that are tried at most
 _SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
-_MESSAGE = "Count from one to twenty in words."
+_MESSAGE = "Hello!"  # models are sure of their answer: one that is not may read the half of it otherwise
 _REPLY = 12  # tokens
 _LEAST = 3  # characters that have to agree
 
