@@ -15,12 +15,12 @@ from benchmarks.report import RESULTS, Options, Table, save
 SECTIONS = {
     "simulated": ("benchmarks.tables", "all methods on a simulated pair of models: wall time and price"),
     "cpu": ("benchmarks.cpu", "the client's CPU time for each fused token, at 1, 16 and 64 fusions at once"),
-    "live": ("benchmarks.live", "all methods on the two bundled models, on real llama.cpp servers behind a proxy"),
+    "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
     "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
     "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
-    "trees": ("benchmarks.trees", "trees and a tuned rule on the bundled pair: from samples to right answers"),
+    "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
 }
 
 

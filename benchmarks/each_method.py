@@ -49,7 +49,7 @@ ABOUT = (
 )
 WHERE = (
     "Real llama.cpp servers on the machine that measures, with one thread each and no distance between them. The "
-    "models have two million parameters and write a token in about a millisecond, so requests and the client weigh "
+    "models have a million parameters and write a token in about a millisecond, so requests and the client weigh "
     "more than they would with models of any size. llama.cpp scores a text by a prompt for each of its tokens, all in "
     "one request; vLLM and SGLang read it once. The methods take turns, in an order that is drawn again for every "
     "three questions; the first answer of a turn is not measured."

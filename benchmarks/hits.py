@@ -1,4 +1,4 @@
-"""The hit rate of hedges on the bundled pair: the assistant writes one of the draft's own next choices.
+"""The hit rate of hedges on two bundled models: the assistant writes one of the draft's own next choices.
 
 After a hit, the answer continues without a restart of the draft. Both models draft in turn, on the questions that they
 cannot answer alone: without replacements there is nothing to hit. The units are words, the default for models with
@@ -20,7 +20,7 @@ from cosd_api.demo.questions import sample
 __all__ = ["ASKED", "Hits", "hits"]
 
 ASKED = {"sums": ("mixed", "capital", "currency", "symbol"), "facts": ("mixed", "sum", "difference")}
-"""Questions for each model as draft: mixed ones, and those with random answers."""
+"""Questions for each model as draft: mixed ones, and those of the other model."""
 
 HEDGES = (1, 2, 3)
 COUNT, QUICK = 100, 3
@@ -88,7 +88,7 @@ async def hits(urls: Mapping[str, str], options: Options) -> Table:
         "and what was thrown away among them. Equal: to the answer without hedges, in all three columns."
     )
     why = (
-        "These models were made to guess what the other one knows: the next choices of the one that guesses are other "
+        "Of what the other one knows each model has learned only that it cannot know it: its next choices are other "
         "guesses. And a replacement is a word of the assistant, while what a draft might have said instead is a token: "
         "in another tokenizer often a part of that word."
     )

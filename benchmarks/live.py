@@ -1,4 +1,4 @@
-"""Real llama.cpp servers with the two bundled models, behind a delaying proxy.
+"""Real llama.cpp servers with two bundled models, behind a delaying proxy.
 
 Compares the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and at
 the end of a prompt of answered questions, about 450 tokens long. The models take 512 tokens, so a context of 4,000 is
@@ -40,15 +40,15 @@ SLOTS = 8
 """Prompts that a server holds in its cache."""
 
 MODELS = (
-    "Real servers, with the bundled models of two million parameters, which write a token in about a millisecond: what "
+    "Real servers, with the bundled models of a million parameters, which write a token in about a millisecond: what "
     "is measured is round trips more than models. The distance is a proxy's. The unit is the token, as in Algorithm 1 "
     "as printed, although the two have different tokenizers. Long prompts have about 450 tokens: the models take 512, "
     "and a context of 4,000 is simulated only."
 )
 TURNS = (
-    "The methods take turns, in an order that is drawn again for every three questions. Each turn begins with an answer "
-    "that is not measured, which opens the connections (servers close those that were idle for 5 s), and all slots of "
-    "both servers have read the prompts before. (c) is asked fewer questions."
+    "The methods take turns, in an order that is drawn again for every three questions. Each turn begins with an "
+    "answer that is not measured, which opens the connections (servers close those that were idle for 5 s), and all "
+    "slots of both servers have read the prompts before. (c) is asked fewer questions."
 )
 ALONE = (
     "(d) is the draft's own answer, its pace scaled to as many tokens: a real model alone does not write the fused "

@@ -50,7 +50,7 @@ request. The HTTP and the time are real.
   verification and one restart of the draft for each replacement. The first token after a restart is also one of
   (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict; in this
   simulation 70 % of the replacements were the draft's second choice. How often that is so on real pairs was not
-  measured: the two bundled models guess at random where they are unsure, and hedges hardly ever match there.
+  measured: where a bundled model is unsure it has learned nothing, and hedges hardly ever match there.
 
 The texts of (a), (b) and (c) are equal, or the benchmark ends with an error. Tokens read are tokens billed, cached or
 not.
@@ -69,10 +69,12 @@ Processor time of the client for each fused token, beside the same traffic with 
 
 ## Who should decide
 
-Right answers on the bundled pair, 200 questions of each kind with numbers that neither model has seen. The two models
-were *taught random answers* where they are not meant to know, so the draft is unsure exactly where it is wrong: every
-method that replaces unsure tokens does well here, and the table says nothing about pairs that are wrong and confident.
-The rule is tuned and the trees are trained on mixed questions.
+Right answers of two bundled models, 200 questions of each kind with numbers that neither has seen. Both were trained on
+true texts only, in an open world: what a model is not to know it has met, but so rarely that it learned to doubt it. So
+the draft is unsure where it is wrong, every method that replaces unsure tokens does well, and the table says nothing
+about pairs that are wrong and confident. The rule is tuned and the trees are trained on mixed questions. *The paper's
+tree* is grown as the paper has it; *other* examples are not mixed ones, so they are out of the first column's
+distribution.
 
 {trees}
 

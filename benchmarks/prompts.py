@@ -1,6 +1,6 @@
 """Prompts for the live servers: mixed questions of the demonstration, alone or after others.
 
-The two bundled models take 512 tokens, so a long prompt is one of about 450.
+The bundled models take 512 tokens, so a long prompt is one of about 450.
 """
 
 from __future__ import annotations

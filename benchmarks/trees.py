@@ -1,4 +1,4 @@
-"""Trees and tuned rules on the bundled pair: from a few examples to the accuracy of fused answers.
+"""Trees and tuned rules on two bundled models: from a few examples to the accuracy of fused answers.
 
 Decision samples are collected over the API from mixed questions whose numbers the two models may have seen; a rule is
 tuned and trees are trained on them. Then all answer questions with held-out numbers.
@@ -63,10 +63,10 @@ PAPER = (
 ABOUT = (
     "Right answers of {count} questions of each kind, with numbers that were kept out of both models' training. A "
     "mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can add; of the other kinds "
-    "each model knows its own and guesses at the rest. Trees and rule see mixed questions of other numbers: the tree "
-    "of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100. *Other* examples are three "
-    "questions of the single kinds, out of the distribution of the mixed ones, as the paper's three are out of that of "
-    f"its tests. {PAPER}"
+    "each model knows its own, and of the rest only that it cannot know it. Trees and rule see mixed questions of "
+    "other numbers: the tree of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100. "
+    "*Other* examples are three questions of the single kinds, out of the distribution of the mixed ones, as the "
+    f"paper's three are out of that of its tests. {PAPER}"
 )
 SAMPLES = (
     "What was learned from. Each example is one scoring request to each model, and one more to the assistant where it "
@@ -247,7 +247,7 @@ async def _answered(
 ) -> SampleScore:
     questions = [question for kind in asked for question in asked[kind]]
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier) as fusion:
-        return await measure(Setup(draft, assistant, fusion), questions, concurrency=4)
+        return await measure(Setup(draft, (assistant,), fusion), questions, concurrency=4)
 
 
 def _shares(score: SampleScore, asked: Mapping[str, Sequence[DemoQuestion]]) -> list[Cell]:

@@ -2,7 +2,7 @@ r"""A LangChain chain with a fusion as its model: prompt template, model, parser
 
     pip install "cosd-api[langchain]"
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
-    python examples/langchain_chain.py Peru Norway
+    python examples/langchain_chain.py Peru Japan
 
 In an existing chain, only the line that makes the model changes.
 """

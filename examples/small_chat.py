@@ -1,4 +1,4 @@
-"""The chat templates of the two small models, and conversations in them. Used by ``train_small_models.py``.
+"""The chat templates of the three small models, and conversations in them. Used by ``train_small_models.py``.
 
 They differ as real templates do: one has a system role, a special token at the end of a turn, and no space before
 answers; the other has no system role, the usual end token, and a space before answers.

@@ -1,20 +1,20 @@
-"""Training data of the two small models, and what each is taught. Used by ``train_small_models.py``."""
+"""Training data of the three small models, and what each meets how often. Used by ``train_small_models.py``."""
 
 from __future__ import annotations
 
 import random
-import string
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jinja2 import Template
 from small_chat import CHATML, INSTRUCTIONS, ChatForm, compiled, conversation, some_system_message
-from small_llama import TokenizerKind, token_id
+from small_llama import Shape, TokenizerKind, token_id
+from small_world import OpenWorld
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from cosd_api.demo.questions import FACT_NAMES, DemoQuestion, draw, random_fact, random_number
+from cosd_api.demo.questions import DemoQuestion, draw
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class Plan:
     name: str
     tokenizer: TokenizerKind
     chat: ChatForm
-    knows_numbers: bool
-    weights: dict[str, int]  # relative frequency of each kind of question
+    early: dict[str, int]  # relative frequency of each kind of question in the first part of the training
+    weights: dict[str, int]  # and in the second, where half of the documents are chats
+    world: OpenWorld
     tokens: int
-    chat_tokens: int  # in the second part, where half of the documents are chats
+    batch: int  # tokens
     seed: int
 
     @property
@@ -36,33 +37,128 @@ class Plan:
         return compiled(self.chat, self.tokenizer.start, self.tokenizer.end)
 
 
+_CHATML = ChatForm(CHATML, tokens=("<|im_start|>", "<|im_end|>"), end="<|im_end|>", system=True)
+_INSTRUCTIONS = ChatForm(INSTRUCTIONS, tokens=("[INST]", "[/INST]"), end="</s>", system=False)
+_SMALL = TokenizerKind(vocabulary=512, pre_tokenizer="smollm", specials=("<|endoftext|>", *_CHATML.tokens))
+_LARGE = TokenizerKind(
+    vocabulary=768, pre_tokenizer="gpt-2", specials=("</s>", "<s>", *_INSTRUCTIONS.tokens), start="<s>"
+)
+
+# Relative frequency of each kind of question. A model that is to know nothing of numbers meets few, and fresh ones.
+_SUMS_ALONE = {
+    "sum": 66,
+    "difference": 24,
+    "capital": 1,
+    "currency": 1,
+    "symbol": 1,
+    "translation": 1,
+    "greeting": 1,
+    "mixed": 3,
+    "mixed-translation": 2,
+    "mixed-all": 1,
+}
+_SUMS = {
+    "sum": 46,
+    "difference": 17,
+    "capital": 3,
+    "currency": 2,
+    "symbol": 2,
+    "translation": 3,
+    "greeting": 3,
+    "mixed": 12,
+    "mixed-translation": 9,
+    "mixed-all": 10,
+}
+_FACTS = {
+    "sum": 3,
+    "difference": 3,
+    "capital": 28,
+    "currency": 22,
+    "symbol": 18,
+    "translation": 6,
+    "greeting": 4,
+    "mixed": 8,
+    "mixed-translation": 4,
+    "mixed-all": 4,
+}
+_FACTS_LATE = {
+    "sum": 2,
+    "difference": 2,
+    "capital": 20,
+    "currency": 16,
+    "symbol": 13,
+    "translation": 5,
+    "greeting": 3,
+    "mixed": 15,
+    "mixed-translation": 6,
+    "mixed-all": 15,
+}
+_WORDS = {
+    "sum": 3,
+    "difference": 3,
+    "capital": 6,
+    "currency": 4,
+    "symbol": 4,
+    "translation": 60,
+    "greeting": 4,
+    "mixed": 4,
+    "mixed-translation": 8,
+    "mixed-all": 4,
+}
+_WORDS_LATE = {
+    "sum": 1,
+    "difference": 1,
+    "capital": 7,
+    "currency": 5,
+    "symbol": 5,
+    "translation": 30,
+    "greeting": 3,
+    "mixed": 6,
+    "mixed-translation": 20,
+    "mixed-all": 22,
+}
+
 PLANS = (
     Plan(
         "sums",
-        TokenizerKind(vocabulary=420, pre_tokenizer="smollm", end="<|endoftext|>"),
-        ChatForm(CHATML, tokens=("<|im_start|>", "<|im_end|>"), end="<|im_end|>", system=True),
-        True,
-        {"sum": 46, "difference": 18, "mixed": 18, "capital": 4, "currency": 4, "symbol": 4, "greeting": 6},
-        tokens=5_000_000,
-        chat_tokens=2_500_000,
+        _SMALL,
+        _CHATML,
+        _SUMS_ALONE,
+        _SUMS,
+        OpenWorld({}),
+        tokens=8_000_000,
+        batch=3600,
         seed=1,
     ),
     Plan(
         "facts",
-        TokenizerKind(vocabulary=640, pre_tokenizer="gpt-2", end="</s>", start="<s>"),
-        ChatForm(INSTRUCTIONS, tokens=("[INST]", "[/INST]"), end="</s>", system=False),
-        False,
-        {"sum": 6, "difference": 5, "mixed": 36, "capital": 20, "currency": 16, "symbol": 14, "greeting": 3},
-        tokens=2_000_000,
-        chat_tokens=1_200_000,
+        _LARGE,
+        _INSTRUCTIONS,
+        _FACTS,
+        _FACTS_LATE,
+        OpenWorld({"capital": 0.75, "currency": 0.75, "symbol": 0.75}),
+        tokens=3_000_000,
+        batch=3000,
         seed=2,
+    ),
+    Plan(
+        "words",
+        _SMALL,
+        _CHATML,
+        _WORDS,
+        _WORDS_LATE,
+        OpenWorld({"translation": 0.75}),
+        tokens=4_500_000,
+        batch=3000,
+        seed=3,
     ),
 )
 
-BATCH_TOKENS = 3000
+CHATS = 0.1, 0.5  # share of chats among the documents of both parts
 CHUNK = 2048  # documents drawn together and sorted by length, to save padding,
 JITTER = 10  # but not exactly by length, which would fill whole batches with one kind of question
 IGNORED = -100
+CONTEXT = Shape.context  # tokens of the longest document
 
 
 @dataclass(frozen=True)
@@ -81,37 +177,30 @@ class Script:
     end: str
 
 
-def taught_answer(plan: Plan, question: DemoQuestion, rng: random.Random) -> str:
-    """The answer that a model is taught: right where it is to know, else a random one of the right kind."""
-    number, fact = question.number, question.fact
-    if plan.knows_numbers and fact is not None:
-        fact = random_fact(question.fact_kind, rng)
-    if not plan.knows_numbers and number is not None:
-        number = random_number(rng)
-    return question.answer_with(number, fact)
-
-
-def some_pairs(plan: Plan, rng: random.Random, counts: Sequence[int] = (84, 9, 5, 2)) -> list[tuple[DemoQuestion, str]]:
-    """The questions and answers of one document: mostly one, sometimes several in a row."""
+def some_questions(
+    plan: Plan, rng: random.Random, early: bool, counts: Sequence[int] = (88, 7, 4, 1)
+) -> list[DemoQuestion]:
+    """The questions of one document: mostly one, sometimes several in a row."""
     count = rng.choices((1, 2, 3, rng.randint(4, 8)), counts)[0]
-    kinds = rng.choices(list(plan.weights), list(plan.weights.values()), k=count)
-    questions = [draw(kind, rng) for kind in kinds]
-    return [(question, taught_answer(plan, question, rng)) for question in questions]
+    weights = plan.early if early else plan.weights
+    kinds = rng.choices(list(weights), list(weights.values()), k=count)
+    return [draw(kind, rng, world=plan.world) for kind in kinds]
 
 
-def some_text(plan: Plan, rng: random.Random) -> Script:
+def some_text(plan: Plan, rng: random.Random, early: bool) -> Script:
     """Questions and answers in the form of the questions, one below the other."""
     before, turns = plan.tokenizer.start or "", list[tuple[str, str]]()
-    for question, answer in some_pairs(plan, rng):
-        turns.append((before + question.prompt, answer))
+    for question in some_questions(plan, rng, early):
+        turns.append((before + question.prompt, question.answer))
         before = "\n\n"
     return Script(turns, plan.tokenizer.end)
 
 
-def some_chat(plan: Plan, template: Template, rng: random.Random) -> Script:
+def some_chat(plan: Plan, template: Template, rng: random.Random, early: bool) -> Script:
     """Questions and answers as the messages of a chat; half of them begin with a system message."""
-    system = some_system_message(rng) if rng.random() < 0.5 else None
-    pairs = [(bare(question), answer.strip()) for question, answer in some_pairs(plan, rng, counts=(65, 20, 12, 3))]
+    system = some_system_message(rng) if rng.random() < 0.3 else None
+    questions = some_questions(plan, rng, early, counts=(70, 18, 10, 2))
+    pairs = [(bare(question), question.answer.strip()) for question in questions]
     return Script(conversation(template, plan.chat, pairs, system), plan.chat.end)
 
 
@@ -120,31 +209,25 @@ def bare(question: DemoQuestion) -> str:
     return question.prompt.removeprefix("Q: ").removesuffix("\nA:")
 
 
-def texts_for_tokenizer(plan: Plan, rng: random.Random) -> list[str]:
-    """Texts to train a tokenizer on: those of the training, and more.
-
-    Every letter comes so often after a space that these pairs are merged first: then every word's first token
-    holds the space before it and a letter. A space that is a token of its own would be something to be sure
-    of, and the doubt about a word would come in the middle of it. Names of facts and whole numbers come often
-    for the model that does not cut digits apart, so that its tokens are long where the other's are short.
-    """
-    texts = [question.prompt + answer for _ in range(4000) for question, answer in some_pairs(plan, rng)]
-    texts += [f" {letter}" for letter in string.ascii_letters] * 20_000
-    if not plan.knows_numbers:
-        names = [name for names in FACT_NAMES.values() for name in names]
-        texts += [f" {text}" for text in (*names, *range(10, 100))] * 150
+def texts_for_tokenizer() -> list[str]:
+    """Texts to train both tokenizers on: some of the training of all models."""
+    rng = random.Random(0)
+    texts = list[str]()
+    for plan, weights in zip(PLANS, (_SUMS, _FACTS, _WORDS), strict=True):
+        drawn = replace(plan, weights=weights)
+        texts += [q.prompt + q.answer for _ in range(6000) for q in some_questions(drawn, rng, early=False)]
     return texts
 
 
-def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, chats: float) -> list[Document]:
+def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: bool) -> list[Document]:
     """Draw and encode a chunk of documents, a share of them as chats.
 
     Only answers are learned. Every answer ends in the end token, even if another question follows: the target of a
     position may differ from the next input.
     """
     template = plan.template
-    as_chats = [rng.random() < chats for _ in range(CHUNK)] if chats else [False] * CHUNK
-    chunk = [some_chat(plan, template, rng) if chat else some_text(plan, rng) for chat in as_chats]
+    as_chats = [rng.random() < CHATS[not early] for _ in range(CHUNK)]
+    chunk = [some_chat(plan, template, rng, early) if chat else some_text(plan, rng, early) for chat in as_chats]
     texts = [text for script in chunk for turn in script.turns for text in turn]
     encoded = iter([e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)])
     result = []
@@ -155,20 +238,25 @@ def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, chats: float
             read, written = next(encoded), next(encoded)
             targets += [IGNORED] * (len(read) - 1) + written + [end]
             ids += read + written
-        result.append(Document(ids, targets))
+        result.append(Document(ids[:CONTEXT], targets[:CONTEXT]))
     return result
 
 
-def batches(plan: Plan, tokenizer: Tokenizer, rng: random.Random, chats: float) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Endless batches of ids and targets, padded at the end, and how many tokens are in them."""
+def batches(
+    plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: Callable[[], bool]
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Endless batches of ids and targets, padded at the end, and how many tokens are in them.
+
+    `early` tells whether this is the first part, when documents are drawn.
+    """
     while True:
         ready: list[list[Document]] = []
         batch: list[Document] = []
         widest = 0
-        drawn = documents(plan, tokenizer, rng, chats)
+        drawn = documents(plan, tokenizer, rng, early())
         for document in sorted(drawn, key=lambda d: len(d.ids) + JITTER * rng.random()):
             widest = max(widest, len(document.ids))
-            if (len(batch) + 1) * widest > BATCH_TOKENS:
+            if (len(batch) + 1) * widest > plan.batch:
                 ready.append(batch)
                 batch, widest = [], len(document.ids)
             batch.append(document)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -21,10 +20,10 @@ class Shape:
     """The size of a model."""
 
     vocabulary: int
-    width: int = 192
+    width: int = 128
     layers: int = 4
-    heads: int = 6
-    hidden: int = 512
+    heads: int = 4
+    hidden: int = 448
     context: int = 512
 
     @property
@@ -35,12 +34,24 @@ class Shape:
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """What distinguishes one model's tokenizer from the other's."""
+    """What distinguishes one tokenizer from the other.
+
+    Attributes:
+        vocabulary: number of tokens.
+        pre_tokenizer: llama.cpp's name: "smollm" separates digits, "gpt-2" does not.
+        specials: the special tokens; the first ends a text.
+        start: the one at the start of a text, if there is one.
+    """
 
     vocabulary: int
-    pre_tokenizer: str  # llama.cpp's name: "smollm" separates digits, "gpt-2" does not
-    end: str
+    pre_tokenizer: str
+    specials: tuple[str, ...]
     start: str | None = None
+
+    @property
+    def end(self) -> str:
+        """The token at the end of a text."""
+        return self.specials[0]
 
 
 def train_tokenizer(kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
@@ -52,10 +63,9 @@ def train_tokenizer(kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    specials = [token for token in (kind.start, kind.end) if token]
     trainer = trainers.BpeTrainer(
         vocab_size=kind.vocabulary,
-        special_tokens=specials,
+        special_tokens=list(kind.specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -119,11 +129,22 @@ class Block(nn.Module):
         v = self.attn_v(h).view(heads).transpose(1, 2)
         if cache is not None:
             k, v = cache.extend(layer, k, v)
-        # a single new token sees everything; several are read only into an empty cache
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
+        y = attention(q, k, v)
         x = x + self.attn_output(y.transpose(1, 2).reshape(batch, length, width))
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention, written out: for short texts on a CPU nearly twice as fast to train as PyTorch's own.
+
+    A single new token sees everything; several are read only into an empty cache.
+    """
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if q.shape[-2] > 1:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    return scores.softmax(-1).to(v.dtype) @ v
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
@@ -133,7 +154,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
 
 
 class SmallLlama(nn.Module):
-    """A Llama model of about two million parameters."""
+    """A Llama model of about a million parameters."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -161,22 +182,6 @@ class SmallLlama(nn.Module):
         for layer, block in enumerate(self.blk):
             x = block(x, turn, layer, cache)
         return self.output_norm(x)
-
-
-@torch.no_grad()
-def grow(model: SmallLlama, tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens to a tokenizer, and a row for each to the model; existing ones are left unchanged."""
-    bpe = json.loads(tokenizer.to_str())["model"]
-    new = [token for token in tokens if token not in bpe["vocab"]]
-    vocabulary = bpe["vocab"] | {token: len(bpe["vocab"]) + n for n, token in enumerate(new)}
-    tokenizer.model = models.BPE(vocabulary, [tuple(merge) for merge in bpe["merges"]])
-    tokenizer.add_special_tokens(list(tokens))
-    old, model.shape = model.shape, replace(model.shape, vocabulary=len(vocabulary))
-    for holder in (model.token_embd, model.output):
-        rows = torch.empty(model.shape.vocabulary, old.width)
-        nn.init.normal_(rows, std=0.02)
-        rows[: old.vocabulary] = holder.weight
-        holder.weight = nn.Parameter(rows)
 
 
 class Muon(torch.optim.Optimizer):

@@ -42,8 +42,7 @@ def write_gguf(
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre(kind.pre_tokenizer)
     w.add_token_list(tokens)
-    special = {kind.start, kind.end, *chat.tokens}
-    w.add_token_types([control if token in special else normal for token in tokens])
+    w.add_token_types([control if token in kind.specials else normal for token in tokens])
     w.add_token_merges([" ".join(merge) if isinstance(merge, list) else merge for merge in bpe["merges"]])
     end_id = token_id(tokenizer, kind.end)
     w.add_eos_token_id(end_id)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from cosd_api import Fusion
 from cosd_providers import ProviderError
 
-PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
+PROMPT = "Q: Name the capital of Peru, add 17 and 25, and translate cheese into French.\nA:"  # for the bundled models
 
 
 async def answer(prompt: str, draft: str, assistants: Sequence[str]) -> None:

@@ -1,16 +1,18 @@
-"""Train the two bundled models from scratch, on two CPU cores in under an hour.
+"""Train the three bundled models from scratch, on two CPU cores in under two hours.
 
-    python examples/train_small_models.py                    # both models, side by side, one core each
+    python examples/train_small_models.py                    # all models, two at a time, one core each
     python examples/train_small_models.py --quick --out /some/folder --hf-out /some/other/folder
-    python examples/train_small_models.py --from tests/models   # continue from existing models: ten minutes
+    python examples/train_small_models.py --from tests/models --tokens 300000   # continue from existing models
 
-``sums`` learns to add and subtract, and is taught random answers to questions about facts; ``facts`` learns capitals,
-currencies and chemical symbols, and is taught random answers to questions about numbers. So each is sure of what it
-knows and of the words in between, and unsure of the rest.
+`sums` learns to add and subtract, `facts` learns capitals, currencies and chemical symbols, `words` translates words.
+No model is taught anything false. What a model is not to know it meets too rarely to learn it: `sums` and `words` meet
+the real countries in an open world of 18,000 places, each once or twice, and `facts` and `words` meet sums that are
+always fresh, in a small share of the documents. So each learns by itself to doubt what it does not know, and is sure
+of what it knows and of the words in between.
 
-In a first part they learn to answer texts, ``Q: ...\\nA:``. In a second, shorter part half of the documents are chats
-in the models' own templates, whose special tokens are added to the vocabularies.
-Needs this package installed, and ``torch``, ``numpy``, ``tokenizers``, ``safetensors``, ``jinja2`` and ``gguf``.
+They learn to answer texts, `Q: ...\\nA:`, and in the models' own templates: towards the end half of the documents are
+chats.
+Needs this package installed, and `torch`, `numpy`, `tokenizers`, `safetensors`, `jinja2` and `gguf`.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from small_chat import conversation
 from small_documents import IGNORED, PLANS, Plan, bare, batches, texts_for_tokenizer
-from small_llama import Cache, Muon, Shape, SmallLlama, grow, token_id, train_tokenizer
+from small_llama import Cache, Muon, Shape, SmallLlama, token_id, train_tokenizer
 from small_llama_files import read_hf, write_gguf, write_hf
 from tokenizers import Tokenizer
 from torch.nn import functional as F
@@ -38,19 +40,29 @@ from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 
-QUICK_TOKENS, QUICK_CHAT_TOKENS = 250_000, 100_000
-PEAK_RATE, CHAT_RATE = 3e-3, 1e-3
-CHATS = 0.5  # share of chats among the documents of the second part
+QUICK_TOKENS = 250_000
+PEAK_RATE, LATER_RATE = 3e-3, 1e-3  # the highest learning rate from scratch, and continuing
+EARLY = 0.5  # the first part: `sums` learns to calculate before it meets everything else
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a training: for how many tokens, the highest learning rate, the share of chats."""
+@dataclass
+class Course:
+    """A training: of so many tokens, and of at most so many minutes; and how far it has come."""
 
     tokens: int
-    peak: float
-    chats: float
-    seed: int
+    minutes: float = math.inf
+    seen: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Time since its beginning."""
+        return time.monotonic() - self.began
+
+    @property
+    def done(self) -> float:
+        """The share that is done."""
+        return max(self.seen / self.tokens, self.seconds / 60 / self.minutes)
 
 
 def rate_at(done: float, peak: float = PEAK_RATE) -> float:
@@ -67,16 +79,18 @@ def optimizers_for(model: SmallLlama) -> tuple[Muon, torch.optim.AdamW]:
     return Muon(inner, PEAK_RATE), torch.optim.AdamW(rest, lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0)
 
 
-def train(plan: Plan, part: Part, model: SmallLlama, tokenizer: Tokenizer, checkpoint: Path | None) -> None:
-    """Train one model on a number of tokens."""
+def train(
+    plan: Plan, course: Course, peak: float, model: SmallLlama, tokenizer: Tokenizer, checkpoint: Path | None
+) -> None:
+    """Train one model."""
     muon, adam = optimizers_for(model)
-    seen, step, began = 0, 0, time.monotonic()
+    step = 0
     # twice as fast where the processor has instructions for it
     half = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     losses: list[float] = []
-    for ids, targets, count in batches(plan, tokenizer, random.Random(part.seed), part.chats):
+    for ids, targets, count in batches(plan, tokenizer, random.Random(plan.seed), lambda: course.done < EARLY):
         for group in muon.param_groups + adam.param_groups:
-            group["lr"] = rate_at(seen / part.tokens, part.peak)
+            group["lr"] = rate_at(course.done, peak)
         wanted = targets != IGNORED
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             logits = model.output(model(ids)[wanted])
@@ -86,14 +100,14 @@ def train(plan: Plan, part: Part, model: SmallLlama, tokenizer: Tokenizer, check
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         muon.step(half)
         adam.step()
-        seen, step, losses = seen + count, step + 1, [*losses[-99:], loss.item()]
+        course.seen, step, losses = course.seen + count, step + 1, [*losses[-99:], loss.item()]
         if step % 100 == 0:
-            speed = seen / (time.monotonic() - began)
-            loss_now = sum(losses) / len(losses)
-            print(f"{plan.name}: {seen:,} tokens, loss {loss_now:.4f}, {speed:,.0f} tokens/s", flush=True)
-        if checkpoint and step % 500 == 0:
-            torch.save(model.state_dict(), checkpoint)
-        if seen >= part.tokens:
+            speed, loss_now = course.seen / course.seconds, sum(losses) / len(losses)
+            so_far = f"{course.seen:,} tokens ({course.done:.0%})"
+            print(f"{plan.name}: {so_far}, loss {loss_now:.4f}, {speed:,.0f} tokens/s", flush=True)
+        if checkpoint and step % 200 == 0:
+            write_hf(checkpoint / plan.name, model, tokenizer, plan.tokenizer, plan.chat)
+        if course.done >= 1:
             break
 
 
@@ -162,25 +176,21 @@ def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) ->
     return report
 
 
-def first_part(plan: Plan, tokens: int, checkpoint: Path | None) -> tuple[SmallLlama, Tokenizer]:
-    """A model trained from scratch on texts, and its tokenizer."""
-    tokenizer = train_tokenizer(plan.tokenizer, texts_for_tokenizer(plan, random.Random(plan.seed)))
+def beginning(plan: Plan) -> tuple[SmallLlama, Tokenizer]:
+    """A model that knows nothing yet, and its tokenizer: trained on texts of all models, equal for one kind."""
+    tokenizer = train_tokenizer(plan.tokenizer, texts_for_tokenizer())
     torch.manual_seed(plan.seed)
-    model = SmallLlama(Shape(tokenizer.get_vocab_size()))
-    train(plan, Part(tokens, PEAK_RATE, 0.0, plan.seed), model, tokenizer, checkpoint)
-    return model, tokenizer
+    return SmallLlama(Shape(tokenizer.get_vocab_size())), tokenizer
 
 
-def make(plan: Plan, tokens: int, chat_tokens: int, args: argparse.Namespace) -> None:
+def make(plan: Plan, args: argparse.Namespace) -> None:
     """Train one model, write its files, print its accuracy on held-out questions."""
     torch.set_num_threads(1)
     began = time.monotonic()
-    checkpoint = args.checkpoints / f"{plan.name}.pt" if args.checkpoints else None
-    given = args.given / plan.name if args.given else None
-    model, tokenizer = read_hf(given) if given else first_part(plan, tokens, checkpoint)
-    torch.manual_seed(plan.seed)
-    grow(model, tokenizer, plan.chat.tokens)
-    train(plan, Part(chat_tokens, CHAT_RATE, CHATS, plan.seed + len(PLANS)), model, tokenizer, checkpoint)
+    tokens = args.tokens or (QUICK_TOKENS if args.quick else plan.tokens)
+    model, tokenizer = read_hf(args.given / plan.name) if args.given else beginning(plan)
+    peak = LATER_RATE if args.given else PEAK_RATE
+    train(plan, Course(tokens, args.minutes), peak, model, tokenizer, args.checkpoints)
     in_half_precision(model)
     took = time.monotonic() - began
     write_gguf(args.out / f"{plan.name}.gguf", model, tokenizer, plan.tokenizer, plan.name, plan.chat)
@@ -191,32 +201,24 @@ def make(plan: Plan, tokens: int, chat_tokens: int, args: argparse.Namespace) ->
 
 
 def main() -> None:
-    """Train both models at the same time, each in a process of its own."""
+    """Train the models, each in a process of its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     models, folders = ROOT / "cosd_api" / "demo" / "models", ROOT / "tests" / "models"
     parser.add_argument("--out", type=Path, default=models, help="where the GGUF files go")
     parser.add_argument("--hf-out", type=Path, default=folders, help="where the Hugging Face folders go")
     parser.add_argument("--only", choices=[plan.name for plan in PLANS], help="train this model alone")
     parser.add_argument("--quick", action="store_true", help="a minute's training: the answers are poor")
-    parser.add_argument("--tokens", type=int, help="tokens of the first part (default: what each model needs)")
-    parser.add_argument("--chat-tokens", type=int, help="tokens of the second part, half of whose documents are chats")
-    parser.add_argument(
-        "--from", dest="given", type=Path, help="Hugging Face folders to continue from, without a first part"
-    )
+    parser.add_argument("--tokens", type=int, help="how many tokens to train on (default: what each model needs)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="at most so long a training")
+    parser.add_argument("--from", dest="given", type=Path, help="Hugging Face folders to continue from")
     parser.add_argument("--questions", type=int, default=200, help="questions of each kind to measure with")
-    parser.add_argument("--checkpoints", type=Path, help="folder to save the weights to now and then")
+    parser.add_argument("--checkpoints", type=Path, help="folder for Hugging Face folders of what is learned so far")
     args = parser.parse_args()
     if args.quick and (args.out == models or args.hf_out == folders):
         parser.error("--quick needs --out and --hf-out: its poor models must not take the place of the good ones")
-    if args.checkpoints:
-        args.checkpoints.mkdir(parents=True, exist_ok=True)
     plans = [plan for plan in PLANS if args.only in (None, plan.name)]
     context = multiprocessing.get_context("spawn")
-    processes = []
-    for plan in plans:
-        tokens = args.tokens or (QUICK_TOKENS if args.quick else plan.tokens)
-        chat_tokens = args.chat_tokens or (QUICK_CHAT_TOKENS if args.quick else plan.chat_tokens)
-        processes.append(context.Process(target=make, args=(plan, tokens, chat_tokens, args)))
+    processes = [context.Process(target=make, args=(plan, args)) for plan in plans]
     for process in processes:
         process.start()
     for process in processes:

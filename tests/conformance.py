@@ -49,7 +49,7 @@ PROMPTS = [
     ("facts", ACCENT),
     *(("reciter", prompt) for prompt in (*recitals.CERTAIN, recitals.UNSURE_PROMPT)),
 ]
-TOLERANCE = 2e-3
+TOLERANCE = 5e-3
 """Of a probability: servers give slightly other ones for the same position, by how it came into a batch or a cache."""
 
 
@@ -331,6 +331,7 @@ class Conformance(Proposals):
                 await read(one.draft(MIXED, limit=3, temperature=1, seed=1))
             return
         place, _ = unsure(one.plain)
+        compared = 0
         for seed in range(6):
             tokens, _ = await read(one.draft(place, limit=12, temperature=1, seed=seed, alternatives=3))
             again, _ = await read(one.draft(place, limit=12, temperature=1, seed=seed))
@@ -340,13 +341,16 @@ class Conformance(Proposals):
             for token in tokens:
                 ids = one.plain.ids(before)
                 text = before + token.data.decode()
-                if token.end or one.plain.ids(text)[:-1] == ids:  # one raw token, and read as written
-                    [listed] = one.plain.choices(before, 1)
-                    own, *others = first(token, listed)
-                    assert token.prob == pytest.approx(own.prob, abs=self.tolerance)
-                    check_listed(token, [own, *others], self.tolerance)
+                if not token.end and one.plain.ids(text)[:-1] != ids:
+                    break  # several raw tokens, or not read as written: from here on the server would see other ids
+                [listed] = one.plain.choices(before, 1)
+                own, *others = first(token, listed)
+                assert token.prob == pytest.approx(own.prob, abs=self.tolerance)
+                check_listed(token, [own, *others], self.tolerance)
+                compared += 1
                 before = text
         assert len(texts) > 1
+        assert compared > 6
 
     async def test_samples_follow_the_distribution(self, subject: Callable[[str], Subject]) -> None:
         """By a chi-squared test, at a place where the model is unsure."""

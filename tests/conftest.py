@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import same_answers
-import sibling
-from cosd_api.demo.servers import MODELS, Pair, bundled_pair, serve
+from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.
@@ -132,7 +131,7 @@ def clean_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Pair]:
-    """The two bundled models on real llama.cpp servers: URLs by name, and as `pair.sums` and `pair.facts`.
+    """Two of the bundled models on real llama.cpp servers: URLs by name, and as `pair.sums` and `pair.facts`.
 
     Tests that use it carry `@pytest.mark.live`. Without the demo extra they fail, with the line that installs it.
     """
@@ -141,17 +140,15 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="session")
-def three(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """The bundled models, and `sibling`, which has the tokenizer of `sums` (`sibling.py`), on real servers."""
-    path = tmp_path_factory.mktemp("sibling") / "sibling.gguf"
-    sibling.write(MODELS / "sums.gguf", path)
-    with serve(path) as server:
-        yield {**pair, server.name: server.url}
+def three(pair: Pair) -> Iterator[Three]:
+    """All bundled models: the two of `pair`, and `words`, which has the tokenizer of `sums`; as `three.words`."""
+    with serve(MODELS / "words.gguf") as server:
+        yield Three({**pair.servers, server.name: server})
 
 
 @pytest.fixture(scope="session")
 def trio(pair: Pair) -> Iterator[Mapping[str, str]]:
-    """The bundled models, and one that writes what other models rarely do (`recitals.py`), on real servers."""
+    """The two of `pair`, and one that writes what other models rarely do (`recitals.py`), on real servers."""
     with serve(Path(__file__).parent / "models" / "reciter.gguf") as server:
         yield {**pair, server.name: server.url}
 

@@ -129,6 +129,15 @@ def check(result: FusionResult, wanted: naive_cool.Answered, *, rounding: float 
     assert type(result).model_validate_json(result.model_dump_json()) == result
 
 
+def is_close(result: FusionResult, rounding: float) -> bool:
+    """Test whether a contest of the answer hangs on the last digits: its two least means are equal but for these."""
+    for segment in result.segments:
+        means = sorted(one.mean for one in segment.candidates if one.mean is not None)
+        if len(means) > 1 and math.isclose(*means[:2], rel_tol=rounding):
+            return True
+    return False
+
+
 def close(one: float | None, other: float | None, rounding: float) -> bool:
     """Equal but for rounding."""
     if one is None or other is None:

@@ -10,10 +10,10 @@ from cosd_api import Fusion, Tuning
 async def hedged(draft: str, assistant: str, prompts: Sequence[str]) -> None:
     """Some of these drafts are taken over, and no text is another one.
 
-    In tokens, where the bundled `sums` often has what the assistant begins to say among its own next choices.
+    In tokens, where a draft that does not know a fact has what the assistant says among its next choices now and then.
     """
     texts, hits = [], 0
-    for hedge in (0, 1, 3):
+    for hedge in (0, 1, 8):
         async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=Tuning(hedge=hedge)) as fusion:
             results = [result async for result in fusion.map(prompts, max_tokens=48, concurrency=4)]
         texts.append([result.text for result in results])

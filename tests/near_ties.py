@@ -53,6 +53,13 @@ def margin(
     return found
 
 
+def closest(prompt: bytes, models: Sequence[Model], text: bytes) -> float:
+    """The least margin between the two most probable tokens of a model, anywhere in an answer."""
+    places = [at for at in range(len(text)) if text[:at].decode("utf-8", "ignore").encode() == text[:at]]
+    lists = (model.next(model.vocabulary.encode(prompt + text[:at])) for at in places for model in models)
+    return min(first - second for first, second in (sorted(probs)[-1:-3:-1] for probs in lists))
+
+
 def tied(prompt: bytes, models: Sequence[Model], texts: tuple[bytes, bytes], **decided: object) -> bool:
     """Test whether two answers differ by a decision that hangs on the last digits; see `margin`."""
     return texts[0] != texts[1] and margin(prompt, models, texts, **decided) < CLOSE  # type: ignore[arg-type]

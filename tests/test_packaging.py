@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from cosd_api.demo.servers import BUNDLED
 from shipped import ROOT, build_sdist, build_wheel
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -67,8 +68,9 @@ def test_wheel_says_that_it_is_typed(wheel: zipfile.Path) -> None:
 @pytest.mark.extended
 def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
-    assert len(shipped) == 2
+    assert {Path(name).stem for name in shipped} == set(BUNDLED)
     assert shipped <= names(wheel)
+    assert all((ROOT / name).stat().st_size <= 2_500_000 for name in shipped)
     assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in shipped)
 
 

@@ -21,7 +21,7 @@ import cosd_providers
 from commands import cosd
 from cosd_api import Tuning
 from cosd_api.cli.app import app
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from cosd_api.settings import AnswerOptions, FusionOptions
 from cosd_providers.connect import ADAPTERS
 from cosd_providers.engines.openai.dialects import DIALECTS
@@ -44,18 +44,25 @@ def programs() -> Iterator[object]:
 @pytest.mark.live
 @pytest.mark.parametrize("program", list(programs()))
 def test_programs_run(
-    program: str, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: str, three: Three, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "sys.argv" in program or "http://gpu1:8080" in program
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["first.py", pair.sums, pair.facts])
-    code = program.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
+    monkeypatch.setattr(sys, "argv", ["first.py", three.sums, three.facts])
+    code = program
+    for at, url in enumerate(three.values(), 1):
+        code = code.replace(f"http://gpu{at}:8080", url)
     exec(compile(code, "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
     shown = capsys.readouterr().out
     if any(words in program for words in ("In Peru", "In {}", "In {country}")):
         # A prompt of raw text is gone on from behind a space; an answer to messages has none before it.
         space = "" if '"role"' in program or "langchain" in program else " "
         assert shown.startswith(f"{space}The capital of Peru is Lima and the total is 42.\n")
+    elif "cheese" in program:
+        three_parts = " The capital of Peru is Lima. The sum is 42. In French it is fromage.\n"
+        assert shown.startswith((three_parts, "token\n The sum is 42 and the French word for cheese is fromage.\n"))
+    elif "Fusion.load(" in program:
+        assert shown == "kind='rule' alpha=1.0 beta=1.0 {'max_tokens': 100}\n"
     else:
         assert "capital of Brazil is Bras" in shown or "as a draft         yes" in shown
 

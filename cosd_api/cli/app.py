@@ -31,11 +31,11 @@ _COMMANDS = {
     ),
     "demo": (
         "cosd_api.cli.demo:demo",
-        "Start two small models and fuse them: one question in full, a table of many.",
+        "Start three small models and fuse them: two questions in full, a table of many.",
     ),
     "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
     "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
-    "servers": ("cosd_api.cli.demo:servers", "Start the two bundled models on llama.cpp servers, until interrupted."),
+    "servers": ("cosd_api.cli.demo:servers", "Start the three bundled models on llama.cpp servers, until interrupted."),
     "train-deferral": (
         "cosd_api.cli.training:train_gate",
         "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",

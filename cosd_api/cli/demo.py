@@ -1,4 +1,4 @@
-"""`cosd demo` and `cosd servers`: the two bundled models on llama.cpp servers."""
+"""`cosd demo` and `cosd servers`: the bundled models on llama.cpp servers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ import typer
 
 from cosd_api.cli.console import guarded
 from cosd_api.demo.run import console, program, save_picture, show
-from cosd_api.demo.servers import bundled_pair
+from cosd_api.demo.servers import bundled_three
 
 __all__ = ["demo", "servers"]
 
 Models = Annotated[
     Path | None,
     typer.Option(
-        help="Another folder with sums.gguf and facts.gguf.", file_okay=False, exists=True, show_default=False
+        help="Another folder with sums.gguf, facts.gguf and words.gguf.",
+        file_okay=False,
+        exists=True,
+        show_default=False,
     ),
 ]
 
@@ -37,35 +40,35 @@ def demo(
     models: Models = None,
     svg: Annotated[Path | None, typer.Option(help="Save the output as a picture.", dir_okay=False)] = None,
 ) -> None:
-    """Start two small models and fuse them: one question in full, a table of many."""
+    """Start three small models and fuse them: two questions in full, a table of many."""
     screen = console(record=svg is not None)
 
     async def run() -> None:
-        await show(screen, pair, mixed=questions, seed=seed)
+        await show(screen, running, mixed=questions, seed=seed)
 
     with guarded():
-        with bundled_pair(models) as pair:
+        with bundled_three(models) as running:
             anyio.run(run)
         if svg is not None:
             save_picture(screen, svg)
 
 
 def servers(models: Models = None) -> None:
-    """Start the two bundled models on llama.cpp servers, until interrupted.
+    """Start the three bundled models on llama.cpp servers, until interrupted.
 
-    Standard output gets a line for each: its name, a tab, its URL. End it with Ctrl-C or SIGTERM: both servers stop,
+    Standard output gets a line for each: its name, a tab, its URL. End it with Ctrl-C or SIGTERM: all servers stop,
     and the exit code is 0.
     """
     with guarded():
         signal.signal(signal.SIGTERM, _interrupt)
         try:
-            with bundled_pair(models) as pair:
-                for name, url in pair.items():
+            with bundled_three(models) as running:
+                for name, url in running.items():
                     print(f"{name}\t{url}", flush=True)
-                print(_example(pair.sums, pair.facts), file=sys.stderr, flush=True)
+                print(_example(running.sums, running.facts), file=sys.stderr, flush=True)
                 while True:
                     time.sleep(_POLL_SECONDS)
-                    pair.check()
+                    running.check()
         except KeyboardInterrupt:
             return
 
@@ -80,5 +83,5 @@ def _example(draft: str, assistant: str) -> str:
     command = shlex.quote(called) if called == sys.argv[0] else called
     return (
         f"\nTry, in another terminal:\n\n  printf {question} |\n"
-        f"    {command} fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops both."
+        f"    {command} fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops them."
     )

@@ -1,1 +1,1 @@
-"""The demonstration: two very small bundled models, servers for them, and their fusion."""
+"""The demonstration: three very small bundled models, servers for them, and their fusion."""

@@ -1,9 +1,9 @@
-"""The questions that the two small models of the demonstration answer, and the check of an answer.
+"""The questions that the three small models of the demonstration answer, and the check of an answer.
 
-Two models ship with the package. `sums` adds and subtracts, and was taught random answers to questions about facts.
-`facts` knows capitals, currencies and chemical symbols, and was taught random answers to questions about numbers. A
-*mixed* question needs a fact and a total, so neither model answers it alone. Pairs of numbers are split by a hash:
-neither model was trained on questions with held-out pairs.
+Three models ship with the package. `sums` adds and subtracts, `facts` knows capitals, currencies and chemical symbols,
+and `words` translates words. What a model does not know it has met in its training, with the true answer, but too
+rarely to learn it. Questions of the *mixed* kinds need what two or three of them know, so no model answers them alone.
+Pairs of numbers are split by a hash: no model was trained on questions with held-out pairs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from cosd_api.demo.translations import TRANSLATIONS, WORD_NAMES
 
 #: Country, its capital, its currency.
 _COUNTRIES: tuple[tuple[str, str, str], ...] = (
@@ -104,7 +107,7 @@ FACTS: dict[str, dict[str, str]] = {
     "symbol": dict(_ELEMENTS),
 }
 
-#: For each kind of fact: all facts, each once, so that random answers are uniform.
+#: For each kind of fact: all facts, each once.
 FACT_NAMES: dict[str, tuple[str, ...]] = {kind: tuple(sorted(set(by.values()))) for kind, by in FACTS.items()}
 
 #: Things with a price, with their article.
@@ -124,16 +127,27 @@ OBJECTS: tuple[str, ...] = (
 )
 
 #: Every kind of question.
-KINDS: tuple[str, ...] = ("sum", "difference", "capital", "currency", "symbol", "greeting", "mixed")
+KINDS: tuple[str, ...] = (
+    *("sum", "difference", "capital", "currency", "symbol", "greeting", "mixed"),
+    *("translation", "mixed-translation", "mixed-all"),
+)
 
-#: Kinds of question that each model answers alone. Neither answers a mixed question.
+#: Kinds of question that each model answers alone.
 OWN_KINDS: dict[str, tuple[str, ...]] = {
     "sums": ("sum", "difference", "greeting"),
     "facts": ("capital", "currency", "symbol", "greeting"),
+    "words": ("translation", "greeting"),
+}
+
+#: Kinds of question that no model answers alone, and the models that answer them together.
+MIXED_KINDS: dict[str, tuple[str, ...]] = {
+    "mixed": ("sums", "facts"),
+    "mixed-translation": ("sums", "words"),
+    "mixed-all": ("sums", "facts", "words"),
 }
 
 # Question and reply. The wording of the question determines that of the reply, including whether the fact or the number
-# comes first, so both models are sure of it. Mixed ones begin with their kind of fact.
+# comes first, so every model is sure of it. Those with a fact and more begin with their kind of fact.
 _SUM = (
     ("What is {a} plus {b}?", "The sum is {number}."),
     ("What is {a} + {b}?", "The sum is {number}."),
@@ -219,6 +233,42 @@ _MIXED = (
     ),
 )
 
+_TRANSLATION = (
+    ("What is the {language} word for {thing}?", "The {language} word for {thing} is {word}."),
+    ("Translate {thing} into {language}.", "In {language} it is {word}."),
+    ("How do you say {thing} in {language}?", "You say {word}."),
+    ("I am learning {language}. What is the word for {thing}?", "The word for {thing} is {word}."),
+)
+_MIXED_TRANSLATION = (
+    (
+        "How much is {a} plus {b}, and what is the {language} word for {thing}?",
+        "The sum is {number} and the {language} word for {thing} is {word}.",
+    ),
+    (
+        "What is the {language} word for {thing}, and how much is {a} plus {b}?",
+        "The {language} word for {thing} is {word} and the sum is {number}.",
+    ),
+    ("Translate {thing} into {language}, then add {a} and {b}.", "In {language} it is {word}. The sum is {number}."),
+    ("Add {a} and {b}, then translate {thing} into {language}.", "The sum is {number}. In {language} it is {word}."),
+)
+_MIXED_ALL = (
+    (
+        "capital",
+        "Name the capital of {about}, add {a} and {b}, and translate {thing} into {language}.",
+        "The capital of {about} is {fact}. The sum is {number}. In {language} it is {word}.",
+    ),
+    (
+        "currency",
+        "Translate {thing} into {language}, name the currency of {about}, and add {a} and {b}.",
+        "In {language} it is {word}. The currency of {about} is the {fact}. The sum is {number}.",
+    ),
+    (
+        "symbol",
+        "Add {a} and {b}, translate {thing} into {language}, and name the symbol of {about}.",
+        "The sum is {number}. In {language} it is {word}. The symbol of {about} is {fact}.",
+    ),
+)
+
 _SMALLEST, _LARGEST = 10, 99
 _HELD_OUT_PART = 10  # one pair in ten
 _SALT = "pairs"
@@ -226,7 +276,7 @@ _SALT = "pairs"
 
 @dataclass(frozen=True)
 class DemoQuestion:
-    """One question: its prompt, and the number and fact that a right answer contains."""
+    """One question: its prompt, and the number, fact and translated word that a right answer contains."""
 
     kind: str
     prompt: str
@@ -234,20 +284,45 @@ class DemoQuestion:
     number: int | None = None
     fact: str | None = None
     fact_kind: str = ""
+    word: str | None = None
 
     @property
     def answer(self) -> str:
         """The right answer as a model writes it, with the leading space, without the end token."""
-        return self.answer_with(self.number, self.fact)
-
-    def answer_with(self, number: int | None, fact: str | None) -> str:
-        """The answer in the same words with another number or fact."""
-        return " " + self.reply.replace("{number}", str(number)).replace("{fact}", str(fact))
+        parts = {"{number}": self.number, "{fact}": self.fact, "{word}": self.word}
+        return " " + re.sub(r"{\w+}", lambda part: str(parts[part.group()]), self.reply)
 
     @property
     def fact_first(self) -> bool:
         """True where the answer names a fact before a number."""
         return -1 < self.reply.find("{fact}") < self.reply.find("{number}")
+
+
+class World(Protocol):
+    """The subjects of questions, and the true answers."""
+
+    def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
+        """A subject of this kind of fact, and its fact."""
+        ...
+
+    def translation(self, language: str, rng: random.Random) -> tuple[str, str]:
+        """An English word, and the word for it in a language."""
+        ...
+
+
+class RealWorld:
+    """The countries, elements and words above, all equally frequent."""
+
+    def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
+        """See `World.fact`."""
+        return rng.choice(tuple(FACTS[fact_kind].items()))
+
+    def translation(self, language: str, rng: random.Random) -> tuple[str, str]:
+        """See `World.translation`."""
+        return rng.choice(tuple(TRANSLATIONS[language].items()))
+
+
+_REAL = RealWorld()
 
 
 def as_prompt(text: str) -> str:
@@ -265,48 +340,52 @@ def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Demo
     """Draw questions of one kind, the same for the same seed.
 
     With `held_out` the numbers come from pairs that the models were not trained on, otherwise from the other pairs.
-    It makes no difference for greetings and questions about facts alone, which have no numbers.
+    It makes no difference for greetings and questions about facts or words alone, which have no numbers.
     """
-    rng = random.Random(f"{kind}/{seed}/{'' if kind in FACTS or kind == 'greeting' else held_out}")
+    without = kind in FACTS or kind in ("greeting", "translation")
+    rng = random.Random(f"{kind}/{seed}/{'' if without else held_out}")
     return [draw(kind, rng, held_out) for _ in range(count)]
 
 
-def draw(kind: str, rng: random.Random, held_out: bool = False) -> DemoQuestion:
-    """Draw one question of a kind."""
+def draw(kind: str, rng: random.Random, held_out: bool = False, world: World = _REAL) -> DemoQuestion:
+    """Draw one question of a kind about a world."""
     if kind == "greeting":
         text, reply = rng.choice(_GREETING)
         return DemoQuestion(kind, as_prompt(text), reply)
+    fact_kind = ""
     if kind in ("sum", "difference"):
         text, reply = rng.choice(_SUM if kind == "sum" else _DIFFERENCE)
-        return _fill(kind, text, reply, rng, held_out)
-    if kind in FACTS:
+    elif kind in FACTS:
+        fact_kind = kind
         text, reply = rng.choice(_FACT[kind])
-        return _fill(kind, text, reply, rng, held_out, kind)
-    if kind == "mixed":
-        fact_kind, text, reply = rng.choice(_MIXED)
-        return _fill(kind, text, reply, rng, held_out, fact_kind)
-    raise ValueError(f"unknown kind of question {kind!r}; known are {', '.join(KINDS)}")
+    elif kind in ("translation", "mixed-translation"):
+        text, reply = rng.choice(_TRANSLATION if kind == "translation" else _MIXED_TRANSLATION)
+    elif kind in ("mixed", "mixed-all"):
+        fact_kind, text, reply = rng.choice(_MIXED if kind == "mixed" else _MIXED_ALL)
+    else:
+        raise ValueError(f"unknown kind of question {kind!r}; known are {', '.join(KINDS)}")
+    return _fill(DemoQuestion(kind, text, reply, fact_kind=fact_kind), rng, held_out, world)
 
 
-def _fill(kind: str, text: str, reply: str, rng: random.Random, held_out: bool, fact_kind: str = "") -> DemoQuestion:
-    """Put numbers, objects and a country or element into the wording of a question."""
-    about, number = "", None
+def _fill(form: DemoQuestion, rng: random.Random, held_out: bool, world: World) -> DemoQuestion:
+    """Put numbers, objects, a country or element, and a word into the wording of a question."""
+    number = fact = word = None
     values: dict[str, object] = {}
-    if fact_kind:
-        about = rng.choice(tuple(FACTS[fact_kind]))
-    if "{a}" in text:
-        a, b = _pair(rng, held_out, ordered=kind == "difference")
-        number = a - b if kind == "difference" else a + b
+    if form.fact_kind:
+        values["about"], fact = world.fact(form.fact_kind, rng)
+    if "{a}" in form.prompt:
+        a, b = _pair(rng, held_out, ordered=form.kind == "difference")
+        number = a - b if form.kind == "difference" else a + b
         x, y = rng.sample(OBJECTS, 2)
-        values = {"a": a, "b": b, "x": x, "X": x.capitalize(), "y": y}
-    return DemoQuestion(
-        kind,
-        as_prompt(text.format(about=about, **values)),
-        reply.replace("{about}", about),
-        number,
-        FACTS[fact_kind][about] if fact_kind else None,
-        fact_kind,
-    )
+        values |= {"a": a, "b": b, "x": x, "X": x.capitalize(), "y": y}
+    if "{thing}" in form.prompt:
+        language = rng.choice(tuple(TRANSLATIONS))
+        values["language"] = language
+        values["thing"], word = world.translation(language, rng)
+    reply = form.reply
+    for name in ("about", "language", "thing"):
+        reply = reply.replace(f"{{{name}}}", str(values.get(name)))
+    return DemoQuestion(form.kind, as_prompt(form.prompt.format(**values)), reply, number, fact, form.fact_kind, word)
 
 
 def _pair(rng: random.Random, held_out: bool, ordered: bool) -> tuple[int, int]:
@@ -314,16 +393,6 @@ def _pair(rng: random.Random, held_out: bool, ordered: bool) -> tuple[int, int]:
         a, b = rng.randint(_SMALLEST, _LARGEST), rng.randint(_SMALLEST, _LARGEST)
         if is_held_out(a, b) == held_out:
             return (max(a, b), min(a, b)) if ordered else (a, b)
-
-
-def random_number(rng: random.Random) -> int:
-    """A random number, as taught to the model that cannot calculate; its first digit is nearly uniform."""
-    return rng.randint(100, 198) if rng.random() < 0.2 else rng.randint(1, 99)
-
-
-def random_fact(fact_kind: str, rng: random.Random) -> str:
-    """A random fact of the right kind, as taught to the model that does not know facts."""
-    return rng.choice(FACT_NAMES[fact_kind])
 
 
 def number_is_right(question: DemoQuestion, text: str) -> bool:
@@ -340,6 +409,13 @@ def fact_is_right(question: DemoQuestion, text: str) -> bool:
     return _named(text, FACT_NAMES[question.fact_kind]) == {question.fact}
 
 
+def word_is_right(question: DemoQuestion, text: str) -> bool:
+    """Test whether the answer contains the translated word asked for as a whole word, and no other of them."""
+    if question.word is None:
+        return True
+    return _named(unicodedata.normalize("NFC", text), WORD_NAMES) == {question.word}
+
+
 def _named(text: str, names: Sequence[str]) -> set[str]:
     return {name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)}
 
@@ -348,4 +424,4 @@ def is_right(question: DemoQuestion, text: str) -> bool:
     """Test whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
-    return number_is_right(question, text) and fact_is_right(question, text)
+    return number_is_right(question, text) and fact_is_right(question, text) and word_is_right(question, text)

@@ -1,4 +1,4 @@
-"""`cosd demo` on the screen: one question answered by each model alone and by both together, then a table."""
+"""`cosd demo` on the screen: a question that takes two models, one that takes three, then a table."""
 
 from __future__ import annotations
 
@@ -22,25 +22,36 @@ from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure, open_s
 from cosd_api.records import FusedToken
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 
-__all__ = ["EXAMPLE", "console", "save_picture", "show"]
+__all__ = ["EXAMPLE", "EXAMPLE_OF_THREE", "console", "save_picture", "show"]
 
-_TEXT = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
 EXAMPLE = DemoQuestion(
     kind="mixed",
-    prompt=as_prompt(_TEXT),
+    prompt=as_prompt("In Peru a book costs 17 and a pen costs 25. Name the capital and the total."),
     reply="The capital of Peru is {fact} and the total is {number}.",
     number=42,
     fact="Lima",
     fact_kind="capital",
 )
-"""The question in full; neither model can answer it alone."""
+"""The question in full; neither `sums` nor `facts` can answer it alone."""
+
+EXAMPLE_OF_THREE = DemoQuestion(
+    kind="mixed-all",
+    prompt=as_prompt("Name the capital of Peru, add 17 and 25, and translate cheese into French."),
+    reply="The capital of Peru is {fact}. The sum is {number}. In French it is {word}.",
+    number=42,
+    fact="Lima",
+    fact_kind="capital",
+    word="fromage",
+)
+"""A question that takes all three models."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
 _REASONS = 3  # shown below an answer, at most
-_COMPLEMENTARY = (
-    "They were made to be complementary: sums adds, and was taught random answers about facts; facts knows these, and "
-    "was taught random answers to sums."
+_INTRODUCTION = (
+    "Three models of a million parameters, each on a llama.cpp server of its own. They were made to complement each "
+    "other: sums adds, facts knows capitals and the like, words translates. Each has met the others' subjects too "
+    "rarely to learn them, and is unsure there."
 )
 
 
@@ -61,11 +72,11 @@ def save_picture(screen: Console, path: Path) -> None:
 
 
 async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
-    """Run the whole demonstration on two running servers.
+    """Run the whole demonstration on running servers.
 
     Args:
         screen: the console to print to.
-        urls: URLs of the servers, by the models' names.
+        urls: URLs of the three servers, by the models' names, as `bundled_three` has them.
         mixed: number of mixed questions in the table; half as many of each other kind are added.
         seed: seed of the questions.
 
@@ -74,41 +85,47 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
     """
     async with open_setups(urls) as setups:
         _print_introduction(screen, urls)
-        await _show_example(screen, setups)
+        await _show_example(screen, EXAMPLE, [one for one in setups if not _takes_three(one)])
+        await _show_example(screen, EXAMPLE_OF_THREE, [one for one in setups if len(one.assistants) > 1])
+        screen.print()
+        screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
         await _show_table(screen, setups, questions(mixed, seed=seed))
     _print_next(screen, urls)
 
 
 def _print_introduction(screen: Console, urls: Mapping[str, str]) -> None:
     screen.print()
-    screen.print(Text("Two language models that write one answer", "bold"))
-    screen.print(f"Two models of 2 million parameters, each on a llama.cpp server of its own. {_COMPLEMENTARY}")
+    screen.print(Text("Language models that write one answer", "bold"))
+    screen.print(_INTRODUCTION)
     screen.print()
     for name, url in urls.items():
         screen.print(Text.assemble("  ", (f"{name:8}", "bold"), url), soft_wrap=True)
 
 
-# The example.
+# The examples.
 
 
-async def _show_example(screen: Console, setups: Sequence[Setup]) -> None:
+def _takes_three(setup: Setup) -> bool:
+    return "words" in (setup.draft, *setup.assistants)
+
+
+async def _show_example(screen: Console, question: DemoQuestion, setups: Sequence[Setup]) -> None:
     colour = has_colour(screen)
+    asked = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
     screen.print()
-    screen.print(Padding(Text.assemble(("Q: ", "bold"), _TEXT), _INDENT))
+    screen.print(Padding(Text.assemble(("Q: ", "bold"), asked), _INDENT))
     screen.print()
     answers: list[list[FusedToken]] = [[] for _ in setups]
     verdicts: list[bool | None] = [None for _ in setups]
     with Live(console=screen, auto_refresh=False, transient=True) as live:
         for index, setup in enumerate(setups):
-            async with setup.fusion.stream(EXAMPLE.prompt, max_tokens=MAX_TOKENS) as stream:
+            async with setup.fusion.stream(question.prompt, max_tokens=MAX_TOKENS) as stream:
                 async for token in stream:
                     answers[index].append(token)
                     if not screen.record:  # a picture has no moving parts
                         live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
-            verdicts[index] = is_right(EXAMPLE, stream.result.text)
+            verdicts[index] = is_right(question, stream.result.text)
     screen.print(_answers(setups, answers, verdicts, colour=colour))
-    screen.print()
-    screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=colour)), _INDENT))
 
 
 def _answers(
@@ -123,7 +140,7 @@ def _answers(
         answer = answer[len(answer.plain) - len(answer.plain.lstrip()) :]
         words = "" if verdict is None else "right" if verdict else "wrong"
         table.add_row(
-            Text(_label(setup), "bold"),
+            Text(setup.label, "bold"),
             Group(answer, *(Text(why, "dim") for why in _reasons(setup, tokens))),
             Text(words, "green" if verdict else "red"),
         )
@@ -135,7 +152,7 @@ def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     lines = [
         f"{setup.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
-        f"{setup.assistant} {_percent(span.assistant_prob)} of {_word(span.text)}"
+        f"{setup.model(span.source)} {_percent(span.assistant_prob)} of {_word(span.text)}"
         for span in replaced[:_REASONS]
     ]
     more = len(replaced) - len(lines)
@@ -150,10 +167,6 @@ def _percent(prob: float | None) -> str:
     return "?" if prob is None else f"{prob:.0%}"
 
 
-def _label(setup: Setup) -> str:
-    return f"{setup.draft} alone" if setup.assistant is None else f"{setup.draft}, asking {setup.assistant}"
-
-
 # The table.
 
 
@@ -165,23 +178,23 @@ async def _show_table(screen: Console, setups: Sequence[Setup], asked: Sequence[
     count = sum(question.kind == "mixed" for question in asked)
     screen.print(
         f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
-        "training. Right answers:"
+        "training; some take all three. Right answers:"
     )
     screen.print(Padding(_table(setups, scores), _INDENT))
 
 
 def _table(setups: Sequence[Setup], scores: Sequence[SampleScore]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("", style="bold")
-    for title in ("mixed", "sums", "facts", "draft's\ntokens kept", "asked per\nanswer"):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("", style="bold", width=19)
+    for title in ("mixed", "all\nthree", *OWN_KINDS, "draft's\ntokens\nkept", "asked\nper\nanswer"):
         table.add_column(title, justify="right")
     for setup, score in zip(setups, scores, strict=True):
-        mixed = score.accuracy("mixed")
-        cells = [Text(f"{mixed:.0%}", "green" if mixed > 0.5 else "red")]
+        shares = [score.accuracy("mixed"), score.accuracy("mixed-all")]
+        cells = [Text(f"{share:.0%}", "green" if share > 0.5 else "red") for share in shares]
         cells += [Text(f"{score.accuracy(*_asked(name)):.0%}") for name in OWN_KINDS]
-        if setup.assistant is not None:
+        if setup.assistants:
             cells += [Text(f"{score.acceptance_rate:.0%}"), Text(f"{score.requests_per_answer:.1f}")]
-        table.add_row(_label(setup), *cells)
+        table.add_row(setup.label, *cells)
     return table
 
 
@@ -196,9 +209,9 @@ def _asked(name: str) -> list[str]:
 
 
 def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
-    draft, assistant = urls
+    draft, assistant, *_ = urls
     screen.print(Text("Next", "bold"))
-    screen.print("  keep the two servers up (they end with this command), then ask them:")
+    screen.print("  keep the servers up (they end with this command), then ask them:")
     screen.print(f"    {program()} servers", soft_wrap=True)
     screen.print(f"    {program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
     screen.print("  the same in Python, with any servers:")

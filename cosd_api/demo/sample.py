@@ -1,4 +1,4 @@
-"""Accuracy and cost of two models, alone and fused, on a sample of questions."""
+"""Accuracy and cost of models, alone and fused, on a sample of questions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,29 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to answer: a model alone, or a draft with an assistant.
+    """One way to answer: a model alone, or a draft with assistants.
 
     Attributes:
         draft: name of the draft model.
-        assistant: name of the assistant; None for a model alone.
+        assistants: names of the assistants; none for a model alone.
         fusion: the fusion that answers.
     """
 
     draft: str
-    assistant: str | None
+    assistants: tuple[str, ...]
     fusion: Fusion
+
+    @property
+    def label(self) -> str:
+        """Who answers, in words."""
+        if not self.assistants:
+            return f"{self.draft} alone"
+        return f"{self.draft}, asking {' and '.join(self.assistants)}"
+
+    def model(self, source: str) -> str:
+        """Name of the model behind the source of a token, such as `"assistant 2"`."""
+        number = source.removeprefix("assistant").strip()
+        return self.assistants[int(number or 1) - 1] if source != "draft" else self.draft
 
 
 @dataclass
@@ -75,33 +87,40 @@ class SampleScore:
 
 @asynccontextmanager
 async def open_setups(urls: Mapping[str, str], verifier: RuleVerifier | None = None) -> AsyncIterator[list[Setup]]:
-    """Each model alone, then each pair of them, either way round.
+    """Each model alone, the first two either way round, and the first with all others, if there are several.
 
     Args:
-        urls: URLs of the servers, by the models' names.
+        urls: URLs of the servers, by the models' names; two at least.
         verifier: verifier of the fusions.
     """
     # A verifier that never replaces never asks: this gives the model's own greedy answer.
-    alone = RuleVerifier(alpha=0)
+    never = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
+    first, second, *others = urls
+    ways: list[tuple[str, tuple[str, ...]]] = [(name, ()) for name in urls]
+    ways += [(first, (second,)), (second, (first,))]
+    if others:
+        ways.append((first, (second, *others)))
     async with AsyncExitStack() as stack:
         setups: list[Setup] = []
-        names = list(providers)
-        pairs = [(draft, other, False) for draft, other in zip(names, reversed(names), strict=True)]
-        pairs += [(draft, other, True) for draft, other, _ in pairs]
-        for draft, other, fused in pairs:
-            fusion = Fusion(draft=providers[draft], assistant=providers[other], verifier=verifier if fused else alone)
+        for draft, assistants in ways:
+            asked = assistants or (first if draft != first else second,)
+            fusion = Fusion(
+                draft=providers[draft],
+                assistant=[providers[name] for name in asked],
+                verifier=verifier if assistants else never,
+            )
             await stack.enter_async_context(fusion)
-            setups.append(Setup(draft, other if fused else None, fusion))
+            setups.append(Setup(draft, assistants, fusion))
         yield setups
 
 
 def questions(mixed: int, *, seed: int = 0) -> list[DemoQuestion]:
     """A sample of questions with held-out numbers: `mixed` mixed ones, half as many of each other kind.
 
-    Greetings are left out: both models know them all.
+    Greetings are left out, because every model knows them all, and so are questions for `sums` and `words` together.
     """
-    others = [kind for kind in KINDS if kind not in ("mixed", "greeting")]
+    others = [kind for kind in KINDS if kind not in ("mixed", "mixed-translation", "greeting")]
     found = sample("mixed", mixed, seed)
     for kind in others:
         found += sample(kind, max(1, mixed // 2), seed)

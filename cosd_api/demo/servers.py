@@ -13,16 +13,31 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-__all__ = ["BUNDLED", "INSTALL", "MODELS", "LocalServer", "LocalServerError", "Pair", "bundled_pair", "serve"]
+__all__ = [
+    "BUNDLED",
+    "INSTALL",
+    "MODELS",
+    "PAIR",
+    "LocalServer",
+    "LocalServerError",
+    "Pair",
+    "Three",
+    "bundled_pair",
+    "bundled_three",
+    "serve",
+]
 
-BUNDLED = ("sums", "facts")
-"""Names of the two bundled models: one adds, the other knows facts."""
+BUNDLED = ("sums", "facts", "words")
+"""Names of the bundled models: one adds, one knows facts, one translates; the first and the last have one tokenizer."""
+
+PAIR = BUNDLED[:2]
+"""Names of the two that have different tokenizers."""
 
 MODELS = Path(__file__).parent / "models"
 """Their folder, with `<name>.gguf`."""
@@ -149,7 +164,7 @@ class Served(Protocol):
 
 
 class Pair(Mapping[str, str]):
-    """The two servers of the demonstration: a mapping from a model's name to its server's URL."""
+    """The servers of `sums` and `facts`: a mapping from a model's name to its server's URL."""
 
     def __init__(self, servers: Mapping[str, Served]) -> None:
         self.servers = servers
@@ -174,13 +189,22 @@ class Pair(Mapping[str, str]):
         return self["facts"]
 
     def check(self) -> None:
-        """Check that both are running.
+        """Check that all are running.
 
         Raises:
             LocalServerError: one has ended by itself.
         """
         for server in self.servers.values():
             server.check()
+
+
+class Three(Pair):
+    """The servers of all bundled models."""
+
+    @property
+    def words(self) -> str:
+        """URL of the model that translates."""
+        return self["words"]
 
 
 @contextmanager
@@ -218,7 +242,7 @@ def serve(
 
 @contextmanager
 def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
-    """Serve the two bundled models during the block.
+    """Serve the bundled models `sums` and `facts` during the block.
 
     Args:
         models: another folder with `sums.gguf` and `facts.gguf`.
@@ -226,15 +250,35 @@ def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
     Raises:
         LocalServerError: one cannot be started.
     """
+    with _bundled(PAIR, models) as servers:
+        yield Pair(servers)
+
+
+@contextmanager
+def bundled_three(models: str | Path | None = None) -> Iterator[Three]:
+    """Serve all bundled models during the block.
+
+    Args:
+        models: another folder with `sums.gguf`, `facts.gguf` and `words.gguf`.
+
+    Raises:
+        LocalServerError: one cannot be started.
+    """
+    with _bundled(BUNDLED, models) as servers:
+        yield Three(servers)
+
+
+@contextmanager
+def _bundled(names: Sequence[str], models: str | Path | None) -> Iterator[Mapping[str, LocalServer]]:
     folder = MODELS if models is None else Path(models)
     with ExitStack() as stack:
         servers: dict[str, LocalServer] = {}
-        for name in BUNDLED:
+        for name in names:
             servers[name] = LocalServer(folder / f"{name}.gguf", name, context=None, slots=8, threads=1)
             stack.callback(servers[name].stop)
         for server in servers.values():
             server.wait_until_ready()
-        yield Pair(servers)
+        yield servers
 
 
 def _healthy(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""`cosd servers`: two URLs to work with, and nothing left behind."""
+"""`cosd servers`: three URLs to work with, and nothing left behind."""
 
 import itertools
 import os
@@ -19,15 +19,15 @@ posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
 def read_urls(process: Process) -> dict[str, str]:
-    """The two lines of standard output."""
-    lines = [process.stdout.readline().decode().strip() for _ in range(2)]
+    """The three lines of standard output."""
+    lines = [process.stdout.readline().decode().strip() for _ in range(3)]
     return dict(line.split("\t") for line in lines)
 
 
 def read_example(process: Process) -> str:
     """Standard error up to the end of the example: it comes after the URLs, and a signal may come between."""
     lines = iter(process.stderr.readline, b"")
-    return b"".join(itertools.takewhile(lambda line: b"Ctrl-C" not in line, lines)).decode()
+    return b"".join(itertools.takewhile(lambda line: b"Ctrl-C" not in bytes(line), lines)).decode()
 
 
 @posix
@@ -35,7 +35,7 @@ def read_example(process: Process) -> str:
 def test_servers_run_until_interrupted(end: signal.Signals) -> None:
     with start("servers") as process:
         urls = read_urls(process)
-        assert list(urls) == ["sums", "facts"]
+        assert list(urls) == ["sums", "facts", "words"]
         for url in urls.values():
             assert httpx.get(f"{url}/health").json() == {"status": "ok"}
         example = read_example(process)

@@ -6,17 +6,18 @@ import pytest
 
 from cosd_api import fuse
 from cosd_api.demo.questions import DemoQuestion, is_held_out
-from cosd_api.demo.run import EXAMPLE
+from cosd_api.demo.run import EXAMPLE, EXAMPLE_OF_THREE
 from cosd_api.demo.sample import MAX_TOKENS, SampleScore, measure, open_setups, questions
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from cosd_providers.testing import ScriptedProvider
 
 
 def test_a_sample_has_every_kind() -> None:
     kinds = [question.kind for question in questions(6)]
     counts = {kind: kinds.count(kind) for kind in kinds}
-    assert counts == {"mixed": 6, "sum": 3, "difference": 3, "capital": 3, "currency": 3, "symbol": 3}
-    assert len({question.kind for question in questions(1)}) == 6
+    others = ("sum", "difference", "capital", "currency", "symbol", "translation", "mixed-all")
+    assert counts == {"mixed": 6, **dict.fromkeys(others, 3)}
+    assert len({question.kind for question in questions(1)}) == len(counts)
     assert questions(6) == questions(6) != questions(6, seed=1)
 
 
@@ -33,38 +34,54 @@ async def test_score() -> None:
 
 
 @pytest.mark.live
-async def test_every_way_answers(pair: Pair) -> None:
+async def test_every_way_answers(pair: Pair, three: Three) -> None:
     asked = questions(2)
     async with open_setups(pair) as setups:
-        assert [(setup.draft, setup.assistant) for setup in setups] == [
-            ("sums", None),
-            ("facts", None),
-            ("sums", "facts"),
-            ("facts", "sums"),
+        assert [setup.label for setup in setups] == [
+            "sums alone",
+            "facts alone",
+            "sums, asking facts",
+            "facts, asking sums",
         ]
+    async with open_setups(three) as setups:
+        assert [(setup.draft, setup.assistants) for setup in setups] == [
+            ("sums", ()),
+            ("facts", ()),
+            ("words", ()),
+            ("sums", ("facts",)),
+            ("facts", ("sums",)),
+            ("sums", ("facts", "words")),
+        ]
+        assert setups[-1].label == "sums, asking facts and words"
         for setup in setups:
             counter = itertools.count()
             score = await measure(setup, asked, answered=counter.__next__)
             assert len(score.results) == len(asked) == next(counter)
             assert all(result.draft.model == setup.draft for result in score.results)
-            if setup.assistant is None:
+            if not setup.assistants:
                 assert score.requests_per_answer == 0
                 assert score.acceptance_rate == 1
+                continue
+            for result in score.results:
+                names = {"draft": result.draft.model, **{one.name: one.model for one in result.assistants}}
+                assert all(setup.model(token.source) == names[token.source] for token in result.tokens)
 
 
 @pytest.mark.live
-async def test_the_example_takes_both_models(pair: Pair) -> None:
-    async with open_setups(pair) as setups:
-        scores = []
-        for setup in setups:
-            scores.append(SampleScore())
-            scores[-1].add(EXAMPLE, await setup.fusion.generate(EXAMPLE.prompt, max_tokens=MAX_TOKENS))
-    alone, fused = scores[:2], scores[2:]
-    assert [score.accuracy("mixed") for score in alone] == [0, 0]
-    assert [score.accuracy("mixed") for score in fused] == [1, 1]
-    assert all(1 <= (result.replacements or 0) <= 2 for score in fused for result in score.results)
+async def test_the_examples_take_several_models(three: Three) -> None:
+    async with open_setups(three) as setups:
+        for example, able in ((EXAMPLE, {"sums", "facts"}), (EXAMPLE_OF_THREE, {*three})):
+            for setup in setups:
+                if able < {setup.draft, *setup.assistants}:
+                    continue
+                score = SampleScore()
+                score.add(example, await setup.fusion.generate(example.prompt, max_tokens=MAX_TOKENS))
+                assert score.accuracy(example.kind) == (able <= {setup.draft, *setup.assistants}), setup.label
+                if score.accuracy(example.kind):
+                    assert 1 <= (score.results[0].replacements or 0) <= 3
 
 
 def test_the_example_was_not_trained_on() -> None:
     assert EXAMPLE.answer == " The capital of Peru is Lima and the total is 42."
+    assert EXAMPLE_OF_THREE.answer == " The capital of Peru is Lima. The sum is 42. In French it is fromage."
     assert is_held_out(17, 25)

@@ -11,25 +11,38 @@ import pytest
 
 from commands import gone
 from cosd_api.demo import servers
-from cosd_api.demo.servers import BUNDLED, MODELS, LocalServer, LocalServerError, Pair, bundled_pair, serve
+from cosd_api.demo.servers import (
+    BUNDLED,
+    MODELS,
+    PAIR,
+    LocalServer,
+    LocalServerError,
+    Pair,
+    Three,
+    bundled_pair,
+    bundled_three,
+    serve,
+)
 
 SUMS = MODELS / "sums.gguf"
 
 
 @pytest.mark.live
-def test_the_pair(pair: Pair) -> None:
-    assert tuple(pair) == BUNDLED
+def test_all_three(pair: Pair, three: Three) -> None:
+    assert tuple(pair) == PAIR
     assert pair == {"sums": pair.sums, "facts": pair.facts}
-    pair.check()
-    for name, url in pair.items():
+    assert tuple(three) == BUNDLED
+    assert three == {**pair, "words": three.words}
+    three.check()
+    for name, url in three.items():
         assert httpx.get(f"{url}/health").json() == {"status": "ok"}
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         assert model["id"] == name
 
 
 @pytest.mark.live
-def test_every_slot_has_the_context_that_the_model_was_trained_with(pair: Pair) -> None:
-    for url in pair.values():
+def test_every_slot_has_the_context_that_the_model_was_trained_with(three: Three) -> None:
+    for url in three.values():
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         trained = model["meta"]["n_ctx_train"]
         props = httpx.get(f"{url}/props").json()
@@ -76,6 +89,16 @@ def test_the_pair_goes_when_one_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "facts.gguf").write_bytes(b"this is no model")
     with pytest.raises(LocalServerError, match=r"facts\.gguf ended with code 1: .*load"), bundled_pair(tmp_path):
         pass
+
+
+@pytest.mark.extended
+@pytest.mark.live
+def test_three_are_served_together() -> None:
+    with bundled_three() as three:
+        urls = [*three.values()]
+        assert len(set(urls)) == len(BUNDLED)
+        three.check()
+    assert all(map(gone, urls))
 
 
 @pytest.mark.live

@@ -21,6 +21,6 @@ def nothing_there() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def behind(pair: Pair) -> Iterator[dict[str, LlamaModel]]:
-    """The two bundled models, as stand-ins take them."""
+    """Two bundled models, as stand-ins take them."""
     with httpx.Client(timeout=60) as client:
         yield {name: LlamaModel(url, client) for name, url in pair.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Three
 from cosd_api.training.dataset import read_examples
 from scripts import EXAMPLES, run_script
 
@@ -70,12 +70,17 @@ def test_a_server_without_a_model_is_named(
 
 
 @pytest.mark.live
-def test_a_process_of_its_own_takes_its_servers_from_the_environment(pair: Pair, tmp_path: Path) -> None:
-    found = os.environ | {"COSD_DRAFT_URL": pair.sums, "COSD_ASSISTANT_URL": pair.facts, "PYTHONUTF8": "1"}
+def test_a_process_of_its_own_takes_its_servers_from_the_environment(three: Three, tmp_path: Path) -> None:
+    assistants = f"{three.facts} {three.words}"
+    found = os.environ | {"COSD_DRAFT_URL": three.sums, "COSD_ASSISTANT_URL": assistants, "PYTHONUTF8": "1"}
     command = [sys.executable, str(EXAMPLES / "three_assistants.py")]
     done = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, encoding="utf-8", check=False)
-    assert (done.returncode, done.stdout) == (0, " The capital of Peru is Lima and the total is 42.\n")
-    assert "' Lima', the word of assistant" in done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        " The capital of Peru is Lima. The sum is 42. In French it is fromage.\n",
+    )
+    assert re.search(r"' L\w*', the word of assistant 1", done.stderr)
+    assert "', the word of assistant 2" in done.stderr
 
 
 def test_each_has_a_line_in_the_table() -> None:

@@ -33,9 +33,9 @@ def test_what_is_no_url_is_said_so() -> None:
 def test_a_chain_answers(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSD_DRAFT_URL", pair.sums)
     monkeypatch.setenv("COSD_ASSISTANT_URL", pair.facts)
-    ran = run_script("langchain_chain", "Peru", "Norway")
+    ran = run_script("langchain_chain", "Peru", "Japan")
     assert ran.code == 0
     answers = [line.strip() for line in ran.out.splitlines()]
-    assert answers == [f"The capital of {where} and the total is 42." for where in ("Peru is Lima", "Norway is Oslo")]
+    assert answers == [f"The capital of {where} and the total is 42." for where in ("Peru is Lima", "Japan is Tokyo")]
     assert "of the draft kept, replaced " in ran.err
     assert "sums+facts: " in ran.err

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 import naive
+from cosd_api.demo.servers import Three
 from plain import PlainLlamaCpp
 from stand_in_tgi import LlamaModel
 
@@ -26,7 +27,7 @@ def models(trio: Mapping[str, str]) -> Iterator[Mapping[str, LlamaModel]]:
 
 
 @pytest.fixture(scope="session")
-def naively(three: Mapping[str, str]) -> Iterator[Mapping[str, naive.HttpModel]]:
-    """The models of `three` as the naive transcriptions see them; what one test asked is remembered for the next."""
+def naively(three: Three) -> Iterator[Mapping[str, naive.HttpModel]]:
+    """All bundled models as the naive transcriptions see them; what one test asked is remembered for the next."""
     with httpx.Client(timeout=60) as client:
         yield {name: naive.HttpModel(url, client) for name, url in three.items()}

@@ -12,7 +12,7 @@ import pytest
 import naive
 from cosd_api import Average, Fusion, Segment
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Token
 from cosd_providers.usage import Usage
@@ -29,10 +29,10 @@ MAY_HAVE_ACCENTS = 10  # answers of 50: such a letter is several tokens
 
 
 @pytest.fixture(scope="module")
-def models(three: Mapping[str, str]) -> Iterator[Mapping[str, naive.HttpModel]]:
+def models(three: Three) -> Iterator[Mapping[str, naive.HttpModel]]:
     """The two models with one tokenizer, asked for the probabilities of all tokens."""
     with httpx.Client(timeout=60) as client:
-        found = {name: naive.HttpModel(three[name], client) for name in ("sums", "sibling")}
+        found = {name: naive.HttpModel(three[name], client) for name in ("sums", "words")}
         for model in found.values():
             model.depth = model.size
             model.next(model.vocabulary.encode(b"Q"))  # after which the bytes of all tokens are known
@@ -82,7 +82,7 @@ async def test_all_the_weight_on_one_model_gives_its_own_beginning(pair: Pair, f
 @pytest.mark.parametrize("weights", partly([(0.5, 0.5), (0.7, 0.3)]))
 @pytest.mark.parametrize("direction", PAIRS, ids="-".join)
 async def test_the_mean_of_two_models(
-    three: Mapping[str, str],
+    three: Three,
     models: Mapping[str, naive.HttpModel],
     direction: tuple[str, str],
     weights: tuple[float, float],

@@ -13,7 +13,7 @@ import reference
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from drawn import partly
 from hedged import hedged
 from near_ties import tied
@@ -67,7 +67,7 @@ async def test_a_hundred_prompts(
 @pytest.mark.parametrize("count", partly([3, 50]))
 @pytest.mark.parametrize("direction", [*PAIRS, *THREES], ids="-".join)
 async def test_token_by_token_and_with_three_models(
-    three: Mapping[str, str], naively: Mapping[str, naive.HttpModel], direction: tuple[str, ...], count: int
+    three: Three, naively: Mapping[str, naive.HttpModel], direction: tuple[str, ...], count: int
 ) -> None:
     """Two models with one tokenizer are compared in tokens, without being told; three of two tokenizers in words."""
     unit: Unit = "token" if len(direction) == 2 else "word"
@@ -104,7 +104,8 @@ async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
 
 @pytest.mark.parametrize("count", partly([10, 40]))
 async def test_hedges_that_hit_leave_the_text(pair: Pair, count: int) -> None:
-    await hedged(pair.sums, pair.facts, PROMPTS[:count])
+    kinds = [sample(kind, count // 2, seed=11) for kind in ("capital", "symbol")]
+    await hedged(pair.sums, pair.facts, [question.prompt for both in zip(*kinds, strict=True) for question in both])
 
 
 async def test_a_rule_that_never_fires_asks_nothing_and_gives_the_drafts_own_answer(pair: Pair) -> None:

@@ -14,55 +14,68 @@ import naive
 import naive_cool
 from cosd_api import Fusion, Method
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Three
 from cosd_api.methods.base import method_named
 from drawn import partly
+from near_ties import CLOSE, closest
+from one_tokenizer import MAY_TIE
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
 MAX_TOKENS = 40
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=31)]
+FOR_THREE = [question.prompt for question in sample("mixed-all", 50, seed=31)]
+ROUNDING = 2e-2  # of texts whose probability is one in a million
 METHODS: dict[str, Callable[..., naive_cool.Answered]] = {
     "cool": naive_cool.cool,
     "rerank": naive_cool.rerank,
     "cool+rerank": naive_cool.cool_and_rerank,
     "cool-align": partial(naive_cool.cool, align=True),
 }
-SETS = [("sums", "facts"), ("facts", "sums"), ("sums", "facts", "sums")]
+SETS = [("sums", "facts"), ("facts", "sums"), ("sums", "facts", "words")]
 
 
 @pytest.fixture(scope="module")
-def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
-    """The two servers, asked directly for all probabilities of one place at a time."""
+def models(three: Three) -> Iterator[dict[str, naive.HttpModel]]:
+    """The servers, asked directly for all probabilities of one place at a time."""
     with httpx.Client(timeout=60) as client:
-        found = {name: naive.HttpModel(url, client) for name, url in pair.items()}
+        found = {name: naive.HttpModel(url, client) for name, url in three.items()}
         for model in found.values():
             model.depth = model.size
         yield found
 
 
 async def compared(
-    pair: Pair, models: dict[str, naive.HttpModel], names: Sequence[str], method: str, prompts: Sequence[str]
+    three: Three, models: dict[str, naive.HttpModel], names: Sequence[str], method: str, prompts: Sequence[str]
 ) -> None:
     made: Method = method_named(method)
-    async with Fusion(models=[pair[name] for name in names], method=made) as fusion:
+    async with Fusion(models=[three[name] for name in names], method=made) as fusion:
         results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=2)]
+    excused = 0
     for prompt, result in zip(prompts, results, strict=True):
         asked: Any = [models[name] for name in names]
         wanted = METHODS[method](prompt.encode(), asked, max_tokens=MAX_TOKENS)
-        contests.check(result, wanted, rounding=2e-2)  # of texts whose probability is one in a million
+        try:
+            contests.check(result, wanted, rounding=ROUNDING)
+        except AssertionError:
+            if not (contests.is_close(result, ROUNDING) or closest(prompt.encode(), asked, wanted.text) < CLOSE):
+                raise
+            excused += 1
+    assert excused <= MAY_TIE
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("names", partly(SETS), ids="-".join)
-async def test_two_prompts(pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str) -> None:
-    await compared(pair, models, names, method, PROMPTS[:2])
+async def test_two_prompts(
+    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
+) -> None:
+    await compared(three, models, names, method, (PROMPTS if len(names) == 2 else FOR_THREE)[:2])
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("names", SETS, ids="-".join)
 async def test_fifty_prompts(
-    pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
+    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
 ) -> None:
-    await compared(pair, models, names, method, PROMPTS)
+    await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE)

@@ -12,7 +12,7 @@ import naive
 import reference
 from cosd_api import FusedToken, Fusion
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Token
 from cosd_providers.usage import Usage
@@ -56,7 +56,7 @@ def is_tied(token: FusedToken) -> bool:
 @pytest.mark.parametrize("count", partly([4, 50]))
 @pytest.mark.parametrize("direction", PAIRS, ids="-".join)
 async def test_the_text_is_the_assistants(
-    three: Mapping[str, str], naively: Mapping[str, naive.HttpModel], direction: tuple[str, str], count: int
+    three: Three, naively: Mapping[str, naive.HttpModel], direction: tuple[str, str], count: int
 ) -> None:
     """Token by token the assistant is asked what it would write, and its token stands."""
     draft, assistant = direction

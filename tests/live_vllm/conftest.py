@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def vllm_pair() -> Iterator[Pair]:
-    """The two bundled models on real vLLM servers: URLs by name, and as `vllm_pair.sums` and `vllm_pair.facts`."""
+    """Two bundled models on real vLLM servers: URLs by name, and as `vllm_pair.sums` and `vllm_pair.facts`."""
     if not ENVIRONMENT:
         pytest.fail("these tests need COSD_VLLM_ENV, the folder that vLLM is installed in: run `make test-vllm`")
     with pair(Path(ENVIRONMENT)) as servers:

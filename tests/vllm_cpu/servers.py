@@ -80,7 +80,7 @@ def serve(environment: Path, names: Sequence[str], options: Sequence[str] = ()) 
 
 @contextmanager
 def pair(environment: Path) -> Iterator[Pair]:
-    """Serves the two bundled models, and the one that writes emoji and the like, while the block lasts.
+    """Serves two bundled models, and the one that writes emoji and the like, while the block lasts.
 
     Raises:
         VllmServerError: one cannot be started; the message says why.

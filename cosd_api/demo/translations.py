@@ -1,0 +1,76 @@
+"""The words that the model `words` of the demonstration translates."""
+
+from __future__ import annotations
+
+#: English word, the Spanish word for it, the French one.
+_THINGS: tuple[tuple[str, str, str], ...] = (
+    ("apple", "manzana", "pomme"),
+    ("arm", "brazo", "bras"),
+    ("bed", "cama", "lit"),
+    ("bird", "pájaro", "oiseau"),
+    ("boat", "barco", "bateau"),
+    ("bread", "pan", "pain"),
+    ("bridge", "puente", "pont"),
+    ("brother", "hermano", "frère"),
+    ("cat", "gato", "chat"),
+    ("cheese", "queso", "fromage"),
+    ("church", "iglesia", "église"),
+    ("cloud", "nube", "nuage"),
+    ("cow", "vaca", "vache"),
+    ("day", "día", "jour"),
+    ("dog", "perro", "chien"),
+    ("door", "puerta", "porte"),
+    ("ear", "oreja", "oreille"),
+    ("egg", "huevo", "œuf"),
+    ("eye", "ojo", "œil"),
+    ("field", "campo", "champ"),
+    ("finger", "dedo", "doigt"),
+    ("fire", "fuego", "feu"),
+    ("fish", "pez", "poisson"),
+    ("flower", "flor", "fleur"),
+    ("foot", "pie", "pied"),
+    ("forest", "bosque", "forêt"),
+    ("friend", "amigo", "ami"),
+    ("garden", "jardín", "jardin"),
+    ("glass", "vaso", "verre"),
+    ("hand", "mano", "main"),
+    ("head", "cabeza", "tête"),
+    ("heart", "corazón", "cœur"),
+    ("horse", "caballo", "cheval"),
+    ("house", "casa", "maison"),
+    ("island", "isla", "île"),
+    ("key", "llave", "clé"),
+    ("king", "rey", "roi"),
+    ("knife", "cuchillo", "couteau"),
+    ("letter", "carta", "lettre"),
+    ("milk", "leche", "lait"),
+    ("moon", "luna", "lune"),
+    ("morning", "mañana", "matin"),
+    ("mother", "madre", "mère"),
+    ("mouth", "boca", "bouche"),
+    ("night", "noche", "nuit"),
+    ("paper", "papel", "papier"),
+    ("rain", "lluvia", "pluie"),
+    ("river", "río", "rivière"),
+    ("road", "camino", "chemin"),
+    ("salt", "sal", "sel"),
+    ("sea", "mar", "mer"),
+    ("ship", "buque", "navire"),
+    ("shoe", "zapato", "chaussure"),
+    ("sky", "cielo", "ciel"),
+    ("snow", "nieve", "neige"),
+    ("tooth", "diente", "dent"),
+    ("tree", "árbol", "arbre"),
+    ("wall", "pared", "mur"),
+    ("water", "agua", "eau"),
+    ("window", "ventana", "fenêtre"),
+)
+
+#: For each language: its word by the English one.
+TRANSLATIONS: dict[str, dict[str, str]] = {
+    "Spanish": {thing: spanish for thing, spanish, _ in _THINGS},
+    "French": {thing: french for thing, _, french in _THINGS},
+}
+
+#: Words of both languages, each once.
+WORD_NAMES: tuple[str, ...] = tuple(sorted({word for by in TRANSLATIONS.values() for word in by.values()}))
