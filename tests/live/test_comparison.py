@@ -1,0 +1,52 @@
+"""`compare` on real llama.cpp servers: every method answers, within the estimate, and a second run asks nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cosd_api import ComparisonEstimate, Example, compare
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
+
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]
+
+MAX_TOKENS = 40
+
+
+async def test_all_methods_on_the_bundled_pair(pair: Pair, tmp_path: Path) -> None:
+    asked = [one for kind, count in (("mixed", 2), ("sum", 1), ("capital", 1)) for one in sample(kind, count, 83)]
+    examples = [Example(prompt=one.prompt, answer=one.answer) for one in asked]
+    path = tmp_path / "answers.jsonl"
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    found = await compare(
+        examples,
+        draft=pair.sums,
+        assistant=pair.facts,
+        path=path,
+        max_tokens=MAX_TOKENS,
+        confirm=confirm,
+        development=0.5,
+    )
+    assert found.stopped is None
+    assert all((one.answered, one.failed) == (2, 0) for one in found.standings)
+    names = {one.name for one in found.standings}
+    assert names >= {"cosd", "cosd, reversed", "cool", "safe", "switch", "random gate", "self-consistency", "oracle"}
+    assert {one.name for one in found.left_out} >= {"defer", "speculative", "average", "mixture"}  # two tokenizers
+    assert seen[0].billed_tokens.low <= found.billed_tokens <= seen[0].billed_tokens.high
+    right = {one.name: one.right for one in found.standings}
+    assert max(right["draft"], right["assistant"]) <= right["oracle"] <= right["draft"] + right["assistant"]
+    assert right["best of the two"] == right[found.better]
+    assert set(found.calibration) == {"draft", "assistant"}
+
+    again = await compare(
+        examples, draft=pair.sums, assistant=pair.facts, path=path, max_tokens=MAX_TOKENS, development=0.5
+    )
+    assert again.spent_tokens == 0
+    assert [one.right for one in again.standings] == [one.right for one in found.standings]
