@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,17 @@ def test_answers_as_json_lines() -> None:
     assert [line["development"] for line in lines[:6]] == [True, False, False, False, False, False]
     assert "prompt" not in json.loads(answers_jsonl(found).split("\n")[0])
     assert not {"key", "graded", "type"} & first.keys()
+
+
+def test_the_page_of_the_documentation_names_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert [name for name in (PAGE, TABLE, RESULTS) if f"| `{name}` |" not in text] == []
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```pycon\n(.*?)```", text, re.DOTALL)
+    given = {"found": sample_comparison(), "examples": EXAMPLES}
+    test = doctest.DocTestParser().get_doctest(block, given, "comparison.md", None, None)
+    assert doctest.DocTestRunner().run(test) == (0, 2)
+    assert (tmp_path / "compared" / PAGE).exists()
 
 
 def test_files_are_written_over_earlier_ones(tmp_path: Path) -> None:
