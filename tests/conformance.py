@@ -36,6 +36,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import HiddenStates
 from drawn import partly
 from plain import Plain, Raw, merged
 
@@ -269,6 +270,18 @@ class Conformance(Proposals):
         assert info.model == one.plain.name
         assert info.context in (one.plain.context, None)
         assert info.capabilities.end_prob == (last.prob is not None) or not last.end
+
+    async def test_hidden_states(self, subject: Callable[[str], Subject]) -> None:
+        """The servers of these tests are started without; tests/live/test_co_llm.py has one with."""
+        one, usage = subject("sums"), Usage()
+        async with one.make() as provider:
+            assert (await provider.describe()).capabilities.hidden_states == 0
+            if isinstance(provider, HiddenStates):
+                with pytest.raises(UnsupportedError, match="does not report the model's hidden states"):
+                    await provider.hidden_states(MIXED, b" The", usage=usage)
+                with pytest.raises(UnsupportedError, match="does not report the model's hidden states"):
+                    await anext(provider.generate_with_states(MIXED, b"", max_tokens=2, usage=usage))
+        assert usage.requests == 0
 
     # Drafts.
 

@@ -74,7 +74,7 @@ VERIFIERS: Mapping[str, CoSD] = {
 
 _TRAINED = {
     "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
-    "co-llm": "it needs a gate that was trained for these models: give the method with it",
+    "co-llm": "it needs a gate that was trained for these models: give CoLLM(gate=...), see train_co_llm",
 }
 """Methods that have no defaults, with the reason."""
 _ORDERED = frozenset({"safe", "switch", "mixture"})

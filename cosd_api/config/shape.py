@@ -30,7 +30,7 @@ from pydantic_core import CoreSchema
 from cosd_api.methods.base import METHODS, PRESETS, Method, method_class
 from cosd_api.methods.cosd import CoSD
 from cosd_api.settings import AnswerLimits, KnownVerifier, OnBudget, Tuning
-from cosd_api.verification import DeferralVerifier, TreeVerifier
+from cosd_api.verification import CoLLMVerifier, DeferralVerifier, TreeVerifier
 from cosd_providers.strategies import Strategy
 
 __all__ = [
@@ -52,7 +52,11 @@ __all__ = [
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier]] = {"tree": TreeVerifier, "deferral": DeferralVerifier}
+TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
+    "tree": TreeVerifier,
+    "deferral": DeferralVerifier,
+    "co-llm": CoLLMVerifier,
+}
 """Verifiers that are files of their own, by their kind."""
 HOISTED = ("verifier", "unit", "temperature")
 """Settings of CoSD that stand beside it, as they do among the arguments of `Fusion`."""
@@ -126,7 +130,7 @@ class TrainedConfig(BaseModel):
 
     model_config = _STRICT
 
-    kind: Literal["tree", "deferral"]
+    kind: Literal["tree", "deferral", "co-llm"]
     file: str
 
 

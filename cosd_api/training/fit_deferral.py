@@ -39,6 +39,7 @@ from cosd_api.training.gate_fit import (
     GateFit,
     GatePlace,
     GateScore,
+    HeldOutPlaces,
     constant,
     held_out,
     youden,
@@ -241,6 +242,7 @@ class _Data:
         self.sets = check_samples(samples)
         self.eta = 1.0
         self._folds, self._seed = folds, seed
+        self._tried: dict[float, HeldOutPlaces] = {}
 
     def read(self, shown: Callable[[DeferralSample], Sequence[float]]) -> None:
         """Lines 1 and 2: every place, with its features and z."""
@@ -262,18 +264,21 @@ class _Data:
 
     def best_penalty(self) -> float:
         """The penalty under which held-out references are likeliest, of equal ones the largest."""
-        tried = {penalty: held_out(self.places, self._folds, self._seed, penalty) for penalty in PENALTIES[:1]}
-        if not tried[PENALTIES[0]].held_out:
+        if not self._held_out(PENALTIES[0]).held_out:
             return _UNTRIED
-        tried |= {penalty: held_out(self.places, self._folds, self._seed, penalty) for penalty in PENALTIES[1:]}
-        return min(tried, key=lambda penalty: tried[penalty].loss)
+        return min(PENALTIES, key=lambda penalty: self._held_out(penalty).loss)
+
+    def _held_out(self, penalty: float) -> HeldOutPlaces:
+        if penalty not in self._tried:
+            self._tried[penalty] = held_out(self.places, self._folds, self._seed, penalty)
+        return self._tried[penalty]
 
     def trained(self, penalty: float) -> tuple[GateFit, dict[str, Any]]:
         """Lines 3 to 5; and the evidence."""
         places = self.places
         first = GateFit.first(places, penalty)
         fitted = first.trained(places)
-        self.eta, score = youden(held_out(places, self._folds, self._seed, penalty))
+        self.eta, score = youden(self._held_out(penalty))
         losses = {
             "draft": constant(places, 0.0),
             "assistant": constant(places, 1.0),

@@ -16,6 +16,7 @@ from cosd_api import (
     AgreementVerifier,
     Average,
     ChowVerifier,
+    CoLLMVerifier,
     CoolFusion,
     CoSD,
     DiffVerifier,
@@ -45,10 +46,14 @@ TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
 HEAD = "draft: http://gpu1:8080\nassistants: [http://gpu2:8080]\n"
 
 
+STATES = CoLLMVerifier(width=2, bias=0.5, weights=(1.5, -2.0), eta=0.25)
+
+
 def example(name: str) -> Method:
     """A method with its defaults; a trained part is some gate."""
     hints = method_hints(method_class(name))
-    return method_named(name, **{one: gate(eta=0.25, top=-1.5) for one, hint in hints.items() if is_trained(hint)})
+    trained = STATES if name == "co-llm" else gate(eta=0.25, top=-1.5)
+    return method_named(name, **{one: trained for one, hint in hints.items() if is_trained(hint)})
 
 
 def again(fusion: Fusion, folder: Path, name: str = "fusion.yaml") -> Fusion:
@@ -152,10 +157,13 @@ def test_servers_come_back(folder: Path) -> None:
 def test_trained_parts_are_files_beside_it(tmp_path: Path) -> None:
     Fusion(**URLS, method=example("defer")).save(tmp_path / "pair.yaml")
     Fusion(**URLS, verifier=TREE).save(tmp_path / "other.yaml")
-    assert {one.name for one in tmp_path.iterdir()} == {"pair.yaml", "pair.gate.json", "other.yaml", "other.tree.json"}
+    Fusion(**URLS, verifier=STATES, unit="token").save(tmp_path / "states.yaml")
+    files = {"pair.yaml", "pair.gate.json", "other.yaml", "other.tree.json", "states.yaml", "states.co-llm.json"}
+    assert {one.name for one in tmp_path.iterdir()} == files
     assert "  gate: pair.gate.json\n" in (tmp_path / "pair.yaml").read_text()
     moved = tmp_path.rename(tmp_path.with_name("moved"))
     assert Fusion.load(moved / "other.yaml").settings.verifier == TREE
+    assert Fusion.load(moved / "states.yaml").settings.verifier == STATES
 
 
 def test_a_comment_stands_above_it(tmp_path: Path) -> None:
