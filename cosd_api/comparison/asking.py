@@ -91,7 +91,7 @@ class Asking:
     def __post_init__(self) -> None:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
-        self._failed: dict[str, set[str]] = {}
+        self._failed: dict[str, dict[str, str]] = {}
         self._in_a_row: Counter[str] = Counter()  # failures, by endpoint, and those of the grader
         self._reserved = 0
         self._before = self.journal.billed
@@ -291,7 +291,7 @@ class Asking:
         self, one: Contestant, example: Example, words: str, who: Sequence[str] = (DRAFT_ALONE, ASSISTANT_ALONE)
     ) -> None:
         """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
-        self._failed.setdefault(one.name, set()).add(example.key)
+        self._failed.setdefault(one.name, {})[example.key] = words
         self._tallies[one.name].failed += 1
         self._in_a_row.update(who)
         if max(self._in_a_row[name] for name in who) >= _IN_A_ROW:
@@ -330,7 +330,9 @@ class Asking:
             development=held,
             contestants=[*self.tested[:2], *derived(), *self.tested[2:]],
             answers={one.name: self.answered(one, [*held, *test]) for one in self.contestants},
-            failed={name: len(keys & tests) for name, keys in self._failed.items()},
+            failed={
+                name: {key: words for key, words in why.items() if key in tests} for name, why in self._failed.items()
+            },
             prices=prices,
         )
 
@@ -348,7 +350,12 @@ class Asking:
             stopped=self.stopped,
             billed_tokens=self.journal.billed,
             spent_tokens=self.journal.billed - self._before,
-            warnings=(*getattr(self.judge, "warnings", ()), *_warnings(found), *_judging(self.judge)),
+            warnings=(
+                *dict.fromkeys(words for one in [*held, *test] for words in self.facts.warnings_for(one.prompt)),
+                *getattr(self.judge, "warnings", ()),
+                *_warnings(found),
+                *_judging(self.judge),
+            ),
         )
 
 

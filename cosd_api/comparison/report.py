@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cosd_api.comparison.statistics import Estimated
@@ -35,6 +36,9 @@ def comparison_report(found: Comparison) -> str:
     parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
     if places := [words for one in found.standings if (words := _about_places(one))]:
         parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
+    if found.failures:
+        why = Counter((one.contestant, one.error) for one in found.failures)
+        parts += ["", "Failed:", *(f"  {name}, {counted(n, 'question')}: {error}" for (name, error), n in why.items())]
     if found.left_out:
         reasons: dict[str, list[str]] = {}
         for out in found.left_out:

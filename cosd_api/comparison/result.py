@@ -37,7 +37,7 @@ from cosd_api.records import Endpoint, Record
 from cosd_api.training.dataset import Example
 from cosd_api.version import __version__
 
-__all__ = ["Comparison", "ModelCalibration", "PlaceCounts", "Standing", "comparison_of"]
+__all__ = ["Comparison", "FailedAnswer", "ModelCalibration", "PlaceCounts", "Standing", "comparison_of"]
 
 Role = Literal["draft", "assistant"]
 _SURE = 0.5
@@ -140,6 +140,20 @@ class ModelCalibration(Record):
     least: CalibrationCurve
 
 
+class FailedAnswer(Record):
+    """A test question that failed.
+
+    Attributes:
+        contestant: name of the contestant.
+        question: `Example.key`.
+        error: the reason.
+    """
+
+    contestant: str
+    question: str
+    error: str
+
+
 class Comparison(Record):
     """Two models alone, fused in every way, and baselines, on the same questions.
 
@@ -163,6 +177,7 @@ class Comparison(Record):
         billed_tokens: of this comparison, earlier runs with the same journal included.
         spent_tokens: of this run alone.
         answers: all answers, to development questions too.
+        failures: the test questions that failed, and why.
         warnings: in words.
         library_version: of cosd-api.
     """
@@ -181,6 +196,7 @@ class Comparison(Record):
     billed_tokens: int = 0
     spent_tokens: int = 0
     answers: tuple[GradedAnswer, ...] = ()
+    failures: tuple[FailedAnswer, ...] = ()
     warnings: tuple[str, ...] = ()
     library_version: str = __version__
 
@@ -212,7 +228,7 @@ class Gathered:
         development: the development questions.
         contestants: in the order of the standings; the two models and what is derived from them included.
         answers: the complete answers, by contestant, then by question.
-        failed: number of failed test questions, by contestant.
+        failed: why test questions failed, by contestant, then by question.
         prices: by endpoint.
     """
 
@@ -220,7 +236,7 @@ class Gathered:
     development: Sequence[Example]
     contestants: Sequence[Contestant]
     answers: Mapping[str, Mapping[str, GradedAnswer]]
-    failed: Mapping[str, int]
+    failed: Mapping[str, Mapping[str, str]]
     prices: Mapping[str, Price] | None
 
     def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
@@ -264,6 +280,11 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
             for name in (DRAFT_ALONE, ASSISTANT_ALONE)
             if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
         },
+        failures=tuple(
+            FailedAnswer(contestant=name, question=key, error=words)
+            for name, why in gathered.failed.items()
+            for key, words in why.items()
+        ),
         answers=tuple(by[one.key] for one in everything for by in gathered.answers.values() if one.key in by),
         **fields,
     )
@@ -289,7 +310,7 @@ def _standing(
         reverse=one.reverse,
         settings=one.settings,
         answered=answered,
-        failed=max(gathered.failed.get(name, 0) for name in names),
+        failed=len({key for name in names for key in gathered.failed.get(name, {})}),
         right=right,
         accuracy=wilson(right, answered),
         **fields,

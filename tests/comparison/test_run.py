@@ -236,7 +236,8 @@ async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) 
     assert sum(one.failed for one in found.standings if one.kind != "derived") == 2
     for one in found.standings:
         assert one.answered + one.failed == 8
-    assert "failed)" in str(found)
+    assert "failed)" in str(found) and "Failed:\n  " in str(found)
+    assert {one.error for one in found.failures} == {"http://large: it is down"} and len(found.failures) == 2
     again, *providers = await cosd_alone(ASKED, path=path)
     whole, *_ = await cosd_alone(ASKED)
     assert 0 < sent(*providers) <= 4
