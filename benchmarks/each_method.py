@@ -58,6 +58,8 @@ TOKENIZERS = (
     "`speculative`, `average` and what else needs one tokenizer have {models}; `defer` has a gate that opens below 0.5."
 )
 
+REFUSED = "Answers that a method refused, for a character of several tokens about which it cannot decide: "
+
 _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
@@ -112,12 +114,14 @@ class Contender:
         models: the models, the draft first.
         method: the method; None for one model alone.
         answers: what was measured.
+        refused: how many questions it left, since it cannot decide about a character of several tokens.
     """
 
     name: str
     models: Sequence[str]
     method: Method | None = None
     answers: list[Spent] = field(default_factory=list[Spent])
+    refused: int = 0
 
     def row(self) -> list[Cell]:
         """Medians of all answers."""
@@ -149,7 +153,10 @@ async def run(options: Options) -> list[Table]:
     about = ABOUT.format(count=count, most=MAX_TOKENS)
     with_one = TOKENIZERS.format(models=" and ".join(f"`{name}`" for name in alike))
     figures = {one.name: [asdict(answer) for answer in one.answers] for one in found}
-    return [Table(TITLE, COLUMNS, [one.row() for one in found], [about, WHERE, with_one], figures)]
+    notes = [about, WHERE, with_one]
+    if any(one.refused for one in found):
+        notes.append(REFUSED + ", ".join(f"`{one.name}` {one.refused}" for one in found if one.refused) + ".")
+    return [Table(TITLE, COLUMNS, [one.row() for one in found], notes, figures)]
 
 
 def contenders(alike: Sequence[str]) -> list[Contender]:
@@ -190,7 +197,11 @@ async def measure(found: Sequence[Contender], urls: Mapping[str, str], asked: Se
             for one in order.sample([*found], len(found)):
                 writer = writers[one.name]
                 for at, prompt in enumerate([block[0], *block]):
-                    spent = await (fused(writer, prompt) if isinstance(writer, Fusion) else alone(writer, prompt))
+                    try:
+                        spent = await (fused(writer, prompt) if isinstance(writer, Fusion) else alone(writer, prompt))
+                    except UnsupportedError:
+                        one.refused += bool(at)
+                        continue
                     if at:
                         one.answers.append(spent)
 

@@ -50,10 +50,10 @@ def test_generate_until_and_the_cache_of_answers(desk: Any, pair: Pair, chat: bo
 
 
 async def test_log_likelihoods_are_those_of_the_fusion(desk: Any, three: Mapping[str, str]) -> None:
-    servers = {"draft": three["sums"], "assistant": three["sibling"]}
+    servers = {"draft": three["sums"], "assistant": three["words"]}
     arguments = ",".join(f"{name}={url}" for name, url in servers.items())
     _, samples = harness(desk, f"{arguments},unit=token,max_length=40", "cosd_choice,cosd_rolling")
-    async with Fusion(draft=three["sums"], assistant=three["sibling"], unit="token") as fusion:
+    async with Fusion(draft=three["sums"], assistant=three["words"], unit="token") as fusion:
         for sample in samples["cosd_choice"]:
             totals = [float(resp[0][0]) for resp in sample["resps"]]
             texts = [f" {text}" for text in sample["doc"]["choices"]]
