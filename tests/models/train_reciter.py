@@ -23,7 +23,7 @@ from train_small_models import in_half_precision, optimizers_for, rate_at
 
 import recitals
 
-KIND = TokenizerKind(vocabulary=258, pre_tokenizer="gpt-2", end="</s>", start="<s>")  # all bytes, nothing merged yet
+KIND = TokenizerKind(258, "gpt-2", specials=("</s>", "<s>"), start="<s>")  # all bytes, nothing merged yet
 CONTEXT, STEPS, SEED = 512, 800, 3
 
 # Which bytes become one token, in order of rank: two of four, three of four, a space and the first byte, the end of one
