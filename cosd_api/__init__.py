@@ -65,6 +65,7 @@ from cosd_providers.deferred import deferred
 from cosd_providers.messages import Message
 
 if TYPE_CHECKING:
+    from cosd_api.comparison.advice import Advice, advise
     from cosd_api.comparison.prices import ComparisonEstimate, Price
     from cosd_api.comparison.result import Comparison, Standing
     from cosd_api.comparison.run import compare
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaFuse",
+    "Advice",
     "AgreementVerifier",
     "AnswerTuning",
     "Average",
@@ -150,6 +152,7 @@ __all__ = [
     "Tuning",
     "Verifier",
     "__version__",
+    "advise",
     "collect",
     "compare",
     "connect",
@@ -173,6 +176,8 @@ if not TYPE_CHECKING:
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",
+            "Advice": "cosd_api.comparison.advice",
+            "advise": "cosd_api.comparison.advice",
             "Comparison": "cosd_api.comparison.result",
             "ComparisonEstimate": "cosd_api.comparison.prices",
             "Price": "cosd_api.comparison.prices",

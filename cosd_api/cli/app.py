@@ -19,6 +19,10 @@ __all__ = ["app", "run"]
 
 # Name, function and the first line of its help, so that `cosd --help` imports none of them.
 _COMMANDS = {
+    "advise": (
+        "cosd_api.cli.advise:advise",
+        "Find out from a hundred questions if two models are to be fused, and how.",
+    ),
     "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
     "chat": (
         "cosd_api.cli.chat:chat",

@@ -43,7 +43,7 @@ from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
 
-__all__ = ["compare"]
+__all__ = ["Confirming", "GraderOptions", "chosen_methods", "compare", "resumable", "shown"]
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
 """Files in the folder of a comparison: the journal, and the result."""
@@ -171,11 +171,11 @@ def compare(
             raise typer.BadParameter("a comparison is of two models: give one assistant", param_hint="--assistant")
         writer = connect_server(draft, draft_model, "--draft")
         (other,) = connect_assistants(assistant, assistant_model)
-        confirming = _Confirming(dry_run=dry_run, yes=yes or max_billed_tokens is not None)
+        confirming = Confirming(dry_run=dry_run, yes=yes or max_billed_tokens is not None)
         confirming.check()
         folder = _folder(out) if out is not None and not dry_run else None
         settings: dict[str, Any] = {
-            "methods": _chosen(methods),
+            "methods": chosen_methods(methods),
             "both_ways": not one_way,
             "grader": options.made(),
             "path": _journal(out, dry_run=dry_run),
@@ -189,7 +189,7 @@ def compare(
             "prices": priced,
             "confirm": confirming,
         }
-        with _resumable(folder):
+        with resumable(None if folder is None else folder / ANSWERS):
             found = anyio.run(_compare, wanted, writer, other, settings)
         if confirming.declined:
             raise typer.Exit(0 if dry_run else 1)
@@ -207,7 +207,7 @@ def compare(
 async def _compare(
     examples: list[Example], draft: Provider, assistant: Provider, settings: dict[str, Any]
 ) -> Comparison:
-    with _shown() as progress:
+    with shown() as progress:
         return await compare_answers(examples, draft=draft, assistant=assistant, progress=progress, **settings)
 
 
@@ -218,7 +218,7 @@ def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
     write_exports(found, folder, examples)
 
 
-def _chosen(given: list[str] | None) -> Chosen:
+def chosen_methods(given: list[str] | None) -> Chosen:
     """The methods that were named."""
     names = [name.strip() for one in given or [] for name in one.split(",")]
     return "all" if names in ([], ["all"]) else names
@@ -245,7 +245,7 @@ def _journal(out: Path | None, *, dry_run: bool) -> Path | None:
 
 
 @dataclass
-class _Confirming:
+class Confirming:
     """Shows the estimate, and asks if it is all right.
 
     Attributes:
@@ -279,18 +279,18 @@ class _Confirming:
 
 
 @contextmanager
-def _resumable(folder: Path | None) -> Iterator[None]:
-    """After an interrupt or a server's failure, say how to resume."""
+def resumable(answers: Path | None) -> Iterator[None]:
+    """After an interrupt or a server's failure, say how to resume; `answers` is the file that they are in."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError):
-        if folder is not None and (folder / ANSWERS).exists():
-            say(f"finished answers are in {folder / ANSWERS}: run the same command again to resume")
+        if answers is not None and answers.exists():
+            say(f"finished answers are in {answers}: run the same command again to resume")
         raise
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
+def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
     """Progress on standard error: a table that fills up on a terminal, else some lines."""
     if not sys.stderr.isatty():
         yield _Plain()

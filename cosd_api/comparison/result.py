@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,9 @@ from cosd_api.comparison.statistics import (
 from cosd_api.records import Endpoint, Record
 from cosd_api.training.dataset import Example
 from cosd_api.version import __version__
+
+if TYPE_CHECKING:
+    from cosd_api.comparison.advice import Advice
 
 __all__ = ["Comparison", "FailedAnswer", "ModelCalibration", "PlaceCounts", "Standing", "comparison_of"]
 
@@ -208,6 +211,19 @@ class Comparison(Record):
         from cosd_api.comparison.report import comparison_report  # noqa: PLC0415 - it is about this class
 
         return comparison_report(self)
+
+    def advice(self, *, choosing: float = 0.4) -> Advice:
+        """Advise by these answers whether to fuse the two models, and how; `advise` asks for as many as it takes.
+
+        Args:
+            choosing: share of the test questions that choose the way to fuse; the others test it.
+
+        Raises:
+            SettingError: there are fewer than 20 test questions, or the share is not between 0.1 and 0.9.
+        """
+        from cosd_api.comparison.advice import advice_of  # noqa: PLC0415 - it is made of comparisons
+
+        return advice_of(self, choosing=choosing)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Complete answers of a contestant to the test questions, or to the development ones, by question."""

@@ -50,6 +50,7 @@ async def compare(
     assistant: str | Provider,
     methods: Chosen = "all",
     both_ways: bool = True,
+    baselines: bool = True,
     grader: str | Grader | Callable[[Example, str], Any] = "exact",
     path: str | Path | None = None,
     max_tokens: int = DEFAULT_MAX_TOKENS,
@@ -77,6 +78,7 @@ async def compare(
         methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
             dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
         both_ways: whether each method is compared with the assistant as the draft, too.
+        baselines: whether there are `random gate` and `self-consistency`.
         grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
             comparison. A last line cut by a crash is removed. Where only the grader has changed, no model is asked.
@@ -134,7 +136,7 @@ async def compare(
         if confirm is not None and not confirm(await run.estimate(priced, held, test)):
             run.stopped = "it was not confirmed"
         await run.ask(held, [one for one in run.contestants if _chooses(one)], concurrency, progress)
-        added = await run.take_in(_baselines(run, held, wanted, seed))
+        added = await run.take_in(_baselines(run, held, wanted, seed) if baselines else [])
         run.expect(test, added)
         await run.ask(test, run.tested, concurrency, progress)
         return run.comparison(held, test, priced)

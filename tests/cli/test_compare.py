@@ -14,7 +14,7 @@ from typer.testing import Result
 from commands import Scripted, cosd, start_scripted, words
 from compared import examples, pair
 from cosd_api import Comparison, Example
-from cosd_api.cli.compare import _Confirming  # pyright: ignore[reportPrivateUsage]
+from cosd_api.cli.compare import Confirming  # pyright: ignore[reportPrivateUsage]
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
@@ -84,7 +84,7 @@ def test_somebody_has_to_confirm_the_cost(scripted: Scripted, questions: Path) -
     assert all(one.requests == 0 for one in scripted.providers.values())
 
 
-def _nothing(confirming: _Confirming) -> None:
+def _nothing(confirming: Confirming) -> None:
     """Stands for the check that there is a terminal."""
 
 
@@ -95,7 +95,7 @@ def test_at_a_terminal_it_asks(
     def confirm(*given: object, **options: object) -> bool:
         return answer == "y\n"
 
-    monkeypatch.setattr(_Confirming, "check", _nothing)
+    monkeypatch.setattr(Confirming, "check", _nothing)
     monkeypatch.setattr("typer.confirm", confirm)
     done = compare(questions)
     assert done.exit_code == (0 if answer == "y\n" else 1)

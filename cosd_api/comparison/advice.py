@@ -1,0 +1,369 @@
+"""Advice on a pair of models: whether to fuse them, how, what to expect, or which of them to use alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Annotated, Any, Literal, Never, cast
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from cosd_api.alignment import Unit
+from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.choice import CHOOSING, MODELS, ChosenWay, Model, Outcomes, choose, decided, parts, trial_of
+from cosd_api.comparison.contestants import (
+    ASSISTANT_ALONE,
+    DRAFT_ALONE,
+    REVERSED,
+    Chosen,
+    Contestant,
+    LeftOut,
+    contestants_of,
+)
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.prices import ComparisonEstimate, Prices
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.run import compare
+from cosd_api.comparison.statistics import Estimated, wilson
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.methods.base import Method, method_named
+from cosd_api.methods.cosd import CoSD
+from cosd_api.records import Endpoint, Record
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerOptions, KnownVerifier, refuse
+from cosd_api.training.dataset import Example, check_examples
+from cosd_api.version import __version__
+from cosd_providers import connect
+from cosd_providers.contract import Provider
+
+__all__ = ["Advice", "Bill", "Doubts", "advice_of", "advise"]
+
+_WIDTH = 110  # characters of a line of the comment in a settings file
+
+
+class Doubts(Record):
+    """Place of one model's doubts: of its wrong answers, those in which it was nowhere unsure.
+
+    Attributes:
+        answers: its answers alone whose probabilities are known.
+        wrong: those that are wrong.
+        sure: those of the wrong ones in which every token has a probability of at least 0.5: there the paper's rule
+            asks nobody.
+    """
+
+    answers: int
+    wrong: int
+    sure: int
+
+
+class Bill(Record):
+    """Mean cost of an answer.
+
+    Attributes:
+        requests: to both endpoints.
+        billed: tokens read and written by both.
+        seconds: the median duration.
+        money: with prices.
+    """
+
+    requests: float
+    billed: float
+    seconds: float | None = None
+    money: float | None = None
+
+
+class Advice(Record):
+    """Advice on a pair of models. `str(advice)` is it in words.
+
+    The questions are cut in two: the first part chooses the way to fuse with the most right answers, the second tests
+    that one against each model alone. So the gain is not inflated by the choice among many, and a pair that does not
+    gain is advised to be fused at most one time in forty: see `cosd_api.comparison.choice`.
+
+    Attributes:
+        schema_version: version of this format.
+        decision: `"fuse"`; `"alone"`, to use one model; `"unknown"` where it was stopped before.
+        model: the better model alone, by all questions.
+        way: the way to fuse that was chosen and tested, by its name in a comparison; None where none seemed better.
+        reverse: whether the assistant, as given, is to draft.
+        settings: the way's method, its settings and its verifier.
+        tried: number of ways that there were to choose from.
+        chose: number of questions that chose.
+        tested: number of questions that tested.
+        right: right answers to these, of the way and of `"draft"` and `"assistant"` alone.
+        accuracy: the same as shares, with their 95 % intervals.
+        gain: in accuracy over the better model on these, with its 95 % interval; None without a test.
+        p: the larger p-value of McNemar's exact test against the two models.
+        bills: of an answer, by the same names.
+        doubts: of the models.
+        draft: the draft's endpoint, as given.
+        assistant: the assistant's.
+        grader: name of the grader.
+        unit: as given.
+        limits: of an answer.
+        left_out: what the endpoints cannot serve.
+        stopped: why it is not complete.
+        billed_tokens: of all answers that it is made of.
+        library_version: of cosd-api.
+    """
+
+    schema_version: Literal[1] = 1
+    decision: Literal["fuse", "alone", "unknown"]
+    model: Model
+    way: str | None = None
+    reverse: bool = False
+    settings: dict[str, Any] = Field(default_factory=dict[str, Any])
+    tried: int
+    chose: int
+    tested: int = 0
+    right: dict[str, int] = Field(default_factory=dict[str, int])
+    accuracy: dict[str, Estimated] = Field(default_factory=dict[str, Estimated])
+    gain: Estimated | None = None
+    p: float | None = None
+    bills: dict[str, Bill] = Field(default_factory=dict[str, Bill])
+    doubts: dict[str, Doubts] = Field(default_factory=dict[str, Doubts])
+    draft: Endpoint
+    assistant: Endpoint
+    grader: str
+    unit: Unit | None = None
+    limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    left_out: tuple[LeftOut, ...] = ()
+    stopped: str | None = None
+    billed_tokens: int = 0
+    library_version: str = __version__
+
+    def __str__(self) -> str:
+        from cosd_api.comparison.advice_words import advice_words  # noqa: PLC0415 - it is about this class
+
+        return advice_words(self)
+
+    def fusion(self, *, draft: str | Provider, assistant: str | Provider) -> Fusion:
+        """The fusion that is advised; sends nothing yet.
+
+        Args:
+            draft: the draft as it was given; where `reverse` is set, it assists.
+            assistant: likewise.
+
+        Raises:
+            SettingError: one model alone is advised; or the method has a part of the user's own, which is not in it.
+        """
+        if self.decision != "fuse":
+            words = f"use the {self.model} alone" if self.decision == "alone" else "unknown, as it was stopped"
+            raise SettingError(f"the advice is not to fuse these models ({words}): there are no settings of a fusion")
+        way = Contestant(self.way or "", "method", _method(self.settings), self.reverse)
+        first, second = (connect(one) if isinstance(one, str) else one for one in (draft, assistant))
+        fusion = way.fusion(first, second, self.unit)
+        fusion.limits = cast("AnswerOptions", {**self.limits})
+        return fusion
+
+    def save(self, path: str | os.PathLike[str], *, draft: str | Provider, assistant: str | Provider) -> None:
+        """Write the settings file of the fusion that is advised, with the advice above it; see `Fusion.save`.
+
+        Raises:
+            OSError: the file cannot be written.
+            SettingError: see `fusion`.
+        """
+        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
+
+
+async def advise(
+    examples: Iterable[Example | Mapping[str, Any]],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider,
+    methods: Chosen = "all",
+    both_ways: bool = True,
+    choosing: float = CHOOSING,
+    grader: str | Grader | Callable[[Example, str], Any] = "exact",
+    path: str | Path | None = None,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    stop: str | Sequence[str] | None = None,
+    seed: int = 0,
+    unit: Unit | None = None,
+    concurrency: int = 4,
+    max_billed_tokens: int | None = None,
+    prices: Prices | None = None,
+    confirm: Callable[[ComparisonEstimate], bool] | None = None,
+    progress: Callable[[Sequence[Tally]], None] | None = None,
+    **refused: Never,
+) -> Advice:
+    """Find out from some questions, better a hundred than fewer, if two models are to be fused, and how.
+
+    Every way to fuse answers the part of the questions that chooses; then the one chosen and both models answer the
+    rest. So it costs less than half of a comparison of everything. `Comparison.advice` advises by a comparison that was
+    made.
+
+    Args:
+        examples: as for `compare`; 20 at least.
+        draft: URL of a server, or a provider.
+        assistant: the same.
+        methods: the ways to choose from, as for `compare`.
+        both_ways: whether the assistant may draft, too.
+        choosing: share of the questions that choose, from 0.1 to 0.9.
+        grader: as for `compare`, like all that follow.
+        path: a JSON lines file for the answers: the same call resumes.
+        max_tokens: limit for each answer.
+        stop: strings; an answer ends before the first one.
+        seed: of what is drawn.
+        unit: as in `Fusion`.
+        concurrency: number of answers at the same time.
+        max_billed_tokens: tokens that all of it may bill.
+        prices: of a million tokens at each endpoint.
+        confirm: called with the estimate of the first part, which is the larger, before anything is asked.
+        progress: called at first and after each answer.
+
+    Raises:
+        SettingError: an argument is invalid, or there are too few questions.
+        ProviderError: see `compare`.
+        OSError: the file cannot be read or written.
+    """
+    refuse(refused, advise)
+    wanted = check_examples(examples)
+    by_key = {one.key: one for one in wanted.values()}
+    first, second = parts(by_key, choosing)
+    common: dict[str, Any] = {"draft": draft, "assistant": assistant, "grader": grader, "path": path}
+    common |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "unit": unit, "concurrency": concurrency}
+    common |= {"prices": prices, "progress": progress, "development": 0.0, "baselines": False}
+    before = await compare(
+        [by_key[key] for key in first],
+        methods=methods,
+        both_ways=both_ways,
+        max_billed_tokens=max_billed_tokens,
+        confirm=confirm,
+        **common,
+    )
+    limits = {"max_tokens": max_tokens, **({"stop": stop} if stop else {})}
+    way = choose(outcomes_of(before)) if before.stopped is None else None
+    if way is None:
+        return _advice([before], ChosenWay(None, _tried(before), before.questions, None), unit, limits)
+    if max_billed_tokens is not None and path is None:
+        max_billed_tokens = max(1, max_billed_tokens - before.billed_tokens)
+    chosen = next(one for one in contestants_of(methods, both_ways=both_ways)[0] if one.name == way)
+    name, method = way.removesuffix(REVERSED), chosen.method
+    assert method is not None
+    after = await compare(
+        [by_key[key] for key in second],
+        methods={name: method},
+        both_ways=chosen.reverse,
+        max_billed_tokens=max_billed_tokens,
+        **common,
+    )
+    found = outcomes_of(after)
+    trial = trial_of(found, way) if after.stopped is None and way in found.ways else None
+    return _advice([before, after], ChosenWay(way, _tried(before), before.questions, trial), unit, limits)
+
+
+def advice_of(comparison: Comparison, *, choosing: float = CHOOSING) -> Advice:
+    """Advice by a comparison; see `Comparison.advice`."""
+    outcomes = outcomes_of(comparison)
+    if comparison.stopped is not None:
+        return _advice([comparison], ChosenWay(None, len(outcomes.ways), 0, None), None, {})
+    return _advice([comparison], decided(outcomes, choosing), None, {})
+
+
+def outcomes_of(comparison: Comparison) -> Outcomes:
+    """The outcomes of the test questions of a comparison."""
+
+    def right(name: str) -> dict[str, bool]:
+        return {key: bool(one.right) for key, one in comparison.answers_of(name).items()}
+
+    ways = [one.name for one in comparison.standings if one.kind == "method"]
+    billed = {one.name: one.billed for one in comparison.standings if one.billed is not None}
+    return Outcomes(right(DRAFT_ALONE), right(ASSISTANT_ALONE), {name: right(name) for name in ways}, billed)
+
+
+def _tried(comparison: Comparison) -> int:
+    return sum(one.kind == "method" for one in comparison.standings)
+
+
+def _advice(
+    comparisons: Sequence[Comparison], choice: ChosenWay, unit: Unit | None, limits: Mapping[str, Any]
+) -> Advice:
+    """The advice of a choice; the last of the comparisons tested it."""
+    last, trial = comparisons[-1], choice.trial
+    stopped = next((one.stopped for one in comparisons if one.stopped is not None), None)
+    together = [outcomes_of(one) for one in comparisons]
+    alone = Outcomes(
+        _merged(one.draft for one in together), _merged(one.assistant for one in together), {}, together[-1].billed
+    )
+    model: Model = alone.better()
+    fields: dict[str, Any] = {"right": {}, "accuracy": {}}
+    for name in MODELS:
+        fields["right"][name], fields["accuracy"][name] = (
+            alone.right(name),
+            wilson(alone.right(name), len(alone.questions)),
+        )
+    if choice.way is not None:
+        standing = last[choice.way]
+        fields |= {"way": choice.way, "reverse": standing.reverse, "settings": standing.settings}
+    if trial is not None:
+        total = trial.counts.total
+        fields |= {"tested": total, "gain": trial.gain, "p": trial.p, "model": trial.against if trial.fuse else model}
+        fields["right"] = {name: round(one.value * total) for name, one in trial.alone.items()}
+        fields["right"]["fused"] = round(trial.accuracy.value * total)
+        fields["accuracy"] = {**trial.alone, "fused": trial.accuracy}
+    return Advice(
+        **{
+            "decision": "unknown" if stopped else "fuse" if trial is not None and trial.fuse else "alone",
+            "model": model,
+            "tried": choice.tried,
+            "chose": choice.chose,
+            "bills": _bills(last, choice.way),
+            "doubts": _doubts(comparisons),
+            "draft": last.draft,
+            "assistant": last.assistant,
+            "grader": last.grader,
+            "unit": unit,
+            "limits": dict(limits),
+            "left_out": comparisons[0].left_out,
+            "stopped": stopped,
+            "billed_tokens": sum(one.spent_tokens for one in comparisons),
+            **fields,
+        }
+    )
+
+
+def _merged(several: Iterable[Mapping[str, bool]]) -> dict[str, bool]:
+    return {key: one for right in several for key, one in right.items()}
+
+
+def _bills(comparison: Comparison, way: str | None) -> dict[str, Bill]:
+    """The cost of an answer by each model alone, and of one by the way that was chosen."""
+    found: dict[str, Bill] = {}
+    for name, standing in ((DRAFT_ALONE, DRAFT_ALONE), (ASSISTANT_ALONE, ASSISTANT_ALONE), ("fused", way)):
+        one = next((one for one in comparison.standings if one.name == standing), None)
+        if one is not None and one.billed is not None:
+            requests = sum(one.requests.values())
+            found[name] = Bill(requests=requests, billed=one.billed, seconds=one.seconds, money=one.money)
+    return found
+
+
+def _doubts(comparisons: Sequence[Comparison]) -> dict[str, Doubts]:
+    """The doubts of each model, in all of its answers alone."""
+    found: dict[str, Doubts] = {}
+    for name in MODELS:
+        known = [one.calibration[name].least for one in comparisons if name in one.calibration]
+        if known:
+            sums = (sum(one.answers for one in known), sum(one.wrong for one in known))
+            found[name] = Doubts(answers=sums[0], wrong=sums[1], sure=sum(one.confident_wrong for one in known))
+    return found
+
+
+_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
+
+
+def _method(settings: Mapping[str, Any]) -> Method:
+    """The method of a standing's settings.
+
+    Raises:
+        SettingError: it has a verifier of the user's own.
+    """
+    if settings["method"] != CoSD.name:
+        return method_named(settings["method"], **settings["options"])
+    try:
+        verifier = _VERIFIER.validate_python(settings["verifier"])
+    except ValidationError:
+        words = "the method that is advised has a verifier of your own, which is not in the advice"
+        raise SettingError(f"{words}: make the fusion with CoSD(verifier=...)") from None
+    return CoSD(verifier=verifier, unit=settings.get("unit"), temperature=settings.get("temperature") or 0.0)

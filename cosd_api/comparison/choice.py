@@ -1,0 +1,187 @@
+"""Choice between fusing two models and using one alone, by the outcomes of questions. Pure.
+
+The best of thirty ways to answer forty questions looks better than it is, by chance alone. So the questions are cut in
+two: on the first part the way with the most right answers is chosen, on the second it is tested, alone, against each of
+the two models, by McNemar's exact test. The questions of the second part had no say in the choice, so that the estimate
+of the gain is unbiased, and the test is one test, however many ways there were: where the chosen way is no better than
+the better model, it is found better than both at most one time in forty (half of `LEVEL`, which is two-sided).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cosd_api.checks import check_between
+from cosd_api.comparison.statistics import Estimated, PairedCounts, mcnemar, paired_difference, wilson
+from cosd_api.errors import SettingError
+
+__all__ = [
+    "CHOOSING",
+    "LEAST_QUESTIONS",
+    "LEVEL",
+    "MODELS",
+    "ChosenWay",
+    "Model",
+    "Outcomes",
+    "Trial",
+    "choose",
+    "decided",
+    "parts",
+    "trial_of",
+]
+
+LEVEL = 0.05
+"""Two-sided level of the test: fusing is advised where both p-values are at most this."""
+CHOOSING = 0.4
+"""Share of the questions that choose."""
+LEAST_QUESTIONS = 20
+"""Fewer questions show nothing."""
+
+Model = Literal["draft", "assistant"]
+MODELS: tuple[Model, Model] = ("draft", "assistant")
+Right = Mapping[str, bool]
+"""Outcomes by question. A question that is not there is one that failed: it counts as wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Outcomes of two models and of ways to fuse them, on the same questions.
+
+    Attributes:
+        draft: of the draft alone.
+        assistant: of the assistant alone.
+        ways: of each way to fuse, by its name.
+        billed: mean number of tokens billed for an answer, by name; of the models by `"draft"` and `"assistant"`.
+    """
+
+    draft: Right
+    assistant: Right
+    ways: Mapping[str, Right]
+    billed: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def questions(self) -> list[str]:
+        """The questions that both models have answered."""
+        return [key for key in self.draft if key in self.assistant]
+
+    def only(self, questions: Iterable[str]) -> Outcomes:
+        """The outcomes of these questions."""
+        kept = set(questions)
+
+        def cut(right: Right) -> Right:
+            return {key: one for key, one in right.items() if key in kept}
+
+        ways = {name: cut(right) for name, right in self.ways.items()}
+        return Outcomes(cut(self.draft), cut(self.assistant), ways, self.billed)
+
+    def counts(self, way: str, model: Model) -> PairedCounts:
+        """A way to fuse beside a model alone."""
+        mine, theirs = self.ways[way], self.draft if model == "draft" else self.assistant
+        questions = self.questions
+        return PairedCounts.of([mine.get(key, False) for key in questions], [theirs[key] for key in questions])
+
+    def right(self, name: str) -> int:
+        """The right answers of a model, or of a way to fuse."""
+        found = self.draft if name == "draft" else self.assistant if name == "assistant" else self.ways[name]
+        return sum(found.get(key, False) for key in self.questions)
+
+    def better(self) -> Model:
+        """The model with more right answers; of equals the cheaper one, then the draft."""
+        return min(MODELS, key=lambda name: (-self.right(name), self.billed.get(name, 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One way to fuse, beside both models, on questions that did not choose it.
+
+    Attributes:
+        accuracy: its own.
+        alone: those of the models.
+        against: the model with more right answers to these questions.
+        counts: against that one.
+        gain: in accuracy over that one, with its 95 % interval.
+        p: the larger of the p-values of McNemar's exact test against the two models.
+        fuse: whether it is better than each of them, by more than chance.
+    """
+
+    accuracy: Estimated
+    alone: Mapping[Model, Estimated]
+    against: Model
+    counts: PairedCounts
+    gain: Estimated
+    p: float
+    fuse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenWay:
+    """The way that was chosen, and the test of it.
+
+    Attributes:
+        way: its name; None where no way had more right answers than the better model on the questions that choose.
+        tried: how many ways there were.
+        chose: number of questions that chose.
+        trial: the test; None without a way.
+    """
+
+    way: str | None
+    tried: int
+    chose: int
+    trial: Trial | None
+
+
+def parts(questions: Iterable[str], share: float = CHOOSING) -> tuple[list[str], list[str]]:
+    """The questions that choose, and those that test, by a hash of each: neither order nor outcomes decide.
+
+    Raises:
+        SettingError: there are fewer than `LEAST_QUESTIONS`, or the share is not between 0.1 and 0.9.
+    """
+    check_between("choosing", share, 0.1, 0.9)
+    found = sorted(questions, key=lambda key: hashlib.sha256(f"choice {key}".encode()).digest())
+    if len(found) < LEAST_QUESTIONS:
+        words = f"advice takes at least {LEAST_QUESTIONS} questions, better a hundred, not {len(found)}"
+        raise SettingError(f"{words}: on fewer no method can be told from chance")
+    count = round(share * len(found))
+    return found[:count], found[count:]
+
+
+def choose(outcomes: Outcomes) -> str | None:
+    """The way with the most right answers; of equals the cheaper one, then the first.
+
+    Returns:
+        Its name; None where none has more right answers than the better model alone.
+    """
+    better = outcomes.right(outcomes.better())
+    ways = [name for name in outcomes.ways if outcomes.right(name) > better]
+    return min(ways, key=lambda name: (-outcomes.right(name), outcomes.billed.get(name, 0.0)), default=None)
+
+
+def trial_of(outcomes: Outcomes, way: str) -> Trial:
+    """Test one way to fuse on questions that did not choose it."""
+    total = len(outcomes.questions)
+    against = outcomes.better()
+    both = {name: outcomes.counts(way, name) for name in MODELS}
+    p = max(mcnemar(counts) for counts in both.values())
+    return Trial(
+        accuracy=wilson(outcomes.right(way), total),
+        alone={name: wilson(outcomes.right(name), total) for name in MODELS},
+        against=against,
+        counts=both[against],
+        gain=paired_difference(both[against]),
+        p=p,
+        fuse=p <= LEVEL and all(counts.won > counts.lost for counts in both.values()),
+    )
+
+
+def decided(outcomes: Outcomes, share: float = CHOOSING) -> ChosenWay:
+    """Choose a way on one part of the questions, and test it on the other.
+
+    Raises:
+        SettingError: see `parts`.
+    """
+    first, second = parts(outcomes.questions, share)
+    way = choose(outcomes.only(first))
+    return ChosenWay(way, len(outcomes.ways), len(first), None if way is None else trial_of(outcomes.only(second), way))

@@ -1,0 +1,84 @@
+"""`cosd advise`: one paragraph, the settings file, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from commands import Scripted, cosd, words
+from compared import pair
+from cosd_api import Advice, Example, Fusion, RuleVerifier
+from cosd_api.comparison.choice import parts
+from cosd_providers.connect import Connection
+
+
+def scripted_pair(monkeypatch: pytest.MonkeyPatch, folder: Path, kinds: tuple[str, ...]) -> Path:
+    """A pair whose models answer questions of these kinds in turn, behind URLs; the file of the questions."""
+    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(30))}
+    first, second = parts(made)
+    asked = {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate([*first, *second])}
+    draft, assistant = pair(asked)
+    found = Scripted({"http://draft": draft, "http://one": assistant})
+    monkeypatch.setattr("cosd_api.cli.options.connect", found.connect)
+    urls = {id(draft): "http://draft", id(assistant): "http://one"}
+    monkeypatch.setattr("cosd_api.config.saving.connection_of", lambda one: Connection(urls[id(one)], {}))
+    path = folder / "questions.jsonl"
+    path.write_text("".join(one.model_dump_json(include={"prompt", "answer"}) + "\n" for one in made.values()))
+    return path
+
+
+def advise(questions: Path, *more: str) -> Result:
+    servers = ("--draft", "http://draft", "--assistant", "http://one")
+    given = ("--methods", "cosd,cosd-1-1", "--one-way", "--max-tokens", "4", *more)
+    return cosd("advise", str(questions), *servers, *given)
+
+
+def test_a_paragraph_and_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    questions = scripted_pair(monkeypatch, tmp_path, ("surer", "draft"))
+    out = tmp_path / "fusion.yaml"
+    done = advise(questions, "--yes", "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    begins = "Fuse them. Let the draft (small) draft and the assistant (large) assist, by cosd with the verifier rule"
+    assert words(done).startswith(begins)
+    assert f"wrote {out}: cosd fuse --config {out} takes it" in done.stderr
+    assert "about" in done.stderr.splitlines()[0]  # the estimate
+    text = out.read_text()
+    assert text.startswith("# Fuse them. ")
+    assert Fusion.load(out).settings.verifier == RuleVerifier(alpha=1, beta=1)
+
+
+def test_one_model_alone_and_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    questions = scripted_pair(monkeypatch, tmp_path, ("both", "spoilt"))
+    out = tmp_path / "fusion.yaml"
+    done = advise(questions, "--max-billed-tokens", "100000", "--out", str(out), "--json")
+    assert done.exit_code == 0, done.stderr
+    assert Advice.model_validate_json(done.stdout).decision == "alone"
+    assert "fusion.yaml was not written: there is nothing to fuse" in words(done)
+    assert not out.exists()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ((), 2, "there is no terminal to confirm the cost: give --yes"),
+        (("--yes", "--max-billed-tokens", "20"), 1, "No advice yet: max_billed_tokens=20 is reached"),
+        (("--yes", "--assistant", "http://two"), 2, "advice is on two models: give one assistant"),
+        (("--yes", "--limit", "19"), 2, "greater than or equal to 20"),
+        (("--yes", "--out", "nowhere/fusion.yaml"), 2, "nowhere/fusion.yaml cannot be written"),
+        (("--yes", "--methods", "csd"), 2, "there is no method 'csd'; did you mean 'cosd'?"),
+    ],
+)
+def test_how_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: tuple[str, ...], code: int, said: str
+) -> None:
+    done = advise(scripted_pair(monkeypatch, tmp_path, ("both",)), *more)
+    assert (done.exit_code, said in words(done)) == (code, True), words(done)
+
+
+@pytest.mark.extended
+def test_a_missing_file(tmp_path: Path) -> None:
+    done = advise(tmp_path / "none.jsonl", "--yes")
+    assert done.exit_code == 2 and "none.jsonl: No such file or directory" in words(done)
