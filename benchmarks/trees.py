@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
-from sklearn.tree import DecisionTreeClassifier
 
 from benchmarks.report import HERE, Cell, Options, Table
 from cosd_api import (
@@ -173,6 +172,8 @@ def our_tree(samples: Samples) -> TreeVerifier:
 
 def papers_tree(samples: Samples) -> TreeVerifier:
     """The tree that the paper describes, as scikit-learn grows it by default."""
+    from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - a long import
+
     places = places_of(samples, keep_agreeing=True)
     classifier = DecisionTreeClassifier(random_state=0).fit(
         [(at.p, at.q) for at in places], [at.label for at in places]

@@ -25,6 +25,7 @@ __all__ = [
     "ANSWER",
     "HEADER",
     "SERVERS",
+    "TEXTS",
     "Process",
     "Scripted",
     "cosd",

@@ -31,7 +31,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
 _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
-_LEARNING = {"test_fit.py", "test_train_tree.py"}  # import scikit-learn, as some live tests do
+_LEARNING = {"test_fit.py", "test_fit_deferral.py", "test_train_tree.py"}  # import scikit-learn, as some live tests do
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
 
 
@@ -57,9 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Freeze what has been collected, or each full garbage collection walks through all of it again."""
+    """Freeze what has been collected, or each full garbage collection walks through all of it again; and collect less
+    often, as tests make many objects that are gone at their end.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

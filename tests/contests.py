@@ -38,11 +38,14 @@ class Task:
     stop: Sequence[bytes]
 
 
+_PROMPTS = toys.prompts().filter(bool)
+
+
 @st.composite
 def tasks(draw: st.DrawFn, /, *, longest: int = 12, **options: Any) -> Task:
     """Two to four models, mostly of one language."""
     first, others = draw(toys.model_sets(**options))
-    prompt = draw(toys.prompts().filter(bool))
+    prompt = draw(_PROMPTS)
     return Task(prompt, [first, *others], draw(st.integers(1, longest)), draw(toys.stops()))
 
 

@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal, Protocol
 
@@ -74,6 +74,11 @@ class Vocabulary:
     def ids(self) -> Mapping[bytes, int]:
         """The lowest id for given bytes, the end left out."""
         return {self.tokens[n]: n for n in reversed(range(len(self.tokens))) if n != self.end}
+
+    @cached_property
+    def weights(self) -> Sequence[int]:
+        """How often a random model takes each id."""
+        return [3 if data.isascii() and data else 1 for data in self.tokens]
 
     @cached_property
     def _encoded(self) -> dict[bytes, tuple[int, ...]]:
@@ -190,11 +195,12 @@ class ToyModel:
         rng = random.Random(repr((self.seed, ids[-2:])))
         shape, fluent, sloppy = rng.choice(SHAPES), rng.randrange(16) < self.fluency, rng.randrange(4) == 0
         tokens, allowed = self.vocabulary.tokens, self._allowed(ids)
-        weights = [3 if data.isascii() and data else 1 for data in (tokens[n] for n in allowed)]
-        ranked = rng.choices(allowed, weights, k=2 * len(shape))
+        weights = self.vocabulary.weights
+        ranked = rng.choices(allowed, [weights[n] for n in allowed], k=2 * len(shape))
         if fluent:
             text = _continue(self.language, self.vocabulary.decode(ids[-16:]))
-            fitting = [n for n in allowed if tokens[n] and text.startswith(tokens[n])]
+            begins = text.startswith
+            fitting = [n for n in allowed if begins(tokens[n]) and tokens[n]]
             fitting = fitting if text else [self.vocabulary.end]
             longest = max(fitting, key=lambda n: len(tokens[n]), default=None)
             first = rng.choice(fitting) if fitting and sloppy else longest
@@ -219,6 +225,13 @@ class ToyModel:
         return allowed
 
 
+@lru_cache(100_000)
+def _following(language: int, last: str) -> str:
+    """The character that the language has after the last two; none at all is its end."""
+    rng = random.Random(repr((language, last)))
+    return rng.choices([*CHARACTERS, ""], [6, 6, 3, 4, 1, 1, 2, 2, 1, 1])[0]
+
+
 def _continue(language: int, text: bytes) -> bytes:
     """Up to a few bytes that the language has after `text`; none at all is its end."""
     whole = codecs.utf_8_decode(text, "surrogateescape", False)[1]
@@ -227,8 +240,7 @@ def _continue(language: int, text: bytes) -> bytes:
         new = next((c.encode()[len(pending) :] for c in CHARACTERS if c.encode().startswith(pending)), b"")
     known = (text + new).decode("utf-8", "surrogateescape")
     while len(new) < 6:
-        rng = random.Random(repr((language, known[-2:])))
-        following = rng.choices([*CHARACTERS, ""], [6, 6, 3, 4, 1, 1, 2, 2, 1, 1])[0]
+        following = _following(language, known[-2:])
         if not following:
             break
         known, new = known + following, new + following.encode()
@@ -296,41 +308,64 @@ def state(ids: Sequence[int]) -> tuple[float, ...]:
     return tuple(rng.randrange(-16, 17) / 8 for _ in range(3))
 
 
+# A strategy that is made anew for each example costs more than what is drawn from it.
+_LEAST = st.sampled_from((0, 6, 12))
+_LONGER = {n: st.lists(st.sampled_from(LONGER), unique=True, min_size=n, max_size=20) for n in (0, 6, 12)}
+_NUMBERS, _FLUENCIES = st.integers(0, 2**16), st.sampled_from((15, 16, 16, 15, 16, 14, 10, 0))
+_BOOLEANS, _UP_TO_3, _UP_TO_4 = st.booleans(), st.integers(0, 3), st.integers(0, 4)
+_MERGING: st.SearchStrategy[Literal["ranks", "longest"]] = st.sampled_from(("ranks", "longest"))
+
+
+@cache
 @st.composite
 def vocabularies(draw: st.DrawFn) -> Vocabulary:
     """Tokenizers: all single bytes, some longer tokens, the end; sometimes twins and a token of no bytes."""
-    least = draw(st.sampled_from((0, 6, 12)))
-    longer = draw(st.lists(st.sampled_from(LONGER), unique=True, min_size=least, max_size=20))
+    longer = draw(_LONGER[draw(_LEAST)])
     twins = draw(st.lists(st.sampled_from((*SINGLE, *longer)), max_size=2))
     tokens: list[bytes | None] = [*SINGLE, *longer, None, *twins]
-    if draw(st.integers(0, 3)) == 3:
+    if draw(_UP_TO_3) == 3:
         tokens.append(b"")
-    if order := draw(st.integers(0, 2**16)):
+    if order := draw(_NUMBERS):
         random.Random(order).shuffle(tokens)
-    merging: Literal["ranks", "longest"] = draw(st.sampled_from(("ranks", "longest")))
-    return Vocabulary(tuple(token or b"" for token in tokens), tokens.index(None), merging)
+    return Vocabulary(tuple(token or b"" for token in tokens), tokens.index(None), draw(_MERGING))
 
 
-@st.composite
 def models(
-    draw: st.DrawFn,
     vocabulary: st.SearchStrategy[Vocabulary] | None = None,
     language: st.SearchStrategy[int] | None = None,
     *,
     may_hide_end: bool = True,
     longest_merge: int = 4,
-) -> ToyModel:
+) -> st.SearchStrategy[ToyModel]:
     """One random model."""
+    return _models(
+        vocabularies() if vocabulary is None else vocabulary,
+        _NUMBERS if language is None else language,
+        may_hide_end,
+        longest_merge,
+    )
+
+
+@lru_cache(64)
+@st.composite
+def _models(
+    draw: st.DrawFn,
+    vocabulary: st.SearchStrategy[Vocabulary],
+    language: st.SearchStrategy[int],
+    may_hide_end: bool,
+    longest_merge: int,
+) -> ToyModel:
     return ToyModel(
-        vocabulary=draw(vocabularies() if vocabulary is None else vocabulary),
-        seed=draw(st.integers(0, 2**16)),
-        language=draw(st.integers(0, 2**16) if language is None else language),
-        fluency=draw(st.sampled_from((15, 16, 16, 15, 16, 14, 10, 0))),
-        hides_end=may_hide_end and draw(st.integers(0, 4)) == 4,
+        vocabulary=draw(vocabulary),
+        seed=draw(_NUMBERS),
+        language=draw(language),
+        fluency=draw(_FLUENCIES),
+        hides_end=may_hide_end and draw(_UP_TO_4) == 4,
         longest_merge=longest_merge,
     )
 
 
+@cache
 @st.composite
 def model_sets(
     draw: st.DrawFn,
@@ -345,7 +380,7 @@ def model_sets(
     They speak one language, mostly. `same_tokenizer`: all share the draft's vocabulary (True), each has its
     own (False), or that is drawn (None).
     """
-    shared = draw(st.booleans()) if same_tokenizer is None else same_tokenizer
+    shared = draw(_BOOLEANS) if same_tokenizer is None else same_tokenizer
     draft = draw(models(may_hide_end=may_hide_end, longest_merge=longest_merge))
     languages = st.sampled_from((*[draft.language] * 7, draft.language + 1))
     vocabulary = st.just(draft.vocabulary) if shared else vocabularies()
@@ -353,6 +388,7 @@ def model_sets(
     return draft, tuple(draw(st.lists(assistant, min_size=1, max_size=max_assistants)))
 
 
+@cache
 def model_pairs(
     same_tokenizer: bool | None = None, *, may_hide_end: bool = True, longest_merge: int = 4
 ) -> st.SearchStrategy[tuple[ToyModel, ToyModel]]:
@@ -366,17 +402,20 @@ def model_pairs(
     return sets.map(lambda drawn: (drawn[0], drawn[1][0]))
 
 
+@cache
 def prompts() -> st.SearchStrategy[bytes]:
     """Short prompts, the empty one among them; always whole characters."""
     return st.text(st.sampled_from(CHARACTERS), max_size=6).map(str.encode)
 
 
+@cache
 def stops() -> st.SearchStrategy[tuple[bytes, ...]]:
     """Up to three stop strings; they may overlap and contain each other. Often there are none."""
     one = st.text(st.sampled_from(CHARACTERS), min_size=1, max_size=4).map(str.encode)
     return st.one_of(st.just(()), st.lists(one, min_size=1, max_size=3).map(tuple))
 
 
+@cache
 def thresholds() -> st.SearchStrategy[tuple[float, float]]:
     """`alpha` and `beta` of the rule: ends of ranges, the defaults, and values (or ratios) of the tables."""
     alphas = (0.5, 1.0, math.inf, 0.0, 3 / 16, 4 / 16, 5 / 16, 6 / 16, 7 / 16, 9 / 16, 12 / 16, 15 / 16)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from cosd_api import (
     CoLLMTraining,
@@ -137,6 +136,8 @@ def test_the_weights_are_those_of_the_features_themselves() -> None:
 
 
 def test_the_marginal_likelihood_starts_from_the_regression_of_z(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy.optimize import minimize
+
     starts, ends = [], []
 
     def noted(loss: Any, start: Any, **options: Any) -> Any:

@@ -151,6 +151,11 @@ def with_nodes(*nodes: Any) -> bytes:
     return saved(nodes=nodes)
 
 
+def leaves(count: int) -> bytes:
+    """The same as `with_nodes`, of many leaves at once."""
+    return saved(nodes=[]).replace(b"[]", b"[" + b", ".join([json.dumps(LEAF_0).encode()] * count) + b"]")
+
+
 ASKS = question("p", 0.5, 1, 2)
 
 
@@ -185,8 +190,8 @@ ASKS = question("p", 0.5, 1, 2)
         (with_nodes(7), "node 0 is 7, not an object"),
         (with_nodes(LEAF_0, LEAF_0), "node 1 has 0 parents instead of one"),
         # What is too large is never made sense of.
-        (with_nodes(*[LEAF_0] * 10_001), "it has 10001 nodes, and at most 10000 are read"),
-        (with_nodes(*[LEAF_0] * 1_000_000), "it has more than 2 MB, and a tree has at most 10000 nodes"),
+        (leaves(10_001), "it has 10001 nodes, and at most 10000 are read"),
+        (leaves(1_000_000), "it has more than 2 MB, and a tree has at most 10000 nodes"),
         (b'{"nodes":[' + b"1," * 900_000 + b"1]}", "it has 900001 nodes"),
         (b"[" * 1_900_000, "recursion limit"),
         (b'{"nodes":' * 200_000, "recursion limit"),
