@@ -161,7 +161,8 @@ class Fusion:
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: a provider, a verifier or an argument of `connect` is an object of your own.
+            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or a key stands
+                in `extra_body`; nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 

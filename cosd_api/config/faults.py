@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from cosd_api.config.document import Document, FieldPath
 from cosd_api.config.shape import (
+    USE_ENVIRONMENT,
     LimitsConfig,
     ServerConfig,
     ServerLimitsConfig,
@@ -26,8 +27,10 @@ __all__ = ["fault", "faults_of", "refuse_keys"]
 
 _MOST = 5  # faults in one message
 _SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
-_KEY = re.compile(r"(sk-|hf_|gsk_|xai-|ghp_|AIza)[\w-]{12,}|(bearer|basic|token)\s+\S{8,}", re.IGNORECASE)
-_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
+_SECRET_ENDS = ("apikey", "accesstoken", "authtoken", "secret", "password")
+_KEY = re.compile(r"(sk-|hf_|gsk_|xai-|ghp_|AIza)[\w-]{12,}", re.IGNORECASE)
+_SCHEME = re.compile(r"(bearer|basic|token)\s+\S{8,}", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*@", re.IGNORECASE)
 
 
 def fault(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
@@ -38,7 +41,7 @@ def fault(path: Path | str, document: Document, at: FieldPath, words: str) -> Se
 
 
 def refuse_keys(path: Path, document: Document) -> None:
-    """Refuse a file that holds a key: such files are shown, copied and committed.
+    """Refuse a file that holds a key, or would: such files are shown, copied and committed.
 
     Raises:
         SettingError: it does; the message does not show it.
@@ -48,11 +51,13 @@ def refuse_keys(path: Path, document: Document) -> None:
         if name == "headers":
             words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
             raise fault(path, document, at, words)
-        if name in _SECRETS or (isinstance(value, str) and _KEY.match(value)):
-            words = f"this looks like a key, and keys are never kept in a settings file. {_ENVIRONMENT}"
+        text = value if isinstance(value, str) else ""
+        sent = at[0] != "limits"  # a text there ends an answer
+        if name in _SECRETS or name.endswith(_SECRET_ENDS) or _KEY.match(text) or (sent and _SCHEME.match(text)):
+            words = f"this looks like a key, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
             raise fault(path, document, at, words)
-        if isinstance(value, str) and at[-1] in ("url", "draft", "assistant") and "@" in value:
-            words = f"the URL holds credentials, and keys are never kept in a settings file. {_ENVIRONMENT}"
+        if sent and _CREDENTIALS.match(text):
+            words = f"the URL holds credentials, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
             raise fault(path, document, at, words)
 
 

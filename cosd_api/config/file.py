@@ -120,9 +120,12 @@ class FusionConfig(BaseModel):
 
         Raises:
             OSError: it cannot be written; an old one is unchanged.
+            SettingError: it would hold a key, as in `extra_body`; nothing is written.
         """
         path = Path(path)
-        value = _relative(self.document(), path.resolve().parent, {"file", *_PATHS, *self.method.files()})
+        document = self.document()
+        refuse_keys(path, Document(document))
+        value = _relative(document, path.resolve().parent, {"file", *_PATHS, *self.method.files()})
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
     def document(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cosd_api.config.document import Document
+from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import FusionConfig, server_of
 from cosd_api.config.shape import HOISTED, TRAINED, is_trained, method_hints
 from cosd_api.errors import SettingError
@@ -29,7 +31,7 @@ def config_of(
     """The settings file that stands for a fusion, and the trained parts that it names, by the paths of their files.
 
     Raises:
-        SettingError: a part of it cannot be written: a provider or a verifier of the user's own.
+        SettingError: a part of it cannot be written: a provider or a verifier of the user's own, or a key.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
@@ -50,7 +52,9 @@ def config_of(
         found["verifier"] = _verifier(method.verifier, path, trained)
     if stop := found["limits"].get("stop"):
         found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
-    return FusionConfig.model_validate(found), trained
+    config = FusionConfig.model_validate(found)
+    refuse_keys(path, Document(config.document()))  # before anything is written
+    return config, trained
 
 
 def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from cosd_providers.strategies import Strategy
 __all__ = [
     "HOISTED",
     "TRAINED",
+    "USE_ENVIRONMENT",
     "AnyMethod",
     "AnyVerifier",
     "LimitsConfig",
@@ -51,6 +52,8 @@ __all__ = [
 ]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
+"""What to do with a key that stands in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
     "tree": TreeVerifier,
@@ -105,6 +108,14 @@ class ServerConfig(BaseModel):
     @classmethod
     def _of_url(cls, given: object) -> object:
         return {"url": given} if isinstance(given, str) else given
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_key(cls, url: str) -> str:
+        for mark, words in (("@", "the URL holds credentials"), ("?", "the URL has a '?', after which keys may stand")):
+            if mark in url:
+                raise ValueError(f"{words}, and keys are never kept in a settings file. {USE_ENVIRONMENT}")
+        return url
 
     @field_validator("api_key_env")
     @classmethod

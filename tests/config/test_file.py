@@ -10,6 +10,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from cosd_api import (
     AdaFuse,
@@ -220,6 +221,47 @@ def test_a_key_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     Fusion.load(path).save(tmp_path / "again.yaml")
     text = (tmp_path / "again.yaml").read_text()
     assert "api_key_env: MY_KEY" in text and "secret" not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"api_key": "abc-secret"},
+        {"metadata": [{"token": "abc-secret"}]},
+        {"provider": {"openai_api_key": "abc-secret"}},
+        {"x": "sk-aaaaaaaaaaaa-secret"},
+        {"x": "Bearer abc-secret"},
+        {"proxy": "http://me:secret@host:1"},
+        {"headers": {"X": "secret"}},
+    ],
+)
+def test_a_key_that_a_request_carries_is_not_saved(body: dict[str, Any], tmp_path: Path) -> None:
+    url = {"url": "http://a", "extra_body": body}
+    config = FusionConfig.model_validate({"draft": url, "assistants": ["http://b"]})
+    fusion = Fusion(draft=connect("http://a", extra_body=body), assistant="http://b", method=example("defer"))
+    for save in (fusion.save, config.save):
+        with pytest.raises(SettingError, match=r"fusion\.yaml: draft\.extra_body\.") as caught:
+            save(tmp_path / "fusion.yaml")
+        assert "secret" not in str(caught.value)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@b:1", "me:secret@b", "http://b?key=secret"])
+def test_a_key_in_a_url_is_refused_before_it_can_be_shown(url: str, tmp_path: Path) -> None:
+    (tmp_path / "fusion.yaml").write_text(f"draft: http://a\nassistants:\n  - {url}\n")
+    with pytest.raises(SettingError, match="keys are never kept in a settings file") as caught:
+        FusionConfig.load(tmp_path / "fusion.yaml")
+    assert "secret" not in str(caught.value) and r"line 3: assistants[0]" in str(caught.value)
+    with pytest.raises(ValidationError) as refused:
+        FusionConfig.model_validate({"draft": {"url": url}, "assistants": ["http://b"]})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("stop", ["Token predictions", "Basic arithmetic", "http://a@"])
+def test_text_that_ends_an_answer_is_no_key(stop: str, tmp_path: Path) -> None:
+    fusion = Fusion(**URLS)
+    fusion.limits = {"stop": [stop]}
+    assert again(fusion, tmp_path).limits == {"stop": [stop]}
 
 
 def test_keys_are_not_saved(tmp_path: Path) -> None:
