@@ -20,12 +20,13 @@ from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.connections import LoopFusions
-from cosd_api.records import EndpointUsage
+from cosd_api.records import DRAFT, EndpointUsage
 from cosd_api.settings import AnswerOptions, LikelihoodOptions, refuse
 from cosd_api.sync import synchronous
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import InvalidRequestError, UnsupportedError
+from cosd_providers.usage import Usage
 
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
@@ -78,11 +79,8 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
     stop = [until] if isinstance(until, str) else list(until or ())
     lengths = [value for name in _LENGTHS if (value := left.pop(name, None)) is not None]
     drawn = _temperature(left)
-    if drawn and drawn != temperature:
-        words = f"the task draws at temperature {drawn:g}, and this fusion "
-        words += f"at {temperature:g}" if temperature else "is greedy"
-        more = "by a method that draws, the model argument temperature=1 does"
-        raise SettingError(f"{words}: give --gen_kwargs do_sample=False; {more}, at 1 only")
+    if drawn != temperature:
+        raise SettingError(_other_temperature(drawn, temperature))
     if left.get("num_beams") == 1:
         del left["num_beams"]
     for name in _OF_DRAWS:
@@ -95,9 +93,21 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """The temperature of a task: 0 unless it says `do_sample`."""
-    asked, drawn = left.pop("temperature", None), left.pop("do_sample", False)
+    """The temperature of a task, as the harness reads it: without `do_sample` a task with a temperature draws."""
+    asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
+    if drawn is None:
+        return float(asked or 0)
     return (1.0 if asked is None else float(asked)) if drawn else 0.0
+
+
+def _other_temperature(task: float, fusion: float) -> str:
+    """Words for a task that draws where the fusion does not, or at another temperature."""
+    if not task:
+        words = f"the task is greedy, and this fusion draws at temperature {fusion:g}"
+        return f"{words}: leave out the model argument temperature, or give --gen_kwargs do_sample=True,temperature=1"
+    words = f"the task draws at temperature {task:g}, and this fusion " + (f"at {fusion:g}" if fusion else "is greedy")
+    more = "by a method that draws, the model argument temperature=1 does"
+    return f"{words}: give --gen_kwargs do_sample=False; {more}, at 1 only"
 
 
 class HarnessFusion:
@@ -129,6 +139,7 @@ class HarnessFusion:
         self._concurrency = check_count("concurrency", concurrency)
         self._max_gen_toks = check_count("max_gen_toks", max_gen_toks)
         self._max_length = None if max_length is None else check_count("max_length", max_length, least=2 * _BESIDE)
+        self._begin: bool | None = None
         self.used: dict[str, dict[str, int]] = {}
 
     def generate(self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done) -> list[str]:
@@ -151,7 +162,7 @@ class HarnessFusion:
         """Of each continuation its log-likelihood, and whether the fusion would write exactly this."""
 
         async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
-            return await self._scored(fusion, *requests[at])
+            return await self._scored(fusion, *_before_a_space(*requests[at]))
 
         return self._all(score, len(requests), done, "loglikelihood")
 
@@ -175,15 +186,30 @@ class HarnessFusion:
             return (await self._scored(fusion, "", text))[0]
         except (InvalidRequestError, UnsupportedError):
             found = re.match(r"\s*\S+(?=\s)", text)
-            if found is None:
+            if found is None or await self._begins(fusion):
                 raise
             return (await self._scored(fusion, found[0], text[found.end() :]))[0]
 
+    async def _begins(self, fusion: Fusion) -> bool:
+        """Ask every model for the probability of a letter with nothing before it; asked before, send nothing."""
+        if self._begin is None:
+            names = (DRAFT, *fusion.endpoints.names)
+            models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
+            self._begin = all([await self._begins_with(*one) for one in zip(names, models, strict=True)])
+        return self._begin
+
+    async def _begins_with(self, name: str, model: Provider) -> bool:
+        usage = Usage()
+        try:
+            letter, *_ = await model.score("", b"a", usage=usage)
+        except InvalidRequestError:
+            return False
+        finally:
+            self._count({name: EndpointUsage.of(usage)})
+        return letter.prob is not None
+
     async def _scored(self, fusion: Fusion, context: str, continuation: str) -> tuple[float, bool]:
-        """One log-likelihood. White space at the end of the context is scored: a token has it at its beginning."""
-        if not isinstance(context, ConversationText):
-            kept = context.rstrip()
-            context, continuation = kept, context[len(kept) :] + continuation
+        """One log-likelihood."""
         names = LikelihoodOptions.__annotations__
         limits = {name: value for name, value in self._arguments.limits.items() if name in names}
         found = await fusion.log_likelihood(prompt_of(context), continuation, **limits)  # type: ignore[arg-type]
@@ -226,11 +252,20 @@ class HarnessFusion:
                 total[counted] += more[counted]
 
 
+def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
+    """A request with the white space at the end of its context moved: a token has it at its beginning."""
+    if isinstance(context, ConversationText):
+        return context, continuation
+    kept = context.rstrip()
+    return kept, context[len(kept) :] + continuation
+
+
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     """Cut a text into parts, each with the text before it that the models read: at most `size` tokens together.
 
     As in the harness each token is scored once, and the last part has as much text before it as there is room for. The
-    others have one word, where it is short. A cut is before a word, or, in a long one, before a character.
+    others have one word, where it is short. A cut is before the white space in front of a word, or, where there is none
+    that fits, before a character.
 
     Raises:
         SettingError: not even one character fits.
@@ -238,7 +273,8 @@ def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     data = b"".join(piece.data for piece in pieces)
     starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the end, too
     text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
-    word = [at == len(pieces) or data[starts[at] : starts[at] + 1].isspace() for at in range(len(starts))]
+    space = [data[start : start + 1].isspace() and not data[max(start - 1, 0) : start].isspace() for start in starts]
+    word = [at == len(pieces) or one for at, one in enumerate(space)]
 
     def last(places: range) -> int | None:
         """The last place that a part may begin at."""

@@ -105,6 +105,20 @@ async def test_a_long_text_is_scored_in_parts_that_fit() -> None:
     assert math.isclose(told, found)
 
 
+@pytest.mark.parametrize("text", ["ab\n\nba b\n\n" * 6, " " * 30 + "ab  \n b" * 5, "ab" * 20 + "\n" * 30])
+@pytest.mark.parametrize("length", [10, 14, 25])
+def test_a_text_in_parts_counts_every_token_once(text: str, length: int) -> None:
+    """Models without memory find a text as probable in parts as whole, whatever white space its words have."""
+    numbers = {"draft": [1 / 16, 4 / 16, 3 / 16, 3 / 16, 5 / 16], "assistant": [1 / 16, 5 / 16, 4 / 16, 2 / 16, 4 / 16]}
+    pair = {
+        name: ScriptedProvider(TableModel(VOCABULARY, lambda ids, probs=probs: probs, end_ids=(0,)), name=name)
+        for name, probs in numbers.items()
+    }
+    [whole] = HarnessFusion({**pair, "unit": "token"}).rolling([text], nothing)
+    [cut] = HarnessFusion({**pair, "unit": "token"}, max_length=length).rolling([text], nothing)
+    assert math.isclose(cut, whole)
+
+
 class Beginless(ScriptedProvider):
     """A model without a beginning of sequence, as servers report it."""
 
@@ -122,6 +136,20 @@ async def test_without_a_beginning_of_sequence_the_first_word_is_read_and_not_sc
         asked.rolling(["ab"], nothing)
     with pytest.raises(InvalidRequestError):
         asked.log_likelihoods([("", "a b")], nothing)
+
+
+@pytest.mark.parametrize("kind", [ScriptedProvider, Beginless])
+def test_no_word_is_left_out_of_a_text_that_has_no_distribution(kind: type[ScriptedProvider]) -> None:
+    """A character of several tokens is an error, and no sign that a model has no beginning of sequence."""
+    vocabulary = (b"", b"a", b" ", *(bytes([byte]) for byte in "é".encode()))
+    even = TableModel(vocabulary, lambda ids: [0.2] * 5, end_ids=(0,))
+    asked = HarnessFusion({name: kind(even, name=name) for name in ("draft", "assistant")} | {"unit": "token"})
+    if kind is ScriptedProvider:
+        with pytest.raises(UnsupportedError, match="one character of several tokens"):
+            asked.rolling(["éaaa aa", "éa a"], nothing)
+        assert asked.used["draft"]["requests"] > 0  # the question about a letter is counted
+    else:
+        assert asked.rolling(["éaaa aa"], nothing) == [pytest.approx(3 * math.log(0.2))]
 
 
 def test_a_server_that_encodes_another_text_cuts_nothing() -> None:
@@ -155,14 +183,15 @@ def test_a_part_holds_one_character_at_least() -> None:
 
 
 def test_keywords_of_a_task() -> None:
-    def options(temperature: float = 0, **given: Any) -> Any:
+    def options(temperature: float = 0, /, **given: Any) -> Any:
         return answer_options(given, max_gen_toks=50, temperature=temperature)
 
     assert options(**KEYWORDS) == {"stop": ["\n\n", "bb"], "max_tokens": 12}
     assert options(until="\n", max_new_tokens=7) == {"stop": ["\n"], "max_tokens": 7}
     assert options(until=None) == options(until=[""]) == {"stop": [], "max_tokens": 50}
     assert options(do_sample=False, top_p=0.9, top_k=5, num_beams=1, seed=4) == options()
-    assert options(1, do_sample=True, top_p=1, top_k=0) == options()
+    assert options(1, do_sample=True, top_p=1, top_k=0) == options(1, temperature=1) == options()
+    assert options(do_sample=True, temperature=0) == options(temperature=None) == options()
 
 
 @pytest.mark.parametrize(
@@ -171,6 +200,10 @@ def test_keywords_of_a_task() -> None:
         (0, {"do_sample": True, "temperature": 0.7}, "the task draws at temperature 0.7, and this fusion is greedy"),
         (0, {"do_sample": True}, "give --gen_kwargs do_sample=False"),
         (1, {"do_sample": True, "temperature": 0.7}, "at temperature 0.7, and this fusion at 1"),
+        (0, {"temperature": 0.7}, "the task draws at temperature 0.7, and this fusion is greedy"),
+        (1, {"do_sample": False}, "the task is greedy, and this fusion draws at temperature 1: leave out the model"),
+        (1, {"do_sample": False, "temperature": 1}, "or give --gen_kwargs do_sample=True,temperature=1"),
+        (1, {}, "the task is greedy"),
         (1, {"do_sample": True, "top_p": 0.9}, "top_p is not accepted"),
         (0, {"num_beams": 4}, "num_beams is not accepted: a fusion has one answer"),
         (0, {"repetition_penalty": 1.1}, "repetition_penalty is not accepted"),
