@@ -39,7 +39,7 @@ from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.methods.base import METHODS, method_class, method_named
 from cosd_providers import Limits
 from cosd_providers.testing import ScriptedProvider
-from drawn import partly
+from drawn import costly, partly
 from naive_defer import gate
 
 URLS: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}
@@ -59,11 +59,11 @@ def example(name: str) -> Method:
 
 def again(fusion: Fusion, folder: Path, name: str = "fusion.yaml") -> Fusion:
     fusion.save(folder / name)
-    jsonschema.validate(read_document(folder / name).value, SCHEMA)
+    VALIDATOR.validate(read_document(folder / name).value)
     return Fusion.load(folder / name)
 
 
-SCHEMA = FusionConfig.model_json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(FusionConfig.model_json_schema())
 NUMBERS = st.floats(0, 1)
 OTHERS = st.one_of(
     st.builds(
@@ -115,6 +115,7 @@ def test_every_verifier_comes_back(verifier: Any, folder: Path) -> None:
 
 
 @pytest.mark.extended
+@costly(30)
 @given(OTHERS)
 def test_settings_of_methods_come_back(folder: Path, method: Method) -> None:
     fusion = Fusion(**URLS, method=method)
@@ -414,4 +415,4 @@ async def test_limits_of_the_file_hold_for_every_answer(tmp_path: Path) -> None:
 )
 def test_the_schema_refuses_what_loading_refuses(value: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(value, SCHEMA)
+        VALIDATOR.validate(value)
