@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -267,15 +269,42 @@ class Confirming:
             raise typer.BadParameter(words, param_hint="--yes")
 
     def __call__(self, estimate: ComparisonEstimate) -> bool:
-        """Show it, and ask."""
+        """Show it, and ask.
+
+        Raises:
+            KeyboardInterrupt: somebody has interrupted the question.
+        """
         if self.dry_run:
             print(estimate)
         else:
             say(str(estimate))
-        self.declined = self.dry_run or (
-            not self.yes and estimate.answers > 0 and not typer.confirm("Go on?", default=True, err=True)
-        )
+        self.declined = self.dry_run or (not self.yes and estimate.answers > 0 and not _goes_on())
         return not self.declined
+
+
+def _goes_on() -> bool:
+    """Ask; an interrupt ends the question, which the handler of a running event loop would only note.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:  # noqa: ARG001
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, interrupt) if in_main else None
+    try:
+        return typer.confirm("Go on?", default=True, err=True)
+    except typer.Abort:  # an interrupt, or the end of the input
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -291,12 +320,24 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
-    """Progress on standard error: a table that fills up on a terminal, else some lines."""
-    if not sys.stderr.isatty():
+    """Progress on standard error: a table that fills up on a terminal, from the first call on; else some lines."""
+    if not _on_terminal():
         yield _Plain()
         return
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-        yield lambda tallies: live.update(_table(tallies))
+    live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+
+    def show(tallies: Sequence[Tally]) -> None:
+        live.update(_table(tallies))
+        live.start()  # not before: a live table wipes what is typed at a question; started already, it goes on
+
+    try:
+        yield show
+    finally:
+        live.stop()
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()
 
 
 class _Plain:

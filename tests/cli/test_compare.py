@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.console import Console
+from rich.live import Live
 from typer.testing import Result
 
 from commands import Scripted, cosd, start_scripted, words
@@ -100,6 +105,49 @@ def test_at_a_terminal_it_asks(
     done = compare(questions)
     assert done.exit_code == (0 if answer == "y\n" else 1)
     assert ("cosd" in done.stdout) == (answer == "y\n")
+
+
+def test_the_table_that_fills_up_waits_for_the_answer(
+    scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives: list[Live] = []
+
+    written = io.StringIO()
+
+    def live(**options: Any) -> Live:
+        lives.append(Live(console=Console(file=written, force_terminal=True)))
+        return lives[-1]
+
+    def confirm(*given: object, **options: object) -> bool:
+        assert not any(one.is_started for one in lives)
+        return True
+
+    monkeypatch.setattr(Confirming, "check", _nothing)
+    monkeypatch.setattr("typer.confirm", confirm)
+    monkeypatch.setattr("cosd_api.cli.compare.Live", live)
+    monkeypatch.setattr("cosd_api.cli.compare._on_terminal", lambda: True)
+    assert compare(questions).exit_code == 0
+    (one,) = lives
+    assert not one.is_started and "random gate" in written.getvalue()
+
+
+@posix
+def test_an_interrupt_ends_the_question(scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def confirm(*given: object, **options: object) -> bool:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # the handler runs between two instructions
+        except KeyboardInterrupt:
+            raise typer.Abort from None  # as the real one does
+        return True  # Enter is yes
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Confirming, "check", _nothing)
+    monkeypatch.setattr("typer.confirm", confirm)
+    done = compare(questions)
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert all(one.requests == 0 for one in scripted.providers.values())
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_limit_ends_it_cleanly(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
