@@ -303,25 +303,24 @@ def _advice(
         fields["right"] = {name: round(one.value * total) for name, one in trial.alone.items()}
         fields["right"]["fused"] = round(trial.accuracy.value * total)
         fields["accuracy"] = {**trial.alone, "fused": trial.accuracy}
-    return Advice(
-        **{
-            "decision": "unknown" if stopped else "fuse" if trial is not None and trial.fuse else "alone",
-            "model": model,
-            "tried": choice.tried,
-            "chose": choice.chose,
-            "bills": _bills(last, choice.way),
-            "doubts": _doubts(comparisons),
-            "draft": last.draft,
-            "assistant": last.assistant,
-            "grader": last.grader,
-            "unit": unit,
-            "limits": dict(limits),
-            "left_out": comparisons[0].left_out,
-            "stopped": stopped,
-            "billed_tokens": sum(one.spent_tokens for one in comparisons),
-            **fields,
-        }
-    )
+    known: dict[str, Any] = {
+        "decision": "unknown" if stopped else "fuse" if trial is not None and trial.fuse else "alone",
+        "model": model,
+        "tried": choice.tried,
+        "chose": choice.chose,
+        "bills": _bills(last, choice.way),
+        "doubts": _doubts(comparisons),
+        "draft": last.draft,
+        "assistant": last.assistant,
+        "grader": last.grader,
+        "unit": unit,
+        "limits": dict(limits),
+        "left_out": comparisons[0].left_out,
+        "stopped": stopped,
+        "billed_tokens": sum(one.spent_tokens for one in comparisons),
+        **fields,
+    }
+    return Advice(**known)
 
 
 def _merged(several: Iterable[Mapping[str, bool]]) -> dict[str, bool]:
