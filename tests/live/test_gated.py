@@ -48,7 +48,8 @@ async def test_the_gate_is_that_of_the_definition(pair: Pair, direction: tuple[s
 def check(result: FusionResult, text: bytes, draft: naive.HttpModel, assistant: naive.HttpModel) -> int:
     """Compare each gate of an answer; gives how many are excused, where the numbers are near to another verdict.
 
-    The draft writes on behind its own tokens. Where it reads the text as other tokens nothing is compared.
+    The draft writes on behind its own tokens. Where it reads the text as other tokens nothing is compared, nor behind
+    a part of a character that was drawn and never finished: no server takes such a text.
     """
     excused, start, written = 0, len(draft.vocabulary.encode(text)), 0
     for token in result.tokens:
@@ -69,6 +70,8 @@ def check(result: FusionResult, text: bytes, draft: naive.HttpModel, assistant: 
                 assert near, (text, token, p[mine], q[theirs])
                 excused += 1
         text, written = text + token.data, written + 1
+        if text.decode(errors="ignore").encode() != text:
+            break
         if token.source == "assistant":  # the draft reads the text again
             start, written = len(draft.vocabulary.encode(text)), 0
     return excused

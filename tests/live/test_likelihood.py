@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 PROMPTS = [question.prompt for question in sample("capital", 20, seed=5)]
 CONTINUATIONS = (" The capital of", " The capital is", " is The total", " a b c")
 """Texts that both bundled models cut into the same tokens, though their tokenizers differ elsewhere."""
+NEAR = 0.01
+"""Difference of two probabilities that a server may see the other way round from one request to the next."""
 
 
 @pytest.mark.parametrize("count", partly([2, 20]))
@@ -27,7 +29,7 @@ CONTINUATIONS = (" The capital of", " The capital is", " is The total", " a b c"
 async def test_each_token_has_the_probability_of_the_definition(
     pair: Pair, direction: tuple[str, str], count: int
 ) -> None:
-    verifier, sources = RuleVerifier(alpha=2, beta=0), set[str]()
+    verifier, sources, tokens, excused = RuleVerifier(alpha=2, beta=0), set[str](), 0, 0
     with httpx.Client(timeout=60) as client:
         draft, assistant = (naive.HttpModel(pair[name], client, depth=2000) for name in direction)
         servers = [pair[name] for name in direction]
@@ -42,6 +44,11 @@ async def test_each_token_has_the_probability_of_the_definition(
                         texts = sorted({*p, *q})
                         mine, theirs = ([one.get(text, 0.0) for text in texts] for one in (p, q))
                         probs, choice = chosen(mine, theirs, verifier)
+                        tokens += 1
+                        if min(map(margin, (mine, theirs))) < NEAR:  # another digit makes it another choice
+                            excused += 1
+                            before += token.text.encode()
+                            continue
                         assert token.source == ("draft" if probs is mine else "assistant")
                         own = token.text.encode()
                         assert math.isclose(
@@ -50,6 +57,13 @@ async def test_each_token_has_the_probability_of_the_definition(
                         assert token.is_greedy == (texts[choice] == own)
                         before += own
     assert sources == {"draft", "assistant"}
+    assert excused <= tokens / 5, f"{excused} of {tokens}"
+
+
+def margin(probs: list[float]) -> float:
+    """The difference between the two most probable tokens."""
+    *_, second, first = sorted(probs)
+    return first - second
 
 
 def chosen(p: list[float], q: list[float], verifier: RuleVerifier) -> tuple[list[float], int]:
