@@ -97,6 +97,9 @@ class HttpModel:
 
 
 def known(model: HttpModel, text: bytes) -> dict[bytes, float]:
-    """The probability of each token after a text, by its bytes; those of the end are empty."""
-    probs = model.next(model.vocabulary.encode(text))
-    return {model.vocabulary.tokens[n]: prob for n, prob in enumerate(probs) if prob}
+    """The probability of each token after a text, by its bytes; those of ends are empty, the most probable one's."""
+    found: dict[bytes, float] = {}
+    for n, prob in enumerate(model.next(model.vocabulary.encode(text))):
+        if prob > found.get(model.vocabulary.tokens[n], 0.0):
+            found[model.vocabulary.tokens[n]] = prob
+    return found

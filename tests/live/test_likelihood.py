@@ -52,7 +52,7 @@ async def test_each_token_has_the_probability_of_the_definition(
                         assert token.source == ("draft" if probs is mine else "assistant")
                         own = token.text.encode()
                         assert math.isclose(
-                            token.logprob, math.log(probs[texts.index(own)]), rel_tol=1e-3, abs_tol=1e-4
+                            token.logprob, math.log(probs[texts.index(own)]), rel_tol=1e-2, abs_tol=1e-3
                         )
                         assert token.is_greedy == (texts[choice] == own)
                         before += own

@@ -17,7 +17,8 @@ async def test_samples_are_those_of_the_same_models_on_llama_cpp(
 ) -> None:
     found = await collect(EXAMPLES, draft=vllm_pair[draft], assistant=vllm_pair[assistant])
     expected = await collect(EXAMPLES, draft=pair[draft], assistant=pair[assistant])
-    assert (found.unit, found.skipped, found.failed) == ("word", 0, ())
+    assert (found.unit, found.failed) == ("word", ())
+    assert found.skipped == expected.skipped < found.positions / 4
     assert found.usage["draft"].requests == len(EXAMPLES)
     assert set(found.usage["draft"].strategies) == {"echo"}
     # A scoring request each, and one more where the draft ends a token and the assistant does not.
