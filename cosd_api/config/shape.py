@@ -53,7 +53,7 @@ __all__ = [
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
-"""What to do with a key that stands in a settings file."""
+"""Advice on a key that stands in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
     "tree": TreeVerifier,
