@@ -20,6 +20,8 @@ class Instance:
     """A request of lm-eval; models read its arguments."""
 
     args: tuple[Any, ...]
+    task_name: str | None = None
+    doc_id: int | None = None
 
 
 class Bar:
@@ -74,10 +76,11 @@ class Output:
     stop_reason: str
     usage: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
 
     @classmethod
-    def from_content(cls, model: str, content: str, stop_reason: str) -> Output:
-        return cls(model, content, stop_reason)
+    def from_content(cls, model: str, content: str, stop_reason: str, error: str | None = None) -> Output:
+        return cls(model, content, stop_reason, error=error)
 
 
 def inspect_modules() -> dict[str, dict[str, Any]]:

@@ -91,12 +91,13 @@ def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
     if not servers and needed:
         raise SettingError(f"there is no {role}: give {role}=URL, or set {variable}")
     named = left.pop(f"{role}_model", None)
-    models: list[Any] = [named] * len(servers) if isinstance(named, str | None) else [*named]
+    models: list[Any] = [*named] if isinstance(named, list | tuple) else [named] * len(servers)
     if len(models) != len(servers):
         words = f"{role}_model names {len(models)} models for {len(servers)} servers"
         raise SettingError(f"{words}: give one for each, in their order, or none")
+    texts = [None if model is None else str(model) for model in models]  # tools read a name of digits as a number
     return [
-        connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, models, strict=True)
+        connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, texts, strict=True)
     ]
 
 

@@ -25,13 +25,16 @@ from cosd_api.settings import AnswerOptions, LikelihoodOptions, refuse
 from cosd_api.sync import synchronous
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Provider
-from cosd_providers.errors import InvalidRequestError, UnsupportedError
+from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
 from cosd_providers.usage import Usage
 
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
 Done = Callable[[int, Any], None]
 """Called with the index of a request and its answer, as soon as there is one."""
+
+Where = Callable[[int], str]
+"""Words for a request, by its index, which an error about it gets as a note."""
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
@@ -77,7 +80,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
     left = dict(given)
     until = left.pop("until", None)
     stop = [until] if isinstance(until, str) else list(until or ())
-    lengths = [value for name in _LENGTHS if (value := left.pop(name, None)) is not None]
+    lengths = [(name, value) for name in _LENGTHS if (value := left.pop(name, None)) is not None]
     drawn = _temperature(left)
     if drawn != temperature:
         raise SettingError(_other_temperature(drawn, temperature))
@@ -89,7 +92,16 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
             refuse({name: value}, Fusion.generate)
     if left:
         refuse(left, Fusion.generate)
-    return {"stop": [one for one in stop if one], "max_tokens": lengths[0] if lengths else max_gen_toks}
+    length = _whole(*lengths[0]) if lengths else max_gen_toks
+    return {"stop": [one for one in stop if one], "max_tokens": length}
+
+
+def _whole(name: str, value: Any) -> int:
+    """A length as the harness reads it: a number or its text, without decimals."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingError(f"{name} must be a whole number of at least 1, not {value!r}") from None
 
 
 def _temperature(left: dict[str, Any]) -> float:
@@ -137,12 +149,14 @@ class HarnessFusion:
         self._arguments = FusionArguments.read(arguments)
         self._fusions = LoopFusions()
         self._concurrency = check_count("concurrency", concurrency)
-        self._max_gen_toks = check_count("max_gen_toks", max_gen_toks)
+        self._max_gen_toks = check_count("max_gen_toks", _whole("max_gen_toks", max_gen_toks))
         self._max_length = None if max_length is None else check_count("max_length", max_length, least=2 * _BESIDE)
         self._begin: bool | None = None
         self.used: dict[str, dict[str, int]] = {}
 
-    def generate(self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done) -> list[str]:
+    def generate(
+        self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done, where: Where | None = None
+    ) -> list[str]:
         """The answers, each before its first stop string."""
         temperature = self._arguments.fusion.settings.temperature
         own = self._arguments.limits
@@ -156,17 +170,19 @@ class HarnessFusion:
             self._count(found.usage)
             return found.text
 
-        return self._all(answer, len(requests), done, "generate_until")
+        return self._all(answer, len(requests), done, "generate_until", where)
 
-    def log_likelihoods(self, requests: Sequence[tuple[str, str]], done: Done) -> list[tuple[float, bool]]:
+    def log_likelihoods(
+        self, requests: Sequence[tuple[str, str]], done: Done, where: Where | None = None
+    ) -> list[tuple[float, bool]]:
         """Of each continuation its log-likelihood, and whether the fusion would write exactly this."""
 
         async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
             return await self._scored(fusion, *_before_a_space(*requests[at]))
 
-        return self._all(score, len(requests), done, "loglikelihood")
+        return self._all(score, len(requests), done, "loglikelihood", where)
 
-    def rolling(self, texts: Sequence[str], done: Done) -> list[float]:
+    def rolling(self, texts: Sequence[str], done: Done, where: Where | None = None) -> list[float]:
         """The log-likelihood of each whole text; one that is longer than a model's context is cut."""
 
         async def score(fusion: Fusion, at: int) -> float:
@@ -175,7 +191,7 @@ class HarnessFusion:
             found += [(await self._scored(fusion, before, text))[0] for before, text in more]
             return math.fsum(found)
 
-        return self._all(score, len(texts), done, "loglikelihood_rolling")
+        return self._all(score, len(texts), done, "loglikelihood_rolling", where)
 
     async def _beginning(self, fusion: Fusion, text: str) -> float:
         """The log-likelihood of a text with nothing before it.
@@ -231,11 +247,17 @@ class HarnessFusion:
             raise UnsupportedError(words, endpoint=fusion.endpoints.draft.name, hint="Give shorter texts.")
         return windows(pieces, length - _BESIDE)
 
-    def _all(self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str) -> list[_T]:
-        """Ask about every request, and wait for the answers."""
+    def _all(
+        self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str, where: Where | None
+    ) -> list[_T]:
+        """Ask about every request, and wait for the answers. An error has a note that names its request."""
 
         async def one(fusion: Fusion, at: int) -> _T:
-            found = await ask(fusion, at)
+            try:
+                found = await ask(fusion, at)
+            except (ProviderError, SettingError) as error:
+                error.add_note(f"in {name}, {where(at) if where else f'request {at + 1} of {count}'}")
+                raise
             done(at, found)
             return found
 
@@ -253,9 +275,17 @@ class HarnessFusion:
 
 
 def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
-    """A request with the white space at the end of its context moved: a token has it at its beginning."""
+    """A request with the white space at the end of its context moved: a token has it at its beginning.
+
+    Of messages it is that of an answer begun, unless this is white space alone.
+    """
     if isinstance(context, ConversationText):
-        return context, continuation
+        *earlier, last = context.messages
+        said = last["content"] if last["role"] == "assistant" else ""
+        kept = said.rstrip()
+        if not kept:
+            return context, continuation
+        return ConversationText.of([*earlier, {**last, "content": kept}]), said[len(kept) :] + continuation
     kept = context.rstrip()
     return kept, context[len(kept) :] + continuation
 

@@ -43,6 +43,8 @@ def test_servers_are_urls_or_providers_with_their_models(monkeypatch: pytest.Mon
         "large@gpu2:8080",
         "gpu3:8080",
     ]
+    found = read(draft_model=405, assistant=["http://gpu2:8080", "http://gpu3:8080"], assistant_model=[7, "b"])
+    assert names(found) == ["405@gpu1:8080", "7@gpu2:8080", "b@gpu3:8080"]  # the harness reads digits as a number
     monkeypatch.setenv("COSD_DRAFT_URL", "http://gpu4:8080")
     monkeypatch.setenv("COSD_ASSISTANT_URL", "http://gpu5:8080 http://gpu6:8080")
     found = FusionArguments.read({"draft": None})

@@ -53,6 +53,22 @@ async def test_an_answer_with_its_usage_and_the_call(provider: Any) -> None:
     assert (output.content, output.stop_reason) == (" Lima", "max_tokens")
 
 
+async def test_the_length_of_answers_where_the_task_names_none(provider: Any) -> None:
+    assert provider("pair", **servers()).max_tokens() is None
+    assert provider("pair", **servers(), max_tokens=9).max_tokens() == 9  # Inspect puts it into the configuration
+    with pytest.raises(SettingError, match="max_tokens must be a whole number of at least 1, not 'many'"):
+        provider("pair", **servers(), max_tokens="many")
+
+
+async def test_a_full_context_is_an_answer_with_its_reason(provider: Any) -> None:
+    full = ScriptedProvider.from_texts({}, name="draft", context=8)
+    made = provider("pair", **{**servers(), "draft": full})
+    output, (asked, answered) = await made.generate([USER], [], "auto", config(max_tokens=9))
+    assert (output.content, output.stop_reason) == ("", "model_length")
+    assert "the draft takes at most 7" in output.error
+    assert (asked["max_tokens"], answered) == (9, {"error": output.error})
+
+
 async def test_content_of_parts_is_text_without_the_reasoning(provider: Any) -> None:
     parts = [SimpleNamespace(type="reasoning", reasoning="hm"), SimpleNamespace(type="text", text=USER.content)]
     made = provider("pair", **servers())

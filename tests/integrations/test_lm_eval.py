@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cosd_api import Fusion, RuleVerifier, SettingError
 from cosd_api.integrations.harness import ConversationText, HarnessFusion, answer_options, windows
-from cosd_providers import InvalidRequestError, UnsupportedError
+from cosd_providers import ContextLengthError, InvalidRequestError, UnsupportedError
 from cosd_providers.contract import Piece
 from cosd_providers.testing import ScriptedProvider, TableModel
 from stand_in_evaluators import Instance, installed, lm_eval_modules
@@ -71,6 +71,16 @@ def test_an_answer_is_heard_of_before_a_later_one_fails() -> None:
     assert list(heard) == [0]
 
 
+def test_an_error_names_its_request() -> None:
+    full = HarnessFusion({**servers(context=4), "unit": "token"}, concurrency=1)
+    with pytest.raises(ContextLengthError) as caught:
+        full.generate([("a", {**KEYWORDS, "max_gen_toks": 2}), ("a b a b", KEYWORDS)], nothing)
+    assert caught.value.__notes__ == ["in generate_until, request 2 of 2"]
+    with pytest.raises(SettingError) as refused:
+        full.log_likelihoods([("a", "")], nothing, "task capitals, document {}".format)
+    assert refused.value.__notes__ == ["in loglikelihood, task capitals, document 0"]
+
+
 async def test_log_likelihoods_are_those_of_the_gated_mixture() -> None:
     found = fusion().log_likelihoods([("a b", " a"), ("a \n", "b"), ("", "ab")], nothing)
     async with Fusion(**servers(), verifier=RuleVerifier(alpha=1), unit="token") as direct:
@@ -89,6 +99,24 @@ async def test_conversations_are_messages_with_a_text_of_their_own() -> None:
         answer = await direct.generate(messages, stop=["\n\n", "bb"], max_tokens=12)
         score = await direct.log_likelihood(messages, "a")
     assert found == ([answer.text], [(score.total, score.is_greedy)])
+
+
+async def test_the_space_at_the_end_of_an_answer_begun_is_scored() -> None:
+    """A prefix of the answer may end in a space where the tokenizer has it at the beginning of a token."""
+    vocabulary = (b"", b"a", b"b", b" ", b"\n", b" b")
+
+    def one(name: str) -> ScriptedProvider:
+        even = TableModel(vocabulary, lambda ids: [1 / 6] * 6, end_ids=(0,))
+        return ScriptedProvider(even, name=name, template=lambda given: "\n".join(one.content for one in given))
+
+    asked = HarnessFusion({**{name: one(name) for name in ("draft", "assistant")}, "unit": "token"})
+
+    def prompt(prefix: str) -> ConversationText:
+        return ConversationText.of([{"role": "user", "content": "a"}, {"role": "assistant", "content": prefix}])
+
+    spaced, plain = asked.log_likelihoods([(prompt("a "), "b"), (prompt("a"), " b")], nothing)
+    assert spaced == plain
+    assert math.isclose(spaced[0], math.log(1 / 6))
 
 
 async def test_a_long_text_is_scored_in_parts_that_fit() -> None:
@@ -188,6 +216,7 @@ def test_keywords_of_a_task() -> None:
 
     assert options(**KEYWORDS) == {"stop": ["\n\n", "bb"], "max_tokens": 12}
     assert options(until="\n", max_new_tokens=7) == {"stop": ["\n"], "max_tokens": 7}
+    assert options(max_gen_toks="7")["max_tokens"] == options(max_tokens=7.0)["max_tokens"] == 7
     assert options(until=None) == options(until=[""]) == {"stop": [], "max_tokens": 50}
     assert options(do_sample=False, top_p=0.9, top_k=5, num_beams=1, seed=4) == options()
     assert options(1, do_sample=True, top_p=1, top_k=0) == options(1, temperature=1) == options()
@@ -205,6 +234,7 @@ def test_keywords_of_a_task() -> None:
         (1, {"do_sample": False, "temperature": 1}, "or give --gen_kwargs do_sample=True,temperature=1"),
         (1, {}, "the task is greedy"),
         (1, {"do_sample": True, "top_p": 0.9}, "top_p is not accepted"),
+        (0, {"max_gen_toks": "long"}, "max_gen_toks must be a whole number of at least 1, not 'long'"),
         (0, {"num_beams": 4}, "num_beams is not accepted: a fusion has one answer"),
         (0, {"repetition_penalty": 1.1}, "repetition_penalty is not accepted"),
     ],
@@ -246,6 +276,9 @@ def test_the_model_is_registered_and_answers(harness: Any) -> None:
     [total] = lm.loglikelihood_rolling([Instance(("a b",))])
     assert lm.kept == [("loglikelihood", ("a", " b"), found), ("loglikelihood_rolling", ("a b",), total)]
     assert set(lm.get_model_info()["cosd_usage"]) == {"draft", "assistant"}
+    with pytest.raises(SettingError) as caught:
+        lm.generate_until([Instance(("", KEYWORDS), "capitals", 3)])
+    assert caught.value.__notes__ == ["in generate_until, task capitals, document 3"]
 
 
 def test_chat_templates_are_each_models_own(harness: Any) -> None:

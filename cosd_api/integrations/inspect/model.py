@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.connections import LoopFusions
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions, refuse
-from cosd_providers.errors import ProviderError
+from cosd_providers.errors import ContextLengthError, ProviderError
 
 __all__ = ["FusionAPI"]
 
@@ -40,7 +41,10 @@ class FusionAPI(ModelAPI):
 
     The name after `cosd/` is free, for logs. Model arguments are the servers (`draft`, `assistant`, `draft_model`,
     `assistant_model`), the settings of a `Fusion`, those of its method or verifier, and limits of an answer. Keys are
-    read from the environment. There are no tools, images or structured output.
+    read from the environment. There are no tools, images or structured output. `max_tokens` is the length of an answer
+    where the task names none.
+
+    An answer that does not fit into a model's context has the text so far, the error, and `model_length` as its reason.
 
     Raises:
         SettingError: an argument is invalid, or a task asks for what a fusion does not have.
@@ -60,6 +64,8 @@ class FusionAPI(ModelAPI):
             raise SettingError(
                 "a fusion has several servers: give -M draft=URL and -M assistant=URL, and keys as COSD_API_KEY_<HOST>"
             )
+        length = model_args.pop("max_tokens", None)
+        self._max_tokens = None if length is None else check_count("max_tokens", length)
         self._arguments = FusionArguments.read(model_args)
         self._fusions = LoopFusions()
 
@@ -76,14 +82,25 @@ class FusionAPI(ModelAPI):
         messages = [_message(one) for one in input]
         fusion = await self._fusions.opened(lambda: self._arguments.fusion)
         options = {**self._arguments.limits, **_options(config, fusion)}
-        result = await fusion.generate(messages, **cast("AnswerOptions", options))
+        request = {"messages": messages, **options}
+        try:
+            result = await fusion.generate(messages, **cast("AnswerOptions", options))
+        except ContextLengthError as error:
+            output = self._output(error.partial, "model_length", str(error))
+            return output, ModelCall.create(request, {"error": str(error)})
         shown = result.model_dump(mode="json", exclude={"text", "tokens"})
-        return self._output(result), ModelCall.create({"messages": messages, **options}, {"text": result.text, **shown})
+        output = self._output(result, _STOP.get(result.finish_reason, "unknown"))
+        return output, ModelCall.create(request, {"text": result.text, **shown})
 
-    def _output(self, result: FusionResult) -> Any:
-        output = ModelOutput.from_content(
-            self.model_name, result.text, stop_reason=_STOP.get(result.finish_reason, "unknown")
-        )
+    def max_tokens(self) -> int | None:
+        """The length of an answer where the task names none; see `-M max_tokens`."""
+        return self._max_tokens
+
+    def _output(self, result: FusionResult | None, reason: str, error: str | None = None) -> Any:
+        text = "" if result is None else result.text
+        output = ModelOutput.from_content(self.model_name, text, stop_reason=reason, error=error)
+        if result is None:
+            return output
         used = result.usage.values()
         read, cached = sum(one.prompt_tokens for one in used), sum(one.cached_tokens for one in used)
         wrote = sum(one.completion_tokens for one in used)

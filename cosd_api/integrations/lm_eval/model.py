@@ -52,7 +52,7 @@ class FusionLM(LM):
 
     Raises:
         SettingError: an argument is invalid, or a task asks for what a fusion does not have.
-        ProviderError: from every request; with `--use_cache` a further run continues there.
+        ProviderError: from every request, which a note names; with `--use_cache` a further run continues there.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class FusionLM(LM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The answers to `(context, generation_kwargs)`, in their order."""
         with closing(_Progress(self, "generate_until", requests, disable_tqdm)) as progress:
-            return self._fusion.generate(progress.given, progress.done)
+            return self._fusion.generate(progress.given, progress.done, progress.where)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """The log-likelihood of each `(context, continuation)`, and whether the fusion would write it."""
         with closing(_Progress(self, "loglikelihood", requests, disable_tqdm)) as progress:
-            return self._fusion.log_likelihoods(progress.given, progress.done)
+            return self._fusion.log_likelihoods(progress.given, progress.done, progress.where)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of each whole text."""
         with closing(_Progress(self, "loglikelihood_rolling", requests, disable_tqdm)) as progress:
-            return self._fusion.rolling([text for (text,) in progress.given], progress.done)
+            return self._fusion.rolling([text for (text,) in progress.given], progress.done, progress.where)
 
     def apply_chat_template(
         self,
@@ -116,6 +116,7 @@ class _Progress:
 
     def __init__(self, model: FusionLM, kind: str, requests: Sequence[Any], quiet: bool) -> None:
         self.given: list[Any] = [request.args for request in requests]
+        self._requests = requests
         self._model = model
         self._kind = kind
         self._bar = tqdm(total=len(requests), desc=kind, disable=quiet)
@@ -124,6 +125,11 @@ class _Progress:
     def _done(self, at: int, answer: Any) -> None:
         self._model.cache_hook.add_partial(self._kind, self.given[at], answer)
         self._bar.update()
+
+    def where(self, at: int) -> str:
+        """The task and the document of a request."""
+        request = self._requests[at]
+        return f"task {request.task_name}, document {request.doc_id}"
 
     def close(self) -> None:
         self._bar.close()
