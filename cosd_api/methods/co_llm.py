@@ -43,7 +43,7 @@ class CoLLM(HandsOver):
         gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
 
     Raises:
-        SettingError: there is no gate, or its file is none.
+        SettingError: there is no gate, or it is invalid.
         OSError: its file cannot be read.
     """
 

@@ -96,7 +96,7 @@ class Defer(HandsOver):
         gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
 
     Raises:
-        SettingError: there is no gate, or its file is none.
+        SettingError: there is no gate, or it is invalid.
         OSError: its file cannot be read.
     """
 
@@ -132,7 +132,7 @@ def gate_given(given: object, kind: type[_G], method: HandsOver, made: str) -> _
         made: how one is made, likewise.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it is missing or invalid.
         OSError: its file cannot be read.
     """
     if isinstance(given, kind):

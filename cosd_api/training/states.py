@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import binascii
 import struct
+import sys
+from array import array
 from base64 import b64decode, b64encode
 
 from cosd_api.errors import SettingError
@@ -19,11 +21,11 @@ def state_in_text(state: State) -> str:
     return b64encode(struct.pack(f"<{len(state)}f", *state)).decode()
 
 
-def state_from_text(text: str, width: int) -> tuple[float, ...]:
-    """The state that was written so.
+def state_from_text(text: str, width: int) -> State:
+    """The state that was written so: an array of numbers of 32 bits.
 
     Raises:
-        SettingError: it is none, or has another width.
+        SettingError: it is invalid, or has another width.
     """
     try:
         data = b64decode(text, validate=True)
@@ -32,4 +34,7 @@ def state_from_text(text: str, width: int) -> tuple[float, ...]:
     if len(data) != _SIZE * width:
         words = f"the state of a sample has {len(data) // _SIZE} numbers, and the header of its file says {width}"
         raise SettingError(f"{words}: the file is broken")
-    return struct.unpack(f"<{width}f", data)
+    state = array("f", data)
+    if sys.byteorder == "big":
+        state.byteswap()
+    return state

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from cosd_providers.contract import DraftEnd, State, Token
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.errors import ContextLengthError, UnsupportedError
 
 __all__ = ["STRETCH", "StatesAfter", "no_states", "with_states"]
 
@@ -42,6 +42,9 @@ async def with_states(
         items: the draft's tokens, and its end.
         draft: has the ids of all tokens that have come.
         states: asks for states.
+
+    Raises:
+        ContextLengthError: the server does not read all that is before a token at once. Those before it have come.
     """
     held: list[Token] = []
     given = 0
@@ -51,12 +54,19 @@ async def with_states(
                 held.append(item)
                 if len(held) < STRETCH:
                     continue
-            if held:
-                starts = draft.starts[given : given + len(held)]
-                found = await states(draft.ids[: starts[-1]], starts[-1] - starts[0] + 1)
-                for token, start in zip(held, starts, strict=True):
+            size = len(held)
+            while held:
+                starts = draft.starts[given : given + min(size, len(held))]
+                try:
+                    found = await states(draft.ids[: starts[-1]], starts[-1] - starts[0] + 1)
+                except ContextLengthError:
+                    if len(starts) == 1:
+                        raise
+                    size = len(starts) // 2  # its first half may fit, and no more may be needed
+                    continue
+                for token, start in zip(held, starts, strict=False):
                     yield replace(token, state=found[start - starts[0]])
-                given, held = given + len(held), []
+                given, held = given + len(starts), held[len(starts) :]
             if isinstance(item, DraftEnd):
                 yield item
 

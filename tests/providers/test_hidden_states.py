@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import naive_defer
 import toys
 from asked import draft
+from cosd_api import CoLLM, CoLLMVerifier, fuse
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
     ResponseError,
+    ServerError,
     Token,
     UnsupportedError,
     Usage,
@@ -137,16 +139,72 @@ async def test_without_embeddings_it_is_refused(changed: dict[str, Any], words: 
         assert "--embeddings --pooling none" in found.value.hint
 
 
-async def test_what_is_longer_than_a_physical_batch_is_refused_at_once() -> None:
+@pytest.mark.parametrize("physical", [2, 15, 16, 17, 20, 31, 39])
+async def test_what_is_longer_than_a_physical_batch_is_refused_behind_all_that_fits(physical: int) -> None:
     server, provider = fake()
-    server.physical = 20
-    usage = Usage()
-    with pytest.raises(
-        ContextLengthError, match=r"computed in one pass, .* too long: 500: input \(32 tokens\)"
-    ) as found:
-        await stated(provider, "Q", limit=40, usage=usage)
+    server.physical = physical
+    await provider.describe()
+    usage, items = Usage(), list[Any]()
+
+    async def take_all() -> None:
+        async for item in provider.generate_with_states("Q", b"", max_tokens=40, usage=usage):
+            items.append(item)
+
+    words = rf"computed in one pass, .* too long: 500: input \({physical + 1} tokens\)"
+    with pytest.raises(ContextLengthError, match=words) as found:
+        await take_all()
+    assert states_of(items) == [(1.0 + at, 1.0) for at in range(physical)]
     assert "--ubatch-size" in found.value.hint
     assert (usage.retries, found.value.retryable) == (0, False)
+
+
+@pytest.mark.parametrize("draft_length", [None, 1, 2, 4, 16])
+async def test_an_answer_that_fits_into_a_physical_batch_does_not_depend_on_the_stretches(
+    draft_length: int | None,
+) -> None:
+    """The last of its tokens is computed from as many tokens as fit; what would be drafted behind it is not needed."""
+    server, provider = fake("abcdefgh" * 2 + "abc." + "abcdefgh" * 4)
+    server.physical = 20
+    gate = CoLLMVerifier(width=2, bias=-1.0, weights=(0.0, 0.0), eta=0.5)
+    result = await fuse(
+        "Q",
+        draft=provider,
+        assistant=ScriptedProvider.from_texts({"Q": ["a"]}),
+        method=CoLLM(gate=gate),
+        unit="token",
+        draft_length=draft_length,
+        max_tokens=40,
+        stop=["."],
+    )
+    assert (result.text, result.finish_reason) == ("abcdefgh" * 2 + "abc", "stop")
+
+
+@pytest.mark.parametrize("status", [502, 503])
+async def test_a_server_that_was_not_reached_is_asked_for_its_states_again(status: int) -> None:
+    server, _ = fake()
+    statuses = iter([status] * 20)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/embedding" and failing:
+            return httpx.Response(next(statuses))
+        return server.handle(request)
+
+    failing = True
+    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    with pytest.raises(ServerError):
+        await provider.describe()
+    failing = False
+    assert (await provider.describe()).capabilities.hidden_states == 2
+
+
+async def test_a_server_whose_embeddings_are_broken_reports_no_states() -> None:
+    server, _ = fake()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500) if request.url.path == "/embedding" else server.handle(request)
+
+    provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert (await provider.describe()).capabilities.hidden_states == 0
 
 
 @pytest.mark.parametrize(

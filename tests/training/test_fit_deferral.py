@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +293,17 @@ def test_samples_without_states_are_refused() -> None:
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=5))
 def test_states_are_kept_to_the_last_digit(state: list[float]) -> None:
     assert list(state_from_text(state_in_text(state), len(state))) == state
+
+
+def test_a_state_in_memory_takes_four_bytes_a_number() -> None:
+    text = state_in_text([1 / 3] * 1000)
+    tracemalloc.start()
+    try:
+        states = [state_from_text(text, 1000) for _ in range(50)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 4 <= taken / sum(map(len, states)) < 4.5
 
 
 def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from contextlib import aclosing, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
@@ -946,11 +947,19 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
 
     async def _width(self, visible: int) -> int:
-        """The width of a hidden state; 0 where the server does not report one for each token."""
+        """The width of a hidden state; 0 where the server does not report one for each token.
+
+        Raises:
+            ProviderError: it could not be asked: no answer, or one that says nothing about it.
+        """
         try:
             body = self._named(content=[visible, visible])
             [found] = self._read(_Embeddings, await self._transport.post("/embedding", body)).root
-        except (InvalidRequestError, ContextLengthError, ServerError):
+        except (InvalidRequestError, ContextLengthError):
+            return 0
+        except ServerError as error:
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # loading, or a proxy's: it says nothing either
+                raise
             return 0
         except ResponseError as error:
             if error.retryable:  # it says nothing about the server
