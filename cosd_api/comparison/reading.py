@@ -30,20 +30,37 @@ _NUMBER = regex.compile(
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _LARGEST = 1000  # digits that are written out
+_RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
+_FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
+# The exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
+_EXPONENT = regex.compile(
+    r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
+    r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
+)
 
 
 def last_number(text: str) -> str | None:
     """The last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without one.
 
     Full-width digits and the minus sign of Unicode are taken for the plain ones. A comma separates thousands, a point
-    decimals. Units and percent signs are ignored.
+    decimals. Units, with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
     """
-    found = deque(_NUMBER.finditer(unicodedata.normalize("NFKC", text).replace("\u2212", "-")), maxlen=1)
+    plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
+    plain = _EXPONENT.sub("", unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
+    found = deque(_NUMBER.finditer(plain), maxlen=1)
     if not found:
         return None
     last = found[0]
     parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
     return _decimal(Decimal("".join(parts)))
+
+
+def _as_decimal(found: regex.Match[str]) -> str:
+    """A fraction of one character, with the whole number before it, as digits; `1/3` where it is no decimal."""
+    whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
+    above, below = map(int, part.split("\u2044"))
+    value = Decimal(above) / below
+    return f"{whole or 0}{str(value)[1:]}" if value and value * below == above else f"{whole} {above}/{below}"
 
 
 def _decimal(number: Decimal) -> str:
