@@ -89,9 +89,9 @@ def _figures(found: Comparison) -> Element:
     if best is not None:
         figures.append(one(share(best.accuracy.value), f"right by {in_line(best.name)}, the best of {_asking(found)}"))
         if best.difference is not None and not math.isnan(best.difference.value):
-            low, high = (f"{100 * end:+.1f}" for end in (best.difference.low, best.difference.high))
+            low, high = (f"{100 * end:+z.1f}" for end in (best.difference.low, best.difference.high))
             words = f"points of difference (95 %: {low} to {high}), p = {_p(best.holm)}"
-            figures.append(one(f"{100 * best.difference.value:+.1f}", words))
+            figures.append(one(f"{100 * best.difference.value:+z.1f}", words))
     figures.append(one(f"{found.billed_tokens:,}", "tokens billed for the comparison"))
     return figures
 
@@ -150,7 +150,7 @@ def _row(one: Standing, mark: float) -> tuple[Child, ...]:
         element("span", "short", share(one.accuracy.value)),
         accuracy_bar(one.accuracy, mark),
         f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else "",
-        "" if counts is None or one.difference is None else f"{100 * one.difference.value:+.1f}",
+        "" if counts is None or one.difference is None else f"{100 * one.difference.value:+z.1f}",
         "" if counts is None or one.difference is None else _ends(one.difference.low, one.difference.high),
         "" if counts is None else str(counts.won),
         "" if counts is None else str(counts.lost),
@@ -163,7 +163,7 @@ def _row(one: Standing, mark: float) -> tuple[Child, ...]:
 
 
 def _ends(low: float, high: float) -> str:
-    return f"{100 * low:+.0f} to {100 * high:+.0f}"
+    return f"{100 * low:+z.0f} to {100 * high:+z.0f}"
 
 
 def _money(one: Standing) -> str:

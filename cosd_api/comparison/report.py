@@ -91,14 +91,14 @@ def _percent(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:+.1f}"
+    return "" if math.isnan(value) else f"{100 * value:+z.1f}"
 
 
 def _interval(one: Estimated, *, signed: bool = False) -> str:
     if math.isnan(one.value):
         return ""
     sign = "+" if signed else ""
-    return f"{100 * one.low:{sign}.0f} to {100 * one.high:{sign}.0f}"
+    return f"{100 * one.low:{sign}z.0f} to {100 * one.high:{sign}z.0f}"
 
 
 def _about_calibration(name: str, one: ModelCalibration) -> str:

@@ -62,8 +62,9 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
     assert "5 test questions, and 1 for development" in figures
     assert "20.0 % right by the better model alone (draft)" in figures
     assert "80.0 % right by cosd, the best of 4 methods and baselines" in figures
-    assert "+60.0 points of difference (95 %: -0.0 to +83.2), p = 1.000" in figures
+    assert "+60.0 points of difference (95 %: +0.0 to +83.2), p = 1.000" in figures
     assert "1,234 tokens billed for the comparison" in figures
+    assert not {"-0", "-0.0"}.intersection(f"{figures} {sample_comparison()} {' '.join(seen.texts['td'])}".split())
     body = "".join(seen.texts["body"])
     for words in (
         "small as the draft, large as the assistant · graded by last-number",
@@ -86,7 +87,7 @@ def test_the_row_of_a_contestant() -> None:
         "80.0 %",
         "38 to 96",
         "+60.0",
-        "-0 to +83",
+        "+0 to +83",
         "30",
         "1.000",
         "90%",
