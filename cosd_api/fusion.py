@@ -140,10 +140,8 @@ class Fusion:
             given = {name: value for name, value in given.items() if name in {*takes} - {"verifier", "unit"}}
         if overrides.get("models") is not None:
             roles: dict[str, Any] = {}
-        elif {"draft", "assistant"} <= overrides.keys():
-            roles = {}  # of the file's, none is used
         else:
-            roles = {**config.servers()}
+            roles = {**config.servers(overrides)}
         fusion = cls(**{**roles, **given, **overrides})
         fusion.limits = {**config.answer_options(), **limits}  # type: ignore[typeddict-item]
         AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # refuses

@@ -249,7 +249,7 @@ class SharedOptions:
         if self.given("method") or self.given("method_settings"):
             overrides["method"] = self._method() or CoSD.name
         if any(self.given(name) for name in _OF_VERIFIER):
-            overrides["verifier"] = self._verifier()
+            overrides["verifier"] = self._verifier(seeded=False)
         if self.given("temperature"):
             overrides["temperature"] = self.temperature
         try:
@@ -258,9 +258,27 @@ class SharedOptions:
                 one.name: getattr(settings["tuning"], one.name) for one in fields(Tuning) if self.given(one.name)
             }:
                 overrides["tuning"] = replace(config.tuning.tuning(), **tuning)
-            return Fusion.load(config, **overrides)
+            fusion = Fusion.load(config, **overrides)
+            if (verifier := self._with_seed(fusion.settings.method)) is not None:
+                fusion = Fusion.load(config, **{**overrides, "verifier": verifier})
+            return fusion
         except OSError as error:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
+
+    def _with_seed(self, method: Method) -> RandomVerifier | None:
+        """The verifier of a settings file with the seed of the command line, where it takes one.
+
+        Raises:
+            typer.BadParameter: neither it nor the method takes the seed.
+        """
+        if self.seed is None or not isinstance(method, CoSD):
+            return None
+        if isinstance(method.verifier, RandomVerifier):
+            return method.verifier.model_copy(update={"seed": self.seed})
+        if not method.temperature:
+            words = "means nothing to these settings: the verifier tosses no coins, and no token is drawn"
+            raise typer.BadParameter(words, param_hint="--seed")
+        return None
 
     def given(self, option: str) -> bool:
         """Test whether an option stands on the command line, not in the environment."""
@@ -300,7 +318,7 @@ class SharedOptions:
         except OSError as error:  # a file that a setting names
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--set") from error
 
-    def _verifier(self) -> KnownVerifier:
+    def _verifier(self, *, seeded: bool = True) -> KnownVerifier:
         name = self.verifier
         if self.agreement:
             if name not in (None, "agreement"):
@@ -308,7 +326,7 @@ class SharedOptions:
             name = "agreement"
         options = ["alpha", "beta", "tau", "rate", "gamma", "window"]
         cosd = self.method in (None, CoSD.name)
-        if name == "random" or (cosd and not self.temperature):
+        if seeded and (name == "random" or (cosd and not self.temperature)):
             options.append("seed")
         given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
         if self.tree is not None and name is None:

@@ -23,6 +23,7 @@ FieldPath = tuple[str | int, ...]
 """Path of a value in a document: names of fields, and indices of lists."""
 
 _MOST_BYTES = 1_000_000
+_MOST_DIGITS = 100
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: Mapping[str, Any] = {
@@ -90,6 +91,14 @@ class _DocumentFaultError(Exception):
         self.line = line
 
 
+def _whole(text: str, line: int | None = None) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise _DocumentFaultError(
+            f"a number has more than {_MOST_DIGITS} digits; is it text, which needs quotes?", line
+        )
+    return int(text)
+
+
 def _json(text: str) -> Document:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -98,7 +107,7 @@ def _json(text: str) -> Document:
         return dict(pairs)
 
     try:
-        return Document(json.loads(text, object_pairs_hook=once))
+        return Document(json.loads(text, object_pairs_hook=once, parse_int=_whole))
     except json.JSONDecodeError as error:
         words = f"not valid JSON: {error.msg}. A file that begins with {{ is read as JSON"
         raise _DocumentFaultError(words, error.lineno) from None
@@ -139,7 +148,7 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
     if node.id == "sequence":
         return [_value(one, (*path, at), lines, seen) for at, one in enumerate(node.value)]
     if node.id == "scalar":
-        return node.value if node.style else _plain(node.value)
+        return node.value if node.style else _plain(node.value, line)
     found: dict[str, Any] = {}
     for key, one in node.value:
         at = key.start_mark.line + 1
@@ -152,12 +161,12 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
     return found
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, line: int | None = None) -> Any:
     """The value of text without quotes."""
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.fullmatch(text) and len(text) < 100:
-        return int(text)
+    if _INTEGER.fullmatch(text):
+        return _whole(text, line)
     return float(text) if _NUMBER.fullmatch(text) else text
 
 

@@ -32,10 +32,11 @@ from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettin
 from cosd_api.verification import Verifier
 from cosd_api.verification.trained_file import write_whole
 from cosd_providers import Limits, connect
+from cosd_providers.chat.templates import is_template
 from cosd_providers.contract import Provider
 from cosd_providers.messages import OnSpecialTokens
 
-__all__ = ["FusionConfig", "server_of"]
+__all__ = ["FusionConfig", "placed", "server_of"]
 
 _PATHS = ("tokenizer", "chat_template", "report")
 _NO_FOLDER = "tiktoken:"
@@ -82,6 +83,14 @@ class FusionConfig(BaseModel):
     tuning: TuningConfig = TuningConfig()
     limits: LimitsConfig = LimitsConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: object) -> object:
+        """A field that is there and empty, as above lines that are all comments, has its default."""
+        if not isinstance(given, Mapping):
+            return given
+        return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
+
     @model_validator(mode="after")
     def _has_models(self) -> Self:
         if self.models is None and (self.draft is None or self.assistants is None):
@@ -125,7 +134,7 @@ class FusionConfig(BaseModel):
         path = Path(path)
         document = self.document()
         refuse_keys(path, Document(document))
-        value = _relative(document, path.resolve().parent, {"file", *_PATHS, *self.method.files()})
+        value = _relative(document, placed(path).parent, {"file", *_PATHS, *self.method.files()})
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
     def document(self) -> dict[str, Any]:
@@ -164,19 +173,27 @@ class FusionConfig(BaseModel):
         """The limits of an answer that are there."""
         return cast("AnswerOptions", self.limits.chosen())
 
-    def servers(self) -> dict[str, Provider | list[Provider]]:
+    def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
         """The models as arguments of `Fusion`; sends nothing yet.
+
+        Args:
+            replaced: `"draft"` or `"assistant"`, for which others are given: of these no key is looked up.
 
         Raises:
             OSError: a file that a server names cannot be read.
             SettingError: a server's settings are invalid, or the variable of its key is not set.
         """
+        several = self.models or self.assistants or []
+        name = "models" if self.models else "assistants"
+        named = [(f"{name}[{at}]", one) for at, one in enumerate(several)]
+        if self.models and not ("draft" in replaced or "assistant" in replaced):
+            return {"models": [_connected(*one) for one in named]}
+        first, *others = named if self.draft is None else [("draft", self.draft), *named]
         found: dict[str, Provider | list[Provider]] = {}
-        if self.draft is not None:
-            found["draft"] = _connected("draft", self.draft)
-        for name, role, several in (("assistants", "assistant", self.assistants), ("models", "models", self.models)):
-            if several is not None:
-                found[role] = [_connected(f"{name}[{at}]", one) for at, one in enumerate(several)]
+        if "draft" not in replaced:
+            found["draft"] = _connected(*first)
+        if "assistant" not in replaced:
+            found["assistant"] = [_connected(*one) for one in others]
         return found
 
     def _made(self) -> str | Method:
@@ -207,8 +224,9 @@ class FusionConfig(BaseModel):
         """The same with paths from this folder, which may be used anywhere."""
 
         def server(one: ServerConfig) -> ServerConfig:
-            found = {name: _absolute(folder, value) for name in _PATHS if (value := getattr(one, name))}
-            return one.model_copy(update=found)
+            given = {name: value for name in _PATHS if (value := getattr(one, name))}
+            texts = {"chat_template"} if is_template(given.get("chat_template", "")) else set[str]()
+            return one.model_copy(update={name: _absolute(folder, given[name]) for name in given.keys() - texts})
 
         changed: dict[str, Any] = {"draft": self.draft and server(self.draft)}
         for name in ("assistants", "models"):
@@ -230,7 +248,12 @@ def _check_version(path: Path, document: Document) -> None:
 
 
 def _absolute(folder: Path, path: str) -> str:
-    return path if path.startswith(_NO_FOLDER) else str((folder / path).resolve())
+    return path if path.startswith(_NO_FOLDER) else str(placed(folder / path))
+
+
+def placed(path: Path) -> Path:
+    """The absolute path of a file: links among its folders are followed; the file may itself be one."""
+    return path.parent.resolve() / path.name
 
 
 def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
@@ -241,9 +264,17 @@ def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
         return value
     found: dict[str, Any] = {}
     for name, one in cast("Mapping[str, Any]", value).items():
-        inside = name in names and isinstance(one, str) and Path(one).is_relative_to(folder)
-        found[name] = Path(one).relative_to(folder).as_posix() if inside else _relative(one, folder, names)
+        found[name] = (
+            _named_from(folder, one) if name in names and isinstance(one, str) else _relative(one, folder, names)
+        )
     return found
+
+
+def _named_from(folder: Path, given: str) -> str:
+    if is_template(given) or not Path(given).is_absolute():
+        return given
+    path = placed(Path(given))
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else given
 
 
 def _short(given: Any) -> Any:

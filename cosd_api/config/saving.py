@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from cosd_api.config.document import Document
 from cosd_api.config.faults import refuse_keys
-from cosd_api.config.file import FusionConfig, server_of
+from cosd_api.config.file import FusionConfig, placed, server_of
 from cosd_api.config.shape import HOISTED, TRAINED, is_trained, method_hints
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method
@@ -19,6 +19,7 @@ from cosd_api.methods.cosd import CoSD
 from cosd_api.settings import AnswerOptions, FusionSettings, describe_verifier
 from cosd_api.verification import Verifier
 from cosd_providers import Limits
+from cosd_providers.chat.templates import is_template
 from cosd_providers.connect import connection_of
 from cosd_providers.contract import Provider
 
@@ -103,7 +104,8 @@ def _server(role: str, provider: Provider) -> Any:
         if isinstance(value, Limits):
             found[name] = asdict(value)
         elif isinstance(value, Path) or (isinstance(value, str) and name in ("tokenizer", "chat_template", "report")):
-            found[name] = _path(str(value))
+            text = isinstance(value, str) and name == "chat_template" and is_template(value)
+            found[name] = value if text else _path(str(value))
         elif isinstance(value, str | int | float | Mapping):
             found[name] = value
         else:
@@ -115,4 +117,4 @@ def _server(role: str, provider: Provider) -> Any:
 def _path(value: str) -> str:
     """The absolute path of a file; anything else as it is."""
     path = Path(value)
-    return str(path.resolve()) if "\n" not in value and len(value) < 1000 and path.exists() else value
+    return str(placed(path)) if "\n" not in value and len(value) < 1000 and path.exists() else value

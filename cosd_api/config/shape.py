@@ -82,7 +82,7 @@ class ServerConfig(BaseModel):
         url: of its server.
         api_key_env: the environment variable that holds its key; by default that of `connect`.
         tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
-        chat_template: a path.
+        chat_template: a path, or the text of a template.
         report: a path.
     """
 

@@ -664,6 +664,24 @@ def test_options_stand_in_place_of_the_file(connected: Scripted, tmp_path: Path)
     assert rerank.settings.method == "cool"
 
 
+@pytest.mark.parametrize(
+    ("lines", "options", "verifier", "seed"),
+    [
+        (["verifier: {kind: random, rate: 0.5, seed: 1}"], [], RandomVerifier(rate=0.5, seed=5), None),
+        ([], ["--verifier", "random", "--rate", "0.25"], RandomVerifier(rate=0.25, seed=5), None),
+        (["temperature: 1", "unit: token"], [], RuleVerifier(), 5),
+        (["temperature: 1", "unit: token"], ["--alpha", "0.25"], RuleVerifier(alpha=0.25), 5),
+    ],
+)
+def test_a_seed_in_place_of_the_file(
+    connected: Scripted, tmp_path: Path, lines: list[str], options: list[str], verifier: Verifier, seed: int | None
+) -> None:
+    path = settings_file(tmp_path, *lines)
+    result = cosd("fuse", "Q", "--config", path, *options, "--seed", "5", "--json")
+    settings = FusionResult.model_validate_json(result.stdout).settings
+    assert (settings.verifier, settings.seed) == (verifier, seed)
+
+
 def test_the_environment_does_not(connected: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSD_ASSISTANT_URL", "http://two")
     assert cosd("fuse", "Q", "--config", settings_file(tmp_path)).stdout == " a c.\n"
@@ -675,6 +693,8 @@ def test_the_environment_does_not(connected: Scripted, tmp_path: Path, monkeypat
         (("asistant: x",), (), "line 3: asistant: there is no such field; did you mean 'assistants'?"),
         ((), ("--draft-model", "m"), "names the model of a URL that is given beside it"),
         ((), ("--read-timeout", "3"), "stands in the settings file: timeout of a server"),
+        ((), ("--seed", "5"), "means nothing to these settings: the verifier tosses no coins, and no token is drawn"),
+        ((), ("--alpha", "0.5", "--seed", "5"), "means nothing to these settings"),
         ((), ("--config", "nowhere.yaml"), "nowhere.yaml: No such file or directory"),
     ],
 )

@@ -76,6 +76,8 @@ def test_words_are_those_of_yaml_1_2(folder: Path) -> None:
         ("a: " + "[" * 600, "it is nested too deep"),
         ("a: \x00", "it has characters that YAML does not allow"),
         ('{"a": 1,}', "line 1: not valid JSON"),
+        ('{"a": ' + "1" * 5000 + "}", "a number has more than 100 digits; is it text, which needs quotes?"),
+        ("b: 1\na: " + "1" * 5000, "line 2: a number has more than 100 digits; is it text, which needs quotes?"),
         ('{"a": 1, "a": 2}', "the field 'a' is there twice; keep one of them"),
         ('{"a": ' + "[" * 100_000, "it is nested too deep"),
     ],

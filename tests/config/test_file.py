@@ -106,6 +106,7 @@ def test_every_method_comes_back(name: str, folder: Path) -> None:
         SurpriseVerifier(gamma=0.2, window=3),
         TREE,
         gate(eta=0.25),
+        STATES,
     ],
     ids=lambda one: str(one.kind),
 )
@@ -154,6 +155,36 @@ def test_servers_come_back(folder: Path) -> None:
     assert found.endpoints.draft.name == draft.name
     found.save(folder / "again.yaml")
     assert (folder / "again.yaml").read_text() == text
+
+
+def test_a_template_given_as_text_comes_back(tmp_path: Path) -> None:
+    text = "Basic conversation:\n{% for one in messages %}{{ one.content }}{% endfor %}"
+    fusion = Fusion(draft=connect("http://gpu1:8080", chat_template=text), assistant="http://gpu2:8080")
+    again(fusion, tmp_path)
+    config = FusionConfig.load(tmp_path / "fusion.yaml")
+    assert config.draft is not None and config.draft.chat_template == text
+    config.save(tmp_path / "again.json")
+    assert FusionConfig.load(tmp_path / "again.json") == config
+
+
+def test_a_folder_with_links_can_be_moved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "shared.json").symlink_to(tmp_path / "real" / "fusion.tree.json")
+    Fusion(**URLS, verifier=TREE).save(tmp_path / "link" / "fusion.yaml")
+    assert "  file: fusion.tree.json\n" in (tmp_path / "real" / "fusion.yaml").read_text()
+    (tmp_path / "real" / "by_link.yaml").write_text(HEAD + "verifier: {kind: tree, file: shared.json}\n")
+    for come, gone in (("link", "real"), ("real", "link")):
+        FusionConfig.load(tmp_path / come / "by_link.yaml").save(tmp_path / gone / "by_link.yaml")
+        assert "  file: shared.json\n" in (tmp_path / "real" / "by_link.yaml").read_text()
+    moved = (tmp_path / "real").rename(tmp_path / "moved")
+    assert Fusion.load(moved / "fusion.yaml").settings.verifier == TREE
+
+
+def test_an_empty_field_has_its_default(tmp_path: Path) -> None:
+    empty = "verifier:\ntuning:\n  # hedge: 1\nlimits:\nmethod:\nask:\nunit:\n"
+    (tmp_path / "fusion.yaml").write_text(HEAD + empty)
+    assert Fusion.load(tmp_path / "fusion.yaml").settings == Fusion(**URLS).settings
 
 
 def test_trained_parts_are_files_beside_it(tmp_path: Path) -> None:
@@ -375,6 +406,26 @@ def test_overrides_stand_in_place_of_the_file(tmp_path: Path) -> None:
     assert both.endpoints.draft is other
     with pytest.raises(TypeError, match=r"unknown argument 'verifer'; did you mean 'verifier'\?"):
         Fusion.load(path, verifer=1)
+
+
+def test_no_key_is_needed_for_a_server_that_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "fusion.yaml"
+    path.write_text("draft: {url: http://a, api_key_env: NOT_SET}\nassistants: [http://b]\n")
+    assert Fusion.load(path, draft="http://c").endpoints.draft.name == "c"
+    path.write_text("draft: http://a\nassistants: [{url: http://b, api_key_env: NOT_SET}]\n")
+    assert Fusion.load(path, assistant="http://c").endpoints.assistants[0].name == "c"
+    with pytest.raises(SettingError, match="NOT_SET"):
+        Fusion.load(path, draft="http://c")
+
+
+def test_one_of_several_equal_models_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "fusion.yaml"
+    path.write_text("models: [{url: http://a, api_key_env: NOT_SET}, http://b, http://c]\nmethod: cool\n")
+    models = Fusion.load(path, draft="http://d").endpoints
+    assert [one.name for one in (models.draft, *models.assistants)] == ["d", "b", "c"]
+    path.write_text("models: [http://a, {url: http://b, api_key_env: NOT_SET}]\nmethod: cool\n")
+    models = Fusion.load(path, assistant=["http://d", "http://e"]).endpoints
+    assert [one.name for one in (models.draft, *models.assistants)] == ["a", "d", "e"]
 
 
 def test_models_of_equals(tmp_path: Path) -> None:

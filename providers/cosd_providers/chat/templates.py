@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from cosd_providers.errors import UnsupportedError
 
-__all__ = ["Template", "TemplateRefusal", "load_template"]
+__all__ = ["Template", "TemplateRefusal", "is_template", "load_template"]
 
 Template = Callable[[Sequence[Mapping[str, str]]], str]
 """A function that renders a conversation up to where the answer begins."""
@@ -27,6 +27,11 @@ _LARGEST = 1_000_000  # characters of a template's file
 
 class TemplateRefusal(Exception):  # noqa: N818 - not a failure: another form of the conversation is tried
     """A template refuses a conversation, in its own words."""
+
+
+def is_template(text: str) -> bool:
+    """Test whether this is the text of a template, not the path of one."""
+    return "{%" in text or "{{" in text
 
 
 def load_template(given: object) -> Template:
@@ -41,7 +46,7 @@ def load_template(given: object) -> Template:
     """
     if callable(given):
         return cast("Template", given)
-    if isinstance(given, str) and ("{%" in given or "{{" in given):
+    if isinstance(given, str) and is_template(given):
         return _Jinja(given, {})
     if not isinstance(given, str | PathLike):
         words = f"chat_template must be a file, a folder, a template's text or a function, not {type(given).__name__}"
