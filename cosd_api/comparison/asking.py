@@ -41,6 +41,8 @@ __all__ = ["Asking", "Tally"]
 
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
+_ROOM = 2
+"""An answer beside others may bill this many times what the contestant's largest one has billed, at least."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,12 @@ class Asking:
         self._tallies: dict[str, Tally] = {}
         self._failed: dict[str, dict[str, str]] = {}
         self._in_a_row: Counter[str] = Counter()  # failures, by endpoint, and those of the grader
-        self._reserved = 0
+        self._reserved = 0  # tokens that the answers in flight may bill
+        self._flying = 0  # answers that are being asked for
+        self._workers = 0
+        self._landed = anyio.Event()  # set, and replaced, when an answer is there
+        self._largest: dict[str, int] = {}  # bill of an answer, by contestant
+        self._at_limit = False
         self._before = self.journal.billed
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
@@ -176,17 +183,21 @@ class Asking:
                 try:
                     await self._take(one, example)
                     report()
-                except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
                     errors.append(error)
-                    group.cancel_scope.cancel()
-                    return
+                    waiting.clear()
+            self._workers -= 1
+            self._notify()
 
         report()
+        self._workers = min(concurrency, len(waiting))
         async with anyio.create_task_group() as group:
-            for _ in range(min(concurrency, len(waiting))):
+            for _ in range(self._workers):
                 group.start_soon(work)
         if errors:
             raise errors[0]
+        if self._at_limit:  # answers in flight have been billed since
+            self.stopped = self._limit_words()
 
     async def _take(self, one: Contestant, example: Example) -> None:
         """One question of one contestant: known, graded anew, or asked."""
@@ -199,8 +210,12 @@ class Asking:
                 answer = await self._answer(one, example, keys)
             if answer is None:
                 return
-            answer = await self._grade(answer.model_copy(update=keys), example)
-            self.journal.add(answer, spent=not known)
+            answer = answer.model_copy(update=keys)
+            try:
+                answer = await self._grade(answer, example)
+            finally:  # a text is paid for, whatever becomes of its grading
+                if answer.right is not None or answer.error is not None or not known:
+                    self.journal.add(answer, spent=not known)
         if one not in self.contestants:
             return
         tally = self._tallies[one.name]
@@ -210,6 +225,7 @@ class Asking:
         else:
             self._fail(one, example, answer.error or "", ("grader",))
         tally.billed += answer.billed
+        self._largest[one.name] = max(self._largest.get(one.name, 0), answer.billed)
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
         """The contestant's answer, not graded; None if there is none, which the journal says."""
@@ -217,35 +233,34 @@ class Asking:
         fusion = self._fusions[one.name]
         if fusion.settings.method.temperature:
             limits["seed"] = self.seed
-        expected = self._expected(one)
-        if self.most is not None:
-            left = self.most - self.journal.billed - self._reserved
-            if left <= expected:
-                self._stop_at_limit()
+        result, least = None, 0
+        while result is None:
+            allowed = await self._allowed(one, example, least)
+            if allowed is None and self.most is not None:
                 return None
-            limits["max_billed_tokens"] = left
-        self._reserved += expected
-        try:
-            result = await fusion.generate(example.prompt, **limits)
-        except ProviderError as error:
-            cut = isinstance(error, BudgetError)
-            usage = _usage_of(error.partial, one)
-            line = GradedAnswer(
-                type="cut" if cut else "failed", contestant=one.name, usage=usage, error=str(error), **keys
-            )
-            if line.billed or not cut:
-                self.journal.add(line)
-            if cut:
-                self._stop_at_limit()
-            elif one not in self.contestants:
-                pass  # left out meanwhile
-            elif isinstance(error, UnsupportedError) and not self._tallies[one.name].answered:
-                self._leave_out(one, error)
-            else:
-                self._fail(one, example, str(error))
-            return None
-        finally:
-            self._reserved -= expected
+            if allowed is not None:
+                limits["max_billed_tokens"] = allowed
+            self._reserved += allowed or 0
+            self._flying += 1
+            try:
+                result = await fusion.generate(example.prompt, **limits)
+            except ProviderError as error:
+                cut = isinstance(error, BudgetError)
+                usage = _usage_of(error.partial, one)
+                line = GradedAnswer(
+                    type="cut" if cut else "failed", contestant=one.name, usage=usage, error=str(error), **keys
+                )
+                if line.billed or not cut:
+                    self.journal.add(line)
+                if cut:
+                    least = (allowed or 0) + 1  # again, with all that is left, if that is more than it had
+                    continue
+                self._give_up(one, example, error)
+                return None
+            finally:
+                self._reserved -= allowed or 0
+                self._flying -= 1
+                self._notify()
         answer = GradedAnswer.of(result, one, **keys)
         for name, spent in answer.usage.items():
             if spent.requests:
@@ -264,14 +279,56 @@ class Asking:
             raise
         return answer.model_copy(update={"right": bool(right), "error": None})
 
-    def _expected(self, one: Contestant) -> int:
-        """The tokens that an answer is expected to bill: the mean of those so far."""
-        tally = self._tallies[one.name]
-        return round(tally.billed / tally.answered) if tally.answered else 0
+    def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
+        """Count an answer that failed, or leave its contestant out."""
+        if one not in self.contestants:
+            return  # left out meanwhile
+        if isinstance(error, UnsupportedError) and not self._tallies[one.name].answered:
+            self._leave_out(one, error)
+        else:
+            self._fail(one, example, str(error))
+
+    async def _allowed(self, one: Contestant, example: Example, least: int) -> int | None:
+        """The tokens that an answer may bill: an equal share of what is left, or all of it once nothing is in flight.
+
+        Where the share might not do, the answers in flight are waited for. None if there is no limit, or if what is
+        left does not do, which ends the comparison.
+
+        Args:
+            one: the contestant.
+            example: the question.
+            least: tokens without which the answer need not be tried.
+        """
+        if self.most is None:
+            return None
+        guess = len(str(example.prompt)) + self.max_tokens  # of the first answer
+        while self.stopped is None:
+            most = self._largest.get(one.name, 0)
+            left = self.most - self.journal.billed - self._reserved
+            share = left // max(1, self._workers - self._flying)
+            if share >= max(_ROOM * (most or guess), least):
+                return share
+            if not self._flying:
+                if left >= max(most, least, 1):
+                    return left
+                self._stop_at_limit()
+            else:
+                await self._landed.wait()
+        return None
+
+    def _notify(self) -> None:
+        """Wake those who wait for a part of the limit."""
+        self._landed.set()
+        self._landed = anyio.Event()
 
     def _stop_at_limit(self) -> None:
+        if self.stopped is None:
+            self._at_limit = True
+            self.stopped = self._limit_words()
+
+    def _limit_words(self) -> str:
         words = f"max_billed_tokens={self.most} is reached ({self.journal.billed:,} were billed)"
-        self.stopped = self.stopped or f"{words}: allow more, and what is known is not asked again"
+        return f"{words}: allow more, and what is known is not asked again"
 
     def _leave_out(self, one: Contestant, error: UnsupportedError) -> None:
         """Ask a contestant no more, which the endpoints turned out not to serve.

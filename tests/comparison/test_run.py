@@ -220,6 +220,25 @@ async def test_a_limit_of_tokens_ends_a_comparison(most: int, tmp_path: Path) ->
     assert (again.stopped, outcomes(again)) == (None, outcomes(whole))
 
 
+@pytest.mark.parametrize("most", [12, 60, 150])
+@pytest.mark.parametrize("concurrency", [4, 10])
+async def test_a_limit_holds_for_answers_at_the_same_time(most: int, concurrency: int) -> None:
+    found, *_ = await cosd_alone(
+        ASKED, max_billed_tokens=most, concurrency=concurrency, models={"request_delay": 0.001}
+    )
+    assert found.billed_tokens <= most
+    words = f"max_billed_tokens={most} is reached ({found.billed_tokens:,} were billed)"
+    assert found.stopped is not None and found.stopped.startswith(words)
+
+
+async def test_a_share_that_is_too_small_is_no_limit() -> None:
+    whole, *_ = await cosd_alone(ASKED)
+    most = round(1.3 * whole.billed_tokens)
+    found, *_ = await cosd_alone(ASKED, max_billed_tokens=most, concurrency=30, models={"request_delay": 0.001})
+    assert found.billed_tokens <= most
+    assert (found.stopped, outcomes(found)) == (None, outcomes(whole))
+
+
 async def test_a_limit_that_suffices_changes_nothing() -> None:
     whole, *_ = await cosd_alone(ASKED)
     found, *_ = await cosd_alone(ASKED, max_billed_tokens=10 * whole.billed_tokens)
@@ -274,6 +293,23 @@ async def test_an_error_in_a_users_function_ends_the_run() -> None:
     with pytest.raises(KeyError, match="oops") as caught:
         await cosd_alone(SMALL, grader=graded)
     assert "read the answer of 'draft'" in caught.value.__notes__[0]
+
+
+async def test_an_answer_that_was_paid_is_kept_whatever_its_grader_does(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+
+    def graded(example: Example, text: str) -> bool:
+        raise KeyError("oops")
+
+    with pytest.raises(KeyError, match="oops"):
+        await cosd_alone(ASKED, path=path, grader=graded, concurrency=4)
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == 1 + 4
+    again, *providers = await cosd_alone(ASKED, path=path)
+    whole, *asked = await cosd_alone(ASKED)
+    assert outcomes(again) == outcomes(whole) and again.billed_tokens == whole.billed_tokens
+    assert sent(*asked) - sent(*providers) >= 4
+    assert again.spent_tokens < again.billed_tokens
 
 
 async def test_methods_that_cannot_be_served_are_left_out() -> None:
