@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -34,13 +34,15 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted
-from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 from cosd_providers.usage import Usage
 
 __all__ = ["Asking", "Tally"]
 
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
+_QUESTIONS = 3
+"""Different questions among them, at least: one that nobody can take fails for every contestant."""
 _ROOM = 2
 """An answer beside others may bill this many times what the contestant's largest one has billed, at least."""
 
@@ -94,7 +96,7 @@ class Asking:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
         self._failed: dict[str, dict[str, str]] = {}
-        self._in_a_row: Counter[str] = Counter()  # failures, by endpoint, and those of the grader
+        self._in_a_row: dict[str, list[str]] = {}  # questions that failed, by endpoint, and at the grader
         self._reserved = 0  # tokens that the answers in flight may bill
         self._flying = 0  # answers that are being asked for
         self._workers = 0
@@ -264,14 +266,14 @@ class Asking:
         answer = GradedAnswer.of(result, one, **keys)
         for name, spent in answer.usage.items():
             if spent.requests:
-                self._in_a_row[name] = 0
+                self._in_a_row[name] = []
         return answer
 
     async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
         """The answer with its grade; without one, and with the reason, where the grader failed."""
         try:
             right = await self.judge(example, answer.text)
-            self._in_a_row["grader"] = 0
+            self._in_a_row["grader"] = []
         except (GradingError, ProviderError) as error:
             return answer.model_copy(update={"right": None, "error": f"it was not graded: {error}"})
         except Exception as error:
@@ -286,7 +288,8 @@ class Asking:
         if isinstance(error, UnsupportedError) and not self._tallies[one.name].answered:
             self._leave_out(one, error)
         else:
-            self._fail(one, example, str(error))
+            about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
+            self._fail(one, example, str(error), () if about_one else (DRAFT_ALONE, ASSISTANT_ALONE))
 
     async def _allowed(self, one: Contestant, example: Example, least: int) -> int | None:
         """The tokens that an answer may bill: an equal share of what is left, or all of it once nothing is in flight.
@@ -350,8 +353,9 @@ class Asking:
         """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
         self._failed.setdefault(one.name, {})[example.key] = words
         self._tallies[one.name].failed += 1
-        self._in_a_row.update(who)
-        if max(self._in_a_row[name] for name in who) >= _IN_A_ROW:
+        for name in who:
+            self._in_a_row.setdefault(name, []).append(example.key)
+        if any(len(row) >= _IN_A_ROW and len({*row}) >= _QUESTIONS for row in map(self._in_a_row.__getitem__, who)):
             self.stopped = self.stopped or f"{_IN_A_ROW} answers in a row have failed, the last one with: {words}"
 
     def _key(self, one: Contestant, example: Example) -> str:

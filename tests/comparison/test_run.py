@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from cosd_api import (
     ComparisonEstimate,
     CoSD,
     Example,
+    Fusion,
+    FusionResult,
     Price,
     RandomVerifier,
     RuleVerifier,
@@ -269,6 +272,25 @@ async def test_a_server_that_stays_down_ends_a_comparison() -> None:
     assistant.faults = [Fault(ConnectError("it is down"), request=at) for at in range(1, 100)]
     found = await compare(ASKED.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
     assert found.stopped == "8 answers in a row have failed, the last one with: large: it is down"
+
+
+async def test_one_question_that_nobody_can_take_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, generate = pair(ASKED), Fusion.generate
+
+    @functools.wraps(generate)  # its signature is read
+    async def refusing(fusion: Fusion, prompt: Any, **limits: Any) -> FusionResult:
+        if prompt == ASKED["1 draft"].prompt:
+            raise ConnectError("its template refuses this")
+        return await generate(fusion, prompt, **limits)
+
+    monkeypatch.setattr(Fusion, "generate", refusing)
+    methods = ["cosd", "cosd-1-1", "cosd-chow", "cosd-diff", "average"]
+    found = await compare(
+        ASKED.values(), draft=models[0], assistant=models[1], methods=methods, max_tokens=4, concurrency=1
+    )
+    assert found.stopped is None
+    assert len(found.failures) > 8 and {one.question for one in found.failures} == {ASKED["1 draft"].key}
+    assert all(one.answered == 7 for one in found.standings)
 
 
 async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
