@@ -204,8 +204,16 @@ class Comparison(Record):
     library_version: str = __version__
 
     def __getitem__(self, name: str) -> Standing:
-        """The standing of a contestant."""
-        return next(one for one in self.standings if one.name == name)
+        """The standing of a contestant.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        for one in self.standings:
+            if one.name == name:
+                return one
+        names = ", ".join(one.name for one in self.standings)
+        raise KeyError(f"no contestant is named {name!r}; there are {names}")
 
     def __str__(self) -> str:
         from cosd_api.comparison.report import comparison_report  # noqa: PLC0415 - it is about this class

@@ -144,6 +144,8 @@ async def test_a_comparison_goes_through_json_unchanged() -> None:
     assert again.model_dump_json() == found.model_dump_json()
     assert again["cosd"].right == found["cosd"].right == 1
     assert str(again) == str(found)
+    with pytest.raises(KeyError, match="no contestant is named 'cosy'; there are draft, assistant"):
+        _ = found["cosy"]
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
