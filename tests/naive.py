@@ -100,6 +100,6 @@ def known(model: HttpModel, text: bytes) -> dict[bytes, float]:
     """The probability of each token after a text, by its bytes; those of ends are empty, the most probable one's."""
     found: dict[bytes, float] = {}
     for n, prob in enumerate(model.next(model.vocabulary.encode(text))):
-        if prob > found.get(model.vocabulary.tokens[n], 0.0):
+        if prob and prob > found.get(model.vocabulary.tokens[n], 0.0):
             found[model.vocabulary.tokens[n]] = prob
     return found
