@@ -159,6 +159,7 @@ class EveryMethod:
         apart: lines whose text is another one here, with good reason: they are compared with themselves.
         assists: whether only the assistants are on this engine, and the draft on llama.cpp's own server.
         chat: whether prompts are messages.
+        space: whether white space that a model writes before an answer of its own may stand.
         count: of the prompts.
     """
 
@@ -168,6 +169,7 @@ class EveryMethod:
     apart: ClassVar[Sequence[str]] = ()
     assists: ClassVar[bool] = False
     chat: ClassVar[bool] = False
+    space: ClassVar[bool] = False
     count: ClassVar[int] = len(PROMPTS)
 
     @pytest.fixture
@@ -195,7 +197,8 @@ class EveryMethod:
         ours = await self.answers(line, found, draft)
         alone = line.drawn or line.name in self.apart
         theirs = await (self.answers(line, found, draft) if alone else self.expected(line, pair))
-        differing = [at for at, (one, other) in enumerate(zip(ours, theirs, strict=True)) if not same(one, other)]
+        both = enumerate(zip(ours, theirs, strict=True))
+        differing = [at for at, (one, other) in both if not same(one, other, space=self.space)]
         same_answers.LINES.append(f"{line} over {self.engine}: {len(ours) - len(differing)} of {len(ours)} texts equal")
         with httpx.Client(timeout=60) as client:
             for at in [] if line.drawn else differing:
@@ -226,9 +229,10 @@ class EveryMethod:
 EXPECTED: dict[tuple[object, ...], list[FusionResult]] = {}
 
 
-def same(one: FusionResult, other: FusionResult) -> bool:
-    """Test whether two answers are the same text, by the same models."""
-    return (one.text, one.finish_reason) == (other.text, other.finish_reason)
+def same(one: FusionResult, other: FusionResult, *, space: bool) -> bool:
+    """Test whether two answers are the same text, by the same models; white space may stand before one."""
+    mine, theirs = (each.text.lstrip() if space else each.text for each in (one, other))
+    return (mine, one.finish_reason) == (theirs, other.finish_reason)
 
 
 # Excuses: the first decision that differs was a close one, of a model about its next token, or of the method.

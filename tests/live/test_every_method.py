@@ -83,6 +83,7 @@ class TestWholeAnswers(EveryMethod):
         (line.name for line in LINES if line.name not in ("cascade", "steps")), "does not continue a partial answer"
     )
     apart = ("steps",)  # it asks in other words
+    space = True  # nothing shows whose the space before an answer is: the template's, or the model's
     assists, chat, count = True, True, 2
 
     @pytest.fixture

@@ -130,7 +130,7 @@ async def test_scores(url: str) -> None:
             if len(token.data) > 1
             else [expected.pop(0)]
         )
-        assert token.prob == pytest.approx(min(probs), rel=1e-2)
+        assert token.prob == pytest.approx(min(probs), rel=5e-2)  # of one in a billion, too
 
 
 async def test_tokens(url: str) -> None:
@@ -156,8 +156,9 @@ async def test_context(url: str) -> None:
 
 
 @pytest.mark.extended
-async def test_tokens_that_the_server_hides(url: str) -> None:
+async def test_tokens_that_the_server_hides(trio: Mapping[str, str]) -> None:
     """Some prompt makes the model write a character in parts: each part's id and probability are found."""
+    url = trio["reciter"]
     start, ids, count = find_hidden(url)
     async with LlamaCpp(url) as provider:
         *tokens, end = await draft(provider, limit=count, continuation=tuple(start))
@@ -191,11 +192,11 @@ async def test_samples_that_the_server_hides(trio: Mapping[str, str]) -> None:
 
 def find_hidden(url: str) -> tuple[list[int], list[int], int]:
     """A prompt after which the server writes more ids than it shows; those ids; how many are shown."""
-    words = ("Bras|ília", "Bogot|á", "Reykjav|ík")  # the models know these words, and write the letter in parts
     prompts = [
-        encoded(url, f"Q: What is the capital of {country}?\nA: The capital of {country} is {word.partition('|')[0]}")
-        for country in ("Brazil", "Colombia", "Iceland", "Peru")
-        for word in words
+        encoded(url, prompt + text[:at])
+        for prompt, text in recitals.CERTAIN.items()
+        for at, character in enumerate(text)
+        if not character.isascii()
     ]
     for prompt, found in zip(prompts, ask(url, prompts, n_predict=3), strict=True):
         shown = [entry["id"] for entry in found.get("completion_probabilities", [])]

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from itertools import takewhile
 
 import httpx
 import pytest
 
 import naive
 import reference
-from cosd_api import ChowVerifier, DiffVerifier, Fusion, Place, RandomVerifier, SurpriseVerifier, Verifier
+from cosd_api import (
+    ChowVerifier,
+    DiffVerifier,
+    Fusion,
+    FusionResult,
+    Place,
+    RandomVerifier,
+    SurpriseVerifier,
+    Verifier,
+)
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.verification import needs_q, verifier_at
 from drawn import partly
+from near_ties import CLOSE, tied
 from surprised import draft_q
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 MAX_TOKENS = 40
+MAY_DIFFER = 2  # answers of 50: a server's digits change with what it does beside them
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=31)]
 
 
@@ -58,6 +70,7 @@ async def test_the_naive_reference_writes_the_same(
     async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier, unit=unit) as fusion:
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS)]
     assert sum(result.replacements or 0 for result in results) > 0
+    excused = 0
     for prompt, result in zip(PROMPTS[:count], results, strict=True):
         wanted = reference.fuse(
             prompt.encode(),
@@ -69,5 +82,33 @@ async def test_the_naive_reference_writes_the_same(
             needs_q=needs_q(verifier),
             placed=placed(verifier, prompt),
         )
-        assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
         assert result.trace.replay() == result.text
+        if (result.text.encode(), result.finish_reason) != (wanted.text, wanted.finish_reason):
+            pairs = (models[draft], models[assistant])
+            assert undecided(prompt.encode(), pairs, result, wanted.text), (prompt, result.text, wanted.text)
+            excused += 1
+    assert excused <= MAY_DIFFER
+
+
+def undecided(
+    prompt: bytes, pair: tuple[naive.HttpModel, naive.HttpModel], result: FusionResult, wanted: bytes
+) -> bool:
+    """Test whether two answers part in a word where a model, or the verifier, is undecided within rounding."""
+    text, verifier = result.text.encode(), result.settings.verifier
+    common = bytes(one for one, _ in takewhile(lambda two: two[0] == two[1], zip(text, wanted, strict=False)))
+    at, word, distances = 0, common.rfind(b" "), list[float]()
+    for token in result.tokens:
+        if word <= at + len(token.data) and at <= len(common):
+            for one in token.decisions:
+                p, q, draft_q = one.draft_prob or 0.0, one.prob or 0.0, one.draft_text_prob
+                match verifier:
+                    case ChowVerifier(tau=tau):
+                        distances.append(p - tau)
+                    case DiffVerifier(tau=tau):
+                        distances.append(q - p - tau)
+                    case SurpriseVerifier(gamma=gamma, beta=beta) if draft_q is not None:
+                        distances += [draft_q - gamma, q - beta * p]
+                    case _:
+                        pass
+        at += len(token.data)
+    return tied(prompt, pair, (text, wanted)) or min(map(abs, distances), default=1.0) < CLOSE
