@@ -210,16 +210,16 @@ def least(tokens: Sequence[Token]) -> float | None:
     return join(list(tokens)).prob
 
 
-def most_probable(mine: Token, theirs: Token, wanted: int) -> float | None:
+def most_probable(mine: Token, theirs: Token) -> float | None:
     """The probability that a model gives a token in place of its own, or the most that it can be.
 
     Where the token is not listed, it has at most what the listed ones leave over. It is also at most as probable as
-    the last of a full list, unless it may be what no list holds: parts of a character, or an end that is not reported.
+    each of a list, unless it may be what no list holds: parts of a character, or an end that is not reported. A list
+    may be shorter than was wanted, where such tokens were among the most probable.
 
     Args:
         mine: the token.
         theirs: the model's own most probable token there, with its alternatives.
-        wanted: how many of these were wanted.
 
     Returns:
         None if the model's probability of its own token is unknown.
@@ -231,6 +231,6 @@ def most_probable(mine: Token, theirs: Token, wanted: int) -> float | None:
         if (one.data, one.end) == (mine.data, mine.end):
             return one.prob
     rest = max(0.0, 1 - math.fsum(one.prob or 0.0 for one in listed))
-    if len(listed) <= wanted or mine.end or not mine.data.isascii():
+    if not theirs.alternatives or mine.end or not mine.data.isascii():
         return rest
-    return min(rest, listed[-1].prob or 0.0)
+    return min(rest, *(one.prob or 0.0 for one in listed))

@@ -25,8 +25,7 @@ def draft_q(model: Model, before: bytes, ours: reference.Tok, verifier: Surprise
     if (ours.data, ours.end) in listed:
         return listed[ours.data, ours.end]
     left = max(0.0, 1 - math.fsum(listed.values()))
-    is_full = len(listed) == wanted + 1
-    return min(left, *listed.values()) if is_full and not ours.end and ours.data.isascii() else left
+    return min(left, *listed.values()) if len(listed) > 1 and not ours.end and ours.data.isascii() else left
 
 
 def is_text(data: bytes) -> bool:

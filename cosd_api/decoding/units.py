@@ -159,12 +159,12 @@ class DraftUnit:
 
         `prompt` is the digest of a `Place`.
         """
-        wanted = alternatives_of(verifier)
+        listed = alternatives_of(verifier) > 0
 
         def place(decision: Decision) -> Place:
             known = None
-            if wanted and proposal is not None and unit == "token":
-                known = most_probable(self.tokens[decision.first], proposal.tokens[0], wanted)
+            if listed and proposal is not None and unit == "token":
+                known = most_probable(self.tokens[decision.first], proposal.tokens[0])
             return Place(prompt, self.offset(decision.first), draft_q=known, token=self.tokens[decision.first])
 
         def replaces(decision: Decision) -> bool:

@@ -110,7 +110,7 @@ def test_of_plain_tokens_the_list_says_exactly_which_are_improbable(gamma: float
     wanted = SurpriseVerifier(gamma=gamma).alternatives
     top = Token(tokens[0].data, tokens[0].prob, alternatives=tuple(one for one in tokens[1:] if one.prob)[:wanted])
     mine = tokens[at % len(tokens)]
-    found = most_probable(mine, top, wanted)
+    found = most_probable(mine, top)
     assert found is not None and mine.prob is not None
     assert found >= mine.prob or math.isclose(found, mine.prob, abs_tol=1e-9)
     close = math.isclose(mine.prob, gamma)
@@ -119,13 +119,12 @@ def test_of_plain_tokens_the_list_says_exactly_which_are_improbable(gamma: float
 
 def test_what_no_list_holds_is_at_most_what_is_left_over() -> None:
     top = Token(b"a", 0.5, alternatives=(Token(b"b", 0.2), Token(b"c", 0.1)))
-    assert most_probable(Token(b"c", 0.9), top, 2) == 0.1
-    assert most_probable(Token(b"d", 0.9), top, 2) == 0.1
+    assert most_probable(Token(b"c", 0.9), top) == 0.1
+    assert most_probable(Token(b"d", 0.9), top) == 0.1
     for other in (Token("é".encode(), 0.9), Token(b"", 0.9, end=True)):
-        assert most_probable(other, top, 2) == pytest.approx(0.2)
-    assert most_probable(Token(b"d", 0.9), top, 3) == pytest.approx(0.2)  # the list is not full
-    assert most_probable(Token(b"d", 0.9), Token("é".encode(), 0.4), 2) == pytest.approx(0.6)
-    assert most_probable(Token(b"d", 0.9), Token(b"", None, end=True), 2) is None
+        assert most_probable(other, top) == pytest.approx(0.2)
+    assert most_probable(Token(b"d", 0.9), Token("é".encode(), 0.4)) == pytest.approx(0.6)
+    assert most_probable(Token(b"d", 0.9), Token(b"", None, end=True)) is None
 
 
 # A fusion.
