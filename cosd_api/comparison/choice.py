@@ -2,8 +2,8 @@
 
 The best of thirty ways to answer forty questions looks better than it is, by chance alone. So the questions are cut in
 two: on the first part the way with the most right answers is chosen, on the second it is tested, alone, against each of
-the two models, by McNemar's exact test. The questions of the second part had no say in the choice, so that the estimate
-of the gain is unbiased, and the test is one test, however many ways there were: where the chosen way is no better than
+the two models, by McNemar's exact test. The questions of the second part had no say in the choice, so the gain owes
+nothing to it, and the test is one test, however many ways there were: where the chosen way is no better than
 the better model, it is found better than both at most one time in forty (half of `LEVEL`, which is two-sided).
 """
 

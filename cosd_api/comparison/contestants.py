@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_sampling
 from cosd_api.methods.switch import Switch
-from cosd_api.settings import FusionOptions, describe_verifier
+from cosd_api.settings import CustomVerifier, FusionOptions, describe_verifier
 from cosd_api.verification import ChowVerifier, DiffVerifier, RandomVerifier, RuleVerifier, SurpriseVerifier
 from cosd_providers.contract import Provider
 
@@ -62,6 +63,8 @@ BEST, ORACLE = "best of the two", "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
+_RUN = secrets.token_hex(8)
+"""This process, in keys that no other run is to know again."""
 """Ends the name of a contestant in which the two models have changed places."""
 
 VERIFIERS: Mapping[str, CoSD] = {
@@ -195,8 +198,15 @@ class Contestant:
 
     def key(self, *more: object) -> str:
         """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
-        known = [self.settings, self.reverse, self.kind == "pilot", *more]
+        known = [self.settings, self.reverse, self.kind == "pilot", *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+    def _own_verifier(self) -> tuple[str, ...]:
+        """The parameters of a user's own verifier; without a `repr` of its own nothing tells two of them apart."""
+        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
+            return ()
+        return (f"{id(judge)} of {_RUN}" if type(judge).__repr__ is object.__repr__ else repr(judge),)
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,12 @@ def _named(found: Comparison, name: str) -> Standing | None:
 
 
 def _best(found: Comparison) -> Standing | None:
-    """The method or baseline with the most right answers; of equals the one with the fewest tokens."""
-    asked = [one for one in found.standings if one.kind in _FUSED and one.answered]
-    return max(asked, key=lambda one: (one.accuracy.value, -(one.billed or 0.0)), default=None)
+    """The method or baseline with the most right answers; of equals the one with the fewest tokens.
+
+    One that failed, or was not asked everything, is not ahead for the answers that it lacks.
+    """
+    answered = [one for one in found.standings if one.kind in _FUSED and one.answered]
+    return max(answered, key=lambda one: (one.right, -(one.billed or 0.0)), default=None)
 
 
 # The table.

@@ -98,7 +98,8 @@ class Standing(Record):
         written: mean number of tokens written, likewise.
         money: mean price of an answer; None without prices.
         replaced: who was right at replaced places; None where no draft is judged.
-        on_frontier: whether no contestant with a bill is better for the same number of tokens or fewer.
+        on_frontier: whether no contestant with a bill has more right answers for the same number of tokens or fewer;
+            a question that failed is not right, and who was not asked all of them is left out.
     """
 
     name: str
@@ -123,6 +124,11 @@ class Standing(Record):
     money: float | None = None
     replaced: PlaceCounts | None = None
     on_frontier: bool = False
+
+    @property
+    def asked(self) -> int:
+        """Number of questions answered or failed at."""
+        return self.answered + self.failed
 
     @property
     def billed(self) -> float | None:
@@ -270,11 +276,13 @@ class Gathered:
 
 
 def better_of(gathered: Gathered) -> Role:
-    """The better model on the development questions; see `Comparison`."""
+    """The better model on the development questions that both have answered; see `Comparison`."""
+    outcomes = {name: gathered.right(name, gathered.development) for name in (DRAFT_ALONE, ASSISTANT_ALONE)}
+    both = outcomes[DRAFT_ALONE].keys() & outcomes[ASSISTANT_ALONE].keys()
 
     def rank(name: str) -> tuple[int, int]:
-        right = gathered.right(name, gathered.development)
-        return sum(right.values()), -sum(gathered.answers[name][key].billed for key in right)
+        right = sum(outcomes[name][key] for key in both)
+        return right, -sum(gathered.answers[name][key].billed for key in both)
 
     return "assistant" if rank(ASSISTANT_ALONE) > rank(DRAFT_ALONE) else "draft"
 
@@ -290,8 +298,10 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     tested = [at for at, one in enumerate(standings) if one.p is not None]
     for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
         standings[at] = standings[at].model_copy(update={"holm": adjusted})
+    asked = max(one.asked for one in standings)  # who stopped before is no better for it
     there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
-    for at in frontier([(standings[at].billed or 0.0, standings[at].accuracy.value) for at in there]):
+    there = [at for at in there if standings[at].asked == asked]
+    for at in frontier([(standings[at].billed or 0.0, float(standings[at].right)) for at in there]):
         standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
     everything = [*gathered.development, *gathered.test]
     return Comparison(

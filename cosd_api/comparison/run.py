@@ -81,7 +81,8 @@ async def compare(
         baselines: whether there are `random gate` and `self-consistency`.
         grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
-            comparison. A last line cut by a crash is removed. Where only the grader has changed, no model is asked.
+            comparison. A last line cut by a crash is removed. Where only the grader has changed, texts are graded
+            again; models are asked for self-consistency alone, and for what hangs on which of them is better.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
         seed: of what is drawn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from cosd_api import (
     compare,
 )
 from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.contestants import Contestant
+from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -293,6 +295,80 @@ async def test_one_question_that_nobody_can_take_ends_nothing(monkeypatch: pytes
     assert found.stopped is None
     assert len(found.failures) > 8 and {one.question for one in found.failures} == {ASKED["1 draft"].key}
     assert all(one.answered == 7 for one in found.standings)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, refused: Callable[[Fusion, str], bool]) -> None:
+    """Make a server fail at some questions of some fusions."""
+    generate = Fusion.generate
+
+    @functools.wraps(generate)  # its signature is read
+    async def refusing(fusion: Fusion, prompt: Any, **limits: Any) -> FusionResult:
+        if refused(fusion, prompt):
+            raise ConnectError("it is down")
+        return await generate(fusion, prompt, **limits)
+
+    monkeypatch.setattr(Fusion, "generate", refusing)
+
+
+async def test_a_failure_at_a_development_question_chooses_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = examples(TEST, ("both", "both"))
+    draft, assistant = pair(asked)
+    refuse(
+        monkeypatch,
+        lambda fusion, prompt: prompt == asked["held 0 both"].prompt and fusion.settings.method.name == "alone",
+    )
+    whole, *_ = await cosd_alone(asked)
+    monkeypatch.undo()
+    refuse(
+        monkeypatch,
+        lambda fusion, prompt: (
+            prompt == asked["held 0 both"].prompt
+            and fusion.settings.method.name == "alone"
+            and fusion.endpoints.draft is draft
+        ),
+    )
+    found = await compare(
+        asked.values(), draft=draft, assistant=assistant, methods=["cosd"], both_ways=False, max_tokens=4
+    )
+    assert found.better == whole.better == "draft"
+
+
+async def test_nobody_is_ahead_for_the_answers_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, assistant = pair(ASKED)
+    kept = {one.prompt for name, one in ASKED.items() if name in ("0 both", "held 0 both", "held 1 fixed")}
+    refuse(monkeypatch, lambda fusion, prompt: fusion.settings.method.name == "cosd" and prompt not in kept)
+    found = await compare(
+        ASKED.values(), draft=draft, assistant=assistant, methods=["cosd"], both_ways=False, max_tokens=4
+    )
+    cosd, alone = found["cosd"], found["assistant"]
+    assert (cosd.right, cosd.answered, cosd.failed) == (1, 1, 7)
+    assert alone.right == 5 and alone.on_frontier and not cosd.on_frontier
+    assert "by cosd, the best of" not in comparison_page(found)
+
+
+def test_verifiers_of_ones_own_are_known_by_their_parameters() -> None:
+    class Mine(RuleVerifier):
+        """A rule that may differ."""
+
+    class Plain:
+        """A verifier that says nothing of itself."""
+
+        def contestable(self, p: float) -> bool:
+            return p < 0.5
+
+        def replaces(self, p: float, q: float) -> bool:
+            return q > p
+
+        def explain(self, p: float, q: float) -> str:
+            return f"{q} > {p}"
+
+    def key(verifier: Any) -> str:
+        return Contestant("mine", "method", CoSD(verifier=verifier)).key()
+
+    assert key(Mine(alpha=0.1)) == key(Mine(alpha=0.1)) != key(Mine(alpha=0.9))
+    assert key(RuleVerifier(alpha=0.1)) != key(Mine(alpha=0.1))
+    mine = Plain()
+    assert key(mine) == key(mine) != key(Plain())
 
 
 async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
