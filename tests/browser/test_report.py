@@ -301,7 +301,7 @@ def test_2000_tokens_are_no_more_work_to_show_than_ten(report: Open, result: Fus
 @pytest.mark.live
 def test_a_real_answer_with_its_overlap(report: Open, pair: Pair) -> None:
     opened = report(joined(answers(pair, [PERU] * 3)), title=PERU)
-    assert opened.page.text_content("#answer ins") == " Lima"
+    assert opened.page.text_content("#answer ins") in (" L", " Lima")  # the draft may write the rest of the word
     drafts, questions = (boxes(opened, f"#timeline .{kind} .whole") for kind in ("draft", "question"))
     shared = [
         (left, right)
