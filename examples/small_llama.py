@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """What distinguishes one tokenizer from the other.
+    """The differences between one tokenizer and another.
 
     Attributes:
         vocabulary: number of tokens.

@@ -32,7 +32,7 @@ async def answers(names: Sequence[str], urls: dict[str, str], asked: Sequence[De
 
 
 def share_right(asked: Sequence[DemoQuestion], results: Sequence[FusionResult]) -> str:
-    """How many answers are right, in percent, and for one a wrong one."""
+    """The share of right answers in percent, with an example of a wrong one."""
     wrong = [
         result.text for question, result in zip(asked, results, strict=True) if not is_right(question, result.text)
     ]

@@ -16,7 +16,7 @@ from functools import lru_cache
 from cosd_api.demo.questions import FACTS, RealWorld
 from cosd_api.demo.translations import TRANSLATIONS
 
-#: How many subjects of each kind there are, the real ones included.
+#: Number of subjects of each kind, the real ones included.
 PLACES, SUBSTANCES, THINGS = 18_000, 9_000, 12_000
 
 _FIRST, _VOWELS, _LAST = (

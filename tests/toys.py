@@ -77,7 +77,7 @@ class Vocabulary:
 
     @cached_property
     def weights(self) -> Sequence[int]:
-        """How often a random model takes each id."""
+        """The counts of each id that a random model takes."""
         return [3 if data.isascii() and data else 1 for data in self.tokens]
 
     @cached_property

@@ -8,8 +8,21 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from cosd_api.alignment import Unit
-from cosd_api.cli.compare import Confirming, GraderOptions, chosen_methods, resumable, shown
+from cosd_api.cli.compare import (
+    AnswersAtOnce,
+    BilledTokens,
+    Confirmed,
+    Confirming,
+    FieldNames,
+    GraderOptions,
+    JudgedUnit,
+    OtherServer,
+    SeedOfDraws,
+    StopTexts,
+    chosen_methods,
+    resumable,
+    shown,
+)
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import (
     AssistantModels,
@@ -44,10 +57,7 @@ def advise(
         typer.Argument(metavar="QUESTIONS", help='On each line {"prompt": ..., "answer": ...}, as for cosd compare.'),
     ],
     draft: DraftUrl,
-    assistant: Annotated[
-        list[str],
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
-    ],
+    assistant: OtherServer,
     draft_model: DraftModel = None,
     assistant_model: AssistantModels = None,
     methods: Annotated[
@@ -58,10 +68,7 @@ def advise(
         ),
     ] = None,
     one_way: Annotated[bool, typer.Option("--one-way", help="The assistant does not draft.")] = False,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
-    ] = None,
+    fields: FieldNames = None,
     limit: Annotated[
         int, typer.Option(min=LEAST_QUESTIONS, metavar="N", help="Only the first N questions of the file.")
     ] = 100,
@@ -73,27 +80,20 @@ def advise(
         Path | None,
         typer.Option(metavar="FILE", help="Keep the answers here, as JSON lines. The same command resumes."),
     ] = None,
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by both servers."),
-    ] = None,
+    max_billed_tokens: BilledTokens = None,
     prices: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=IN,OUT|FILE", help="Prices of a million tokens, as for cosd compare."),
     ] = None,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-    ] = None,
-    unit: Annotated[
-        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-    ] = None,
+    stop: StopTexts = None,
+    unit: JudgedUnit = None,
     choosing: Annotated[
         float, typer.Option(min=0.1, max=0.9, metavar="SHARE", help="Questions that choose; the others test.")
     ] = CHOOSING,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False,
+    seed: SeedOfDraws = 0,
+    concurrency: AnswersAtOnce = 4,
+    yes: Confirmed = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as one JSON document.")] = False,
 ) -> None:
     """Find out from a hundred questions if two models are to be fused, and how.

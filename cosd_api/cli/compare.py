@@ -45,7 +45,22 @@ from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
 
-__all__ = ["Confirming", "GraderOptions", "chosen_methods", "compare", "resumable", "shown"]
+__all__ = [
+    "AnswersAtOnce",
+    "BilledTokens",
+    "Confirmed",
+    "Confirming",
+    "FieldNames",
+    "GraderOptions",
+    "JudgedUnit",
+    "OtherServer",
+    "SeedOfDraws",
+    "StopTexts",
+    "chosen_methods",
+    "compare",
+    "resumable",
+    "shown",
+]
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
 """Files in the folder of a comparison: the journal, and the result."""
@@ -84,6 +99,30 @@ class GraderOptions:
         return grader_named(given.pop("grader"), **{name: value for name, value in given.items() if value})
 
 
+# Options that `cosd advise` has, too.
+OtherServer = Annotated[
+    list[str],
+    typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
+]
+FieldNames = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
+]
+BilledTokens = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by both servers."),
+]
+StopTexts = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
+]
+JudgedUnit = Annotated[
+    Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+]
+SeedOfDraws = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")]
+AnswersAtOnce = Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")]
+Confirmed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")]
+
+
 @with_options(GraderOptions)
 def compare(
     options: GraderOptions,
@@ -92,10 +131,7 @@ def compare(
         typer.Argument(metavar="QUESTIONS", help='On each line {"prompt": ..., "answer": ...}, as for cosd collect.'),
     ],
     draft: DraftUrl,
-    assistant: Annotated[
-        list[str],
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
-    ],
+    assistant: OtherServer,
     draft_model: DraftModel = None,
     assistant_model: AssistantModels = None,
     methods: Annotated[
@@ -108,10 +144,7 @@ def compare(
     one_way: Annotated[
         bool, typer.Option("--one-way", help="Leave out that the assistant drafts and the draft assists.")
     ] = False,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
-    ] = None,
+    fields: FieldNames = None,
     limit: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="Only the first N questions of the file.")
     ] = None,
@@ -126,10 +159,7 @@ def compare(
             file_okay=False,
         ),
     ] = None,
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by both servers."),
-    ] = None,
+    max_billed_tokens: BilledTokens = None,
     prices: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,18 +168,14 @@ def compare(
         ),
     ] = None,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-    ] = None,
-    unit: Annotated[
-        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-    ] = None,
+    stop: StopTexts = None,
+    unit: JudgedUnit = None,
     development: Annotated[
         float, typer.Option(min=0, max=1, metavar="SHARE", help="Questions that choose the better model.")
     ] = DEVELOPMENT,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False,
+    seed: SeedOfDraws = 0,
+    concurrency: AnswersAtOnce = 4,
+    yes: Confirmed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate, and ask the models nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:

@@ -318,7 +318,7 @@ def test_a_real_answer_with_its_overlap(report: Open, pair: Pair) -> None:
 
 @pytest.mark.live
 def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    """What docs/report.png shows: `make test-browser ARGS="-k picture --picture docs/report.png"` makes it again."""
+    """The picture docs/report.png: `make test-browser ARGS="-k picture --picture docs/report.png"` makes it again."""
     prompts = [question.prompt for question in sample("mixed", 6, seed=6)]
     texts = [PERU, *(prompt.removeprefix("Q: ").removesuffix("\nA:") for prompt in prompts)]
     path = Path(pytestconfig.getoption("--picture") or tmp_path / "report.png")

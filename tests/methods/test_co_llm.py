@@ -47,7 +47,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     delays: list[float],
     settings: dict[str, Any],
 ) -> None:
-    """Whatever stretches the states are asked for in: the state is that of all ids before, and of no other text."""
+    """In whatever stretches the states are asked for: the state is that of all ids before, and of no other text."""
     toy, [other] = models
     wanted, seen = naive(prompt.encode(), toy, other, one, toys.state, max_tokens=max_tokens, stop=stop)
     assume(readable(b"".join(token.data for token in wanted.tokens)))
