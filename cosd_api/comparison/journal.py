@@ -169,6 +169,27 @@ class GradedAnswer(Record):
         )
 
 
+class _Line(GradedAnswer):
+    """An answer as it stands in the file.
+
+    Attributes:
+        spent: whether its tokens were billed for this line; None in a file of an earlier version, where only the first
+            line of a text was.
+    """
+
+    spent: bool | None = None
+
+    @classmethod
+    def of_answer(cls, answer: GradedAnswer, *, spent: bool) -> Self:
+        """The line of an answer."""
+        return cls.model_construct(answer.model_fields_set, **dict(answer), spent=spent)
+
+    def answer(self) -> GradedAnswer:
+        """The answer."""
+        fields = {name: getattr(self, name) for name in GradedAnswer.model_fields}
+        return GradedAnswer.model_construct(self.model_fields_set - {"spent"}, **fields)
+
+
 def _judged(tokens: tuple[FusedToken, ...]) -> dict[str, object]:
     """Units of an answer whose draft was judged, counted, and the places that were replaced."""
     units: dict[int, list[FusedToken]] = {}
@@ -232,7 +253,8 @@ class JournalHeader(Record):
 class Journal:
     """The answers of a comparison, in memory and in a file.
 
-    A context manager. On entering, the file is read; a last line that a crash has cut is removed.
+    A context manager. On entering, the file is read, and locked for other runs; a last line that a crash has cut is
+    removed.
 
     Args:
         path: the file; None keeps the answers in memory alone.
@@ -244,7 +266,8 @@ class Journal:
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file holds something else, or the answers of other models; it is not changed.
+        SettingError: on entering, the file holds something else, or the answers of other models, or another run has it
+            open; it is not changed.
     """
 
     def __init__(self, path: Path | None, header: JournalHeader) -> None:
@@ -278,7 +301,7 @@ class Journal:
         """
         self._take(answer, spent=spent)
         if self._appender is not None:
-            self._appender.write(answer.model_dump_json(exclude_defaults=True))
+            self._appender.write(_Line.of_answer(answer, spent=spent).model_dump_json(exclude_defaults=True))
 
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0
@@ -297,10 +320,11 @@ class Journal:
         self._check(path, first)
         for line in rest:
             try:
-                answer = GradedAnswer.model_validate(line.fields)
+                found = _Line.model_validate(line.fields)
             except ValidationError as error:
-                raise line_error(path, line.number, problem(error, [*GradedAnswer.model_fields]) + _REPAIR) from None
-            self._take(answer, spent=answer.key not in self.answers)
+                raise line_error(path, line.number, problem(error, [*_Line.model_fields]) + _REPAIR) from None
+            spent = found.key not in self.answers if found.spent is None else found.spent
+            self._take(found.answer(), spent=spent)
         return lines
 
     def _check(self, path: Path, line: JsonLine) -> None:

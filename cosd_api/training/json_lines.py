@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, Literal, Self, cast
 from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
+from cosd_api.training.file_lock import lock
 
 __all__ = [
     "COMPARISON",
@@ -181,7 +183,7 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
 
 
 class Appender:
-    """A context manager that appends lines to a file and flushes after each.
+    """A context manager that appends lines to a file, which is locked meanwhile, and flushes after each.
 
     Args:
         path: the file; created if missing.
@@ -189,7 +191,7 @@ class Appender:
 
     Raises:
         OSError: on entering, the file cannot be written.
-        SettingError: on entering, the file has changed since it was read.
+        SettingError: on entering, another run has the file open, or it has changed since it was read.
     """
 
     def __init__(self, path: Path, lines: JsonLines) -> None:
@@ -200,7 +202,11 @@ class Appender:
     def __enter__(self) -> Self:
         self._file = self._path.open("ab")
         lines = self._lines
-        if self._file.tell() != lines.size + len(lines.rest):
+        if not lock(self._file):
+            self._file.close()
+            words = f"{self._path} is open in another run, which writes to it"
+            raise SettingError(f"{words}: wait until that one has ended, or give another place")
+        if self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
             self._file.close()
             raise SettingError(f"{self._path} has changed since it was read: is another run writing to it?")
         if lines.rest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from compared import examples, pair
 from cosd_api import SettingError, compare
-from cosd_api.comparison.journal import Journal, JournalHeader
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, JournalHeader
 from cosd_api.records import Endpoint
 
 
@@ -72,3 +74,60 @@ def test_other_files_are_not_changed(content: bytes, words: str, tmp_path: Path)
         pass
     assert words in str(caught.value)
     assert path.read_bytes() == content
+
+
+def test_one_run_at_a_time_has_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    words = f"{path} is open in another run, which writes to it: wait until that one has ended, or give another place"
+    with Journal(path, header()):
+        held = path.read_bytes()
+        with pytest.raises(SettingError) as caught, Journal(path, header()):
+            pass
+        assert (str(caught.value), path.read_bytes()) == (words, held)
+    with Journal(path, header()) as journal:
+        assert journal.billed == 0
+    assert path.read_bytes() == held
+
+
+@pytest.mark.extended
+def test_the_lock_of_a_killed_run_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from cosd_api.training.json_lines import Appender, JsonLines\n"
+        "with Appender(Path(sys.argv[1]), JsonLines()):\n"
+        "    print('here', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline().strip() == b"here"
+        with pytest.raises(SettingError, match="is open in another run"), Journal(path, header()):
+            pass
+        process.kill()
+    with Journal(path, header()) as journal:
+        assert journal.answers == {}
+
+
+def line(**fields: Any) -> GradedAnswer:
+    usage = {"draft": AnswerUsage(requests=1, read=7, written=3)}
+    return GradedAnswer(key="k", graded="g", contestant="draft", question="q", usage=usage, **fields)
+
+
+def test_every_line_is_billed_that_was_paid(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with Journal(path, header()) as journal:
+        journal.add(line())
+        journal.add(line(right=True), spent=False)
+        journal.add(line(right=False))  # the same text, answered twice
+        assert journal.billed == 20
+    with Journal(path, header()) as journal:
+        assert journal.billed == 20
+        assert journal.answers == {"k": line(right=False)}
+
+
+def test_files_without_a_word_on_the_bill_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    several = [line(type="failed"), line(), line(right=True)]
+    lines = [header().model_dump_json(), *(one.model_dump_json(exclude_defaults=True) for one in several)]
+    path.write_text("".join(f"{one}\n" for one in lines))
+    with Journal(path, header()) as journal:
+        assert (journal.billed, journal.answers) == (20, {"k": line(right=True)})

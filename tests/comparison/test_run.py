@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from compared import examples, pair
@@ -183,6 +184,26 @@ async def test_a_kill_at_any_byte(tmp_path: Path) -> None:
         assert outcomes(again) == outcomes(whole), size
         assert again.billed_tokens == whole.billed_tokens, size
         assert len(path.read_bytes().splitlines()) == len(data.splitlines()), size
+
+
+async def test_two_runs_at_once_pay_once(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    refused: list[str] = []
+    paid: list[int] = []
+
+    async def run() -> None:
+        models = pair(SMALL, request_delay=0.002)
+        try:
+            await compare(SMALL.values(), draft=models[0], assistant=models[1], methods=["cosd"], path=path)
+        except SettingError as error:
+            refused.append(str(error))
+        paid.append(sent(*models))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        group.start_soon(run)
+    assert len(refused) == 1 and "answers.jsonl is open in another run, which writes to it" in refused[0]
+    assert min(paid) == 0 < max(paid)
 
 
 async def test_another_grader_reads_the_texts_that_are_there(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Lock of a file that one process writes at a time; the system gives it up when the process ends, however it does."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import BinaryIO
+
+__all__ = ["lock"]
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
+"""Errors of a file system that locks nothing."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR = 2**31 - 2
+    """Offset of the byte that is locked: far behind the text, as a locked one cannot be read."""
+
+    def lock(file: BinaryIO) -> bool:
+        """Lock an open file until it is closed; False if another one has it."""
+        before = file.tell()
+        file.seek(_FAR)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            return error.errno in _NO_LOCKS
+        finally:
+            file.seek(before)
+        return True
+
+else:
+    import fcntl
+
+    def lock(file: BinaryIO) -> bool:
+        """Lock an open file until it is closed; False if another one has it."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in _NO_LOCKS
+        return True
