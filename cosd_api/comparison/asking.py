@@ -385,15 +385,12 @@ class Asking:
         self, held: Sequence[Example], test: Sequence[Example], prices: Mapping[str, Price] | None
     ) -> Gathered:
         """All that is known."""
-        tests = {example.key for example in test}
         return Gathered(
             test=test,
             development=held,
             contestants=[*self.tested[:2], *derived(), *self.tested[2:]],
             answers={one.name: self.answered(one, [*held, *test]) for one in self.contestants},
-            failed={
-                name: {key: words for key, words in why.items() if key in tests} for name, why in self._failed.items()
-            },
+            failed=self._failed,
             prices=prices,
         )
 
@@ -451,4 +448,8 @@ def _warnings(found: Gathered) -> list[str]:
         cut = sum(one.finish_reason == "length" for one in answers)
         if answers and cut * 10 >= len(answers):
             words.append(f"{counted(cut, 'answer')} of {len(answers)} of the {name} alone ended at max_tokens")
+    held = {one.key for one in found.development}
+    if failed := {key for name in (DRAFT_ALONE, ASSISTANT_ALONE) for key in found.failed.get(name, {}) if key in held}:
+        without = f"without {len(failed)} of the {counted(len(held), 'development question')}"
+        words.append(f"the better model was chosen {without}, at which one of the two failed: it may be the other one")
     return words

@@ -37,8 +37,8 @@ def comparison_report(found: Comparison) -> str:
     if places := [words for one in found.standings if (words := _about_places(one))]:
         parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
     if found.failures:
-        why = Counter((one.contestant, one.error) for one in found.failures)
-        parts += ["", "Failed:", *(f"  {name}, {counted(n, 'question')}: {error}" for (name, error), n in why.items())]
+        why = Counter((one.contestant, one.development, one.error) for one in found.failures)
+        parts += ["", "Failed:", *(_about_failures(*failed, n) for failed, n in why.items())]
     if found.left_out:
         reasons: dict[str, list[str]] = {}
         for out in found.left_out:
@@ -108,6 +108,10 @@ def _about_calibration(name: str, one: ModelCalibration) -> str:
     if least.wrong:
         words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"
     return words + "."
+
+
+def _about_failures(name: str, development: bool, error: str, n: int) -> str:
+    return f"  {name}, {counted(n, 'development question' if development else 'question')}: {error}"
 
 
 def _about_places(one: Standing) -> str:

@@ -150,17 +150,19 @@ class ModelCalibration(Record):
 
 
 class FailedAnswer(Record):
-    """A test question that failed.
+    """A question that failed.
 
     Attributes:
         contestant: name of the contestant.
         question: `Example.key`.
         error: the reason.
+        development: whether it is a development question, which no standing counts.
     """
 
     contestant: str
     question: str
     error: str
+    development: bool = False
 
 
 class Comparison(Record):
@@ -186,7 +188,7 @@ class Comparison(Record):
         billed_tokens: of this comparison, earlier runs with the same journal included.
         spent_tokens: of this run alone.
         answers: all answers, to development questions too.
-        failures: the test questions that failed, and why.
+        failures: the questions that failed, and why.
         warnings: in words.
         library_version: of cosd-api.
     """
@@ -258,7 +260,7 @@ class Gathered:
         development: the development questions.
         contestants: in the order of the standings; the two models and what is derived from them included.
         answers: the complete answers, by contestant, then by question.
-        failed: why test questions failed, by contestant, then by question.
+        failed: why questions failed, by contestant, then by question.
         prices: by endpoint.
     """
 
@@ -304,6 +306,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     for at in frontier([(standings[at].billed or 0.0, float(standings[at].right)) for at in there]):
         standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
     everything = [*gathered.development, *gathered.test]
+    held = {one.key for one in gathered.development}
     return Comparison(
         questions=len(gathered.test),
         development=tuple(one.key for one in gathered.development),
@@ -315,7 +318,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
             if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
         },
         failures=tuple(
-            FailedAnswer(contestant=name, question=key, error=words)
+            FailedAnswer(contestant=name, question=key, error=words, development=key in held)
             for name, why in gathered.failed.items()
             for key, words in why.items()
         ),
@@ -330,6 +333,7 @@ def _standing(
     """The result of one contestant, not adjusted for the others."""
     mine, theirs = outcomes[one.name], outcomes[better]
     right, answered = sum(mine.values()), len(mine)
+    tests = {example.key for example in gathered.test}
     names = {BEST: (better,), ORACLE: (DRAFT_ALONE, ASSISTANT_ALONE)}.get(one.name, (one.name,))
     answers = [[gathered.answers[name][key] for name in names] for key in mine]
     fields: dict[str, Any] = {}
@@ -344,7 +348,7 @@ def _standing(
         reverse=one.reverse,
         settings=one.settings,
         answered=answered,
-        failed=len({key for name in names for key in gathered.failed.get(name, {})}),
+        failed=len({key for name in names for key in gathered.failed.get(name, {}) if key in tests}),
         right=right,
         accuracy=wilson(right, answered),
         **fields,

@@ -41,6 +41,7 @@ __all__ = ["DEVELOPMENT", "compare"]
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
+_NOT = "which has not answered"
 
 
 async def compare(
@@ -167,7 +168,7 @@ def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], 
     answered = {one.name: run.answered(one, held) for one in run.contestants}
     if not answered.get(COSD):
         if run.stopped is None:
-            reason = "it is made after cosd, which has not answered"
+            reason = f"it is made after {COSD}, {_NOT}"
             run.left_out += [LeftOut(RANDOM, reason), LeftOut(SELF_CONSISTENCY, reason)]
         return []
     better = better_of(run.gathered(held, [], None))
@@ -177,6 +178,8 @@ def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], 
     for name, reverse in ((EVERYWHERE, False), (EVERYWHERE + REVERSED, True)):
         if answers := answered.get(name):
             found.append(random_gate(replacement_rate(answers.values()), seed, reverse=reverse))
+        elif name in answered and run.stopped is None:
+            run.left_out.append(LeftOut(RANDOM + (REVERSED if reverse else ""), f"it is made after {name}, {_NOT}"))
     return found
 
 

@@ -26,7 +26,7 @@ from cosd_api import (
     compare,
 )
 from cosd_api.comparison.asking import Tally
-from cosd_api.comparison.contestants import Contestant
+from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_providers import ConnectError
@@ -352,6 +352,20 @@ async def test_a_failure_at_a_development_question_chooses_no_model(monkeypatch:
         asked.values(), draft=draft, assistant=assistant, methods=["cosd"], both_ways=False, max_tokens=4
     )
     assert found.better == whole.better == "draft"
+    (failure,) = found.failures
+    assert (failure.contestant, failure.development, failure.question) == ("draft", True, asked["held 0 both"].key)
+    assert all(one.failed == 0 for one in found.standings)
+    assert "  draft, 1 development question: it is down" in str(found)
+    words = "the better model was chosen without 1 of the 2 development questions, at which one of the two failed"
+    assert any(one.startswith(words) for one in found.warnings)
+
+
+async def test_a_control_whose_pilot_failed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, lambda fusion, prompt: fusion.settings.ask == "all")
+    found, *_ = await cosd_alone(ASKED)
+    assert LeftOut("random gate", "it is made after cosd asked everywhere, which has not answered") in found.left_out
+    assert "random gate" not in [one.name for one in found.standings] and found["self-consistency"].answered == 8
+    assert {one.contestant for one in found.failures} == {"cosd asked everywhere"}
 
 
 async def test_nobody_is_ahead_for_the_answers_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
