@@ -96,6 +96,8 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
         "development": (KEYS[0],),
         "better": "draft",
         "grader": said("last-number"),
+        "max_tokens": 64,
+        "stop": (said("###"),),
         "standings": tuple(standings),
         "left_out": (
             LeftOut(said("average"), said("no common tokenizer")),

@@ -100,8 +100,8 @@ def advise(
 
     Every way to fuse answers two fifths of the questions; the one with the most right answers, and each model alone,
     answer the rest. Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model
-    alone. Standard error gets the estimated cost of the first part, which is to be confirmed (--yes; without a terminal
-    --yes or --max-billed-tokens is required). Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped;
+    alone. Standard error gets the estimated cost of both parts, which is to be confirmed (--yes; without a terminal --yes
+    or --max-billed-tokens is required). Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped;
     2 wrong usage, or an invalid file; 130 interrupted.
     """
     with guarded():

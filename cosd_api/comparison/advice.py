@@ -11,21 +11,22 @@ from typing import Annotated, Any, Literal, Never, cast
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
-from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.asking import Asking, Tally
 from cosd_api.comparison.choice import CHOOSING, MODELS, ChosenWay, Model, Outcomes, choose, decided, parts, trial_of
 from cosd_api.comparison.contestants import (
     ASSISTANT_ALONE,
     DRAFT_ALONE,
-    REVERSED,
     Chosen,
     Contestant,
     LeftOut,
+    alone,
     contestants_of,
 )
+from cosd_api.comparison.forecast import with_test
 from cosd_api.comparison.grading import Grader
-from cosd_api.comparison.prices import ComparisonEstimate, Prices
+from cosd_api.comparison.prices import ComparisonEstimate, Price, Prices, checked_prices
 from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.run import compare
+from cosd_api.comparison.run import opened
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -90,7 +91,8 @@ class Advice(Record):
         settings: the way's method, its settings and its verifier.
         tried: number of ways that there were to choose from.
         chose: number of questions that chose.
-        tested: number of questions that tested.
+        others: number of the others, which test a way where there is one.
+        tested: number of those that tested it: both models have answered them.
         right: right answers to these, of the way and of `"draft"` and `"assistant"` alone.
         accuracy: the same as shares, with their 95 % intervals.
         gain: in accuracy over the better model on these, with its 95 % interval; None without a test.
@@ -101,10 +103,13 @@ class Advice(Record):
         assistant: the assistant's.
         grader: name of the grader.
         unit: as given.
-        limits: of an answer.
+        limits: of an answer: those of the measured ones, which the settings file has, too.
+        seed: of what was drawn.
         left_out: what the endpoints cannot serve.
         stopped: why it is not complete.
-        billed_tokens: of all answers that it is made of.
+        billed_tokens: of all that it is made of, earlier runs with the same `path` included.
+        parts: the comparisons that it is made of, without the answers: of the questions that chose and of those that
+            tested, or the one comparison that advised.
         library_version: of cosd-api.
     """
 
@@ -116,6 +121,7 @@ class Advice(Record):
     settings: dict[str, Any] = Field(default_factory=dict[str, Any])
     tried: int
     chose: int
+    others: int
     tested: int = 0
     right: dict[str, int] = Field(default_factory=dict[str, int])
     accuracy: dict[str, Estimated] = Field(default_factory=dict[str, Estimated])
@@ -128,9 +134,11 @@ class Advice(Record):
     grader: str
     unit: Unit | None = None
     limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    seed: int = 0
     left_out: tuple[LeftOut, ...] = ()
     stopped: str | None = None
     billed_tokens: int = 0
+    parts: tuple[Comparison, ...] = ()
     library_version: str = __version__
 
     def __str__(self) -> str:
@@ -154,7 +162,8 @@ class Advice(Record):
         way = Contestant(self.way or "", "method", _method(self.settings), self.reverse)
         first, second = (connect(one) if isinstance(one, str) else one for one in (draft, assistant))
         fusion = way.fusion(first, second, self.unit)
-        fusion.limits = cast("AnswerOptions", {**self.limits})
+        drawn = {"seed": self.seed} if fusion.settings.method.temperature else {}
+        fusion.limits = cast("AnswerOptions", {**self.limits, **drawn})
         return fusion
 
     def save(self, path: str | os.PathLike[str], *, draft: str | Provider, assistant: str | Provider) -> None:
@@ -210,8 +219,11 @@ async def advise(
         concurrency: number of answers at the same time.
         max_billed_tokens: tokens that all of it may bill.
         prices: of a million tokens at each endpoint.
-        confirm: called with the estimate of the first part, which is the larger, before anything is asked.
+        confirm: called once with the estimate of both parts, before anything is asked; see `ComparisonEstimate`.
         progress: called at first and after each answer.
+
+    Returns:
+        The advice; `stopped` says why there is none yet.
 
     Raises:
         SettingError: an argument is invalid, or there are too few questions.
@@ -219,47 +231,63 @@ async def advise(
         OSError: the file cannot be read or written.
     """
     refuse(refused, advise)
-    wanted = check_examples(examples)
-    by_key = {one.key: one for one in wanted.values()}
-    first, second = parts(by_key, choosing)
-    common: dict[str, Any] = {"draft": draft, "assistant": assistant, "grader": grader, "path": path}
-    common |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "unit": unit, "concurrency": concurrency}
-    common |= {"prices": prices, "progress": progress, "development": 0.0, "baselines": False}
-    before = await compare(
-        [by_key[key] for key in first],
-        methods=methods,
-        both_ways=both_ways,
+    by_key = {one.key: one for one in check_examples(examples).values()}
+    first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
+    ways, without = contestants_of(methods, both_ways=both_ways)
+    async with opened(
+        [*by_key.values()],
+        draft=draft,
+        assistant=assistant,
+        grader=grader,
+        path=path,
+        max_tokens=max_tokens,
+        stop=stop,
+        seed=seed,
+        unit=unit,
+        concurrency=concurrency,
         max_billed_tokens=max_billed_tokens,
-        confirm=confirm,
-        **common,
-    )
-    limits = {"max_tokens": max_tokens, **({"stop": stop} if stop else {})}
-    way = choose(outcomes_of(before)) if before.stopped is None else None
-    if way is None:
-        return _advice([before], ChosenWay(None, _tried(before), before.questions, None), unit, limits)
-    if max_billed_tokens is not None and path is None:
-        max_billed_tokens = max(1, max_billed_tokens - before.billed_tokens)
-    chosen = next(one for one in contestants_of(methods, both_ways=both_ways)[0] if one.name == way)
-    name, method = way.removesuffix(REVERSED), chosen.method
-    assert method is not None
-    after = await compare(
-        [by_key[key] for key in second],
-        methods={name: method},
-        both_ways=chosen.reverse,
-        max_billed_tokens=max_billed_tokens,
-        **common,
-    )
-    found = outcomes_of(after)
-    trial = trial_of(found, way) if after.stopped is None and way in found.ways else None
-    return _advice([before, after], ChosenWay(way, _tried(before), before.questions, trial), unit, limits)
+    ) as run:
+        priced = checked_prices(prices, run.named)
+        run.left_out += without
+        await run.take_in([*alone(), *ways])
+        run.expect(first, run.tested)
+        if confirm is not None and not confirm(await _beforehand(run, first, second, priced)):
+            run.stopped = "it was not confirmed"
+        await run.ask(first, run.tested, concurrency, progress)
+        before = run.comparison([], first, priced, run.tested)
+        way = choose(outcomes_of(before)) if run.stopped is None else None
+        if way is None:
+            return _advice([before], ChosenWay(None, _tried(before), len(first), len(second), None))
+        testing = [one for one in run.contestants if one.kind == "alone" or one.name == way]
+        run.expect(second, testing)
+        await run.ask(second, testing, concurrency, progress)
+        after = run.comparison([], second, priced, testing)
+        trial = trial_of(outcomes_of(after), way) if run.stopped is None else None
+        return _advice([before, after], ChosenWay(way, _tried(before), len(first), len(second), trial))
+
+
+async def _beforehand(
+    run: Asking, first: Sequence[Example], second: Sequence[Example], prices: Mapping[str, Price] | None
+) -> ComparisonEstimate:
+    """The cost of both parts; where the first is known, that of the way that it has chosen."""
+    models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
+    estimate = await run.forecast(run.tested, first, prices)
+    if not estimate.answers:
+        name = choose(outcomes_of(run.comparison([], first, prices, run.tested)))
+        ways = [one for one in ways if one.name == name]
+    if not ways:
+        return estimate
+    alone_there = await run.forecast(models, second, prices)
+    each = [await run.forecast([one], second, prices) for one in ways]
+    return with_test(estimate, alone_there, each, certain=not estimate.answers)
 
 
 def advice_of(comparison: Comparison, *, choosing: float = CHOOSING) -> Advice:
     """Advice by a comparison; see `Comparison.advice`."""
     outcomes = outcomes_of(comparison)
-    if comparison.stopped is not None:
-        return _advice([comparison], ChosenWay(None, len(outcomes.ways), 0, None), None, {})
-    return _advice([comparison], decided(outcomes, choosing), None, {})
+    if comparison.stopped is None:
+        return _advice([comparison], decided(outcomes, choosing))
+    return _advice([comparison], ChosenWay(None, len(outcomes.ways), 0, 0, None))
 
 
 def outcomes_of(comparison: Comparison) -> Outcomes:
@@ -277,23 +305,19 @@ def _tried(comparison: Comparison) -> int:
     return sum(one.kind == "method" for one in comparison.standings)
 
 
-def _advice(
-    comparisons: Sequence[Comparison], choice: ChosenWay, unit: Unit | None, limits: Mapping[str, Any]
-) -> Advice:
+def _advice(comparisons: Sequence[Comparison], choice: ChosenWay) -> Advice:
     """The advice of a choice; the last of the comparisons tested it."""
     last, trial = comparisons[-1], choice.trial
     stopped = next((one.stopped for one in comparisons if one.stopped is not None), None)
     together = [outcomes_of(one) for one in comparisons]
-    alone = Outcomes(
+    models = Outcomes(
         _merged(one.draft for one in together), _merged(one.assistant for one in together), {}, together[-1].billed
     )
-    model: Model = alone.better()
+    model: Model = models.better()
     fields: dict[str, Any] = {"right": {}, "accuracy": {}}
     for name in MODELS:
-        fields["right"][name], fields["accuracy"][name] = (
-            alone.right(name),
-            wilson(alone.right(name), len(alone.questions)),
-        )
+        right = models.right(name)
+        fields["right"][name], fields["accuracy"][name] = right, wilson(right, len(models.questions))
     if choice.way is not None:
         standing = last[choice.way]
         fields |= {"way": choice.way, "reverse": standing.reverse, "settings": standing.settings}
@@ -308,16 +332,19 @@ def _advice(
         "model": model,
         "tried": choice.tried,
         "chose": choice.chose,
+        "others": choice.others,
         "bills": _bills(last, choice.way),
         "doubts": _doubts(comparisons),
         "draft": last.draft,
         "assistant": last.assistant,
         "grader": last.grader,
-        "unit": unit,
-        "limits": dict(limits),
+        "unit": last.unit,
+        "limits": {"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
+        "seed": last.seed,
         "left_out": comparisons[0].left_out,
         "stopped": stopped,
-        "billed_tokens": sum(one.spent_tokens for one in comparisons),
+        "billed_tokens": last.billed_tokens,
+        "parts": tuple(one.model_copy(update={"answers": ()}) for one in comparisons),
         **fields,
     }
     return Advice(**known)

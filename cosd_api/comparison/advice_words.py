@@ -61,9 +61,9 @@ def _alone(advice: Advice) -> Iterator[str]:
             f"{_right(advice, advice.model)} and the {other} alone {_right(advice, other)}: {_points(advice.gain)}, "
             f"which is not more than chance (p = {advice.p:.2g})."
         )
-    questions = advice.tested or round(advice.chose * 1.5)
-    least = 100 * _LEAST_WON / questions
-    yield f"{questions} questions cannot show a gain of less than {least:.0f} points; more of them would."
+    questions = advice.tested or advice.others
+    gain = f"a gain of less than {100 * _LEAST_WON / questions:.0f} points" if questions >= _LEAST_WON else "any gain"
+    yield f"{counted(questions, 'question')} cannot show {gain}; more of them would."
 
 
 def _right(advice: Advice, name: str) -> str:

@@ -125,6 +125,11 @@ class Asking:
         return added
 
     @property
+    def named(self) -> dict[str, str]:
+        """The models' names, by `"draft"` and `"assistant"`."""
+        return {DRAFT_ALONE: self.facts.draft.model, ASSISTANT_ALONE: self.facts.assistants[0].model}
+
+    @property
     def tested(self) -> list[Contestant]:
         """The contestants that answer the test questions."""
         return [one for one in self.contestants if one.kind != "pilot"]
@@ -156,6 +161,23 @@ class Asking:
             prices=prices,
             alike=alike,
             known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
+            questions=len(questions),
+            most=self.most,
+        )
+
+    async def forecast(
+        self, several: Sequence[Contestant], questions: Sequence[Example], prices: Mapping[str, Price] | None
+    ) -> ComparisonEstimate:
+        """The cost of what these contestants are still to answer of these questions."""
+        to_come = {one.name: [at for at in questions if self._text(one, at) is None] for one in several}
+        return await estimated(
+            self._fusions,
+            to_come,
+            self.max_tokens,
+            roles={one.name: one.role for one in several},
+            prices=prices,
+            alike={},
+            known=len(several) * len(questions) - sum(map(len, to_come.values())),
             questions=len(questions),
             most=self.most,
         )
@@ -382,28 +404,43 @@ class Asking:
     # ---------------------------------------------------------------------------------------------------- the result
 
     def gathered(
-        self, held: Sequence[Example], test: Sequence[Example], prices: Mapping[str, Price] | None
+        self,
+        held: Sequence[Example],
+        test: Sequence[Example],
+        prices: Mapping[str, Price] | None,
+        contestants: Sequence[Contestant] | None = None,
     ) -> Gathered:
-        """All that is known."""
+        """All that is known; with `contestants`, of these alone."""
+        asked = {example.key for example in [*held, *test]}
+        every = self.contestants if contestants is None else contestants
+        failed = {name: {key: why[key] for key in why if key in asked} for name, why in self._failed.items()}
         return Gathered(
             test=test,
             development=held,
-            contestants=[*self.tested[:2], *derived(), *self.tested[2:]],
-            answers={one.name: self.answered(one, [*held, *test]) for one in self.contestants},
-            failed=self._failed,
+            contestants=[*self.tested[:2], *derived(), *self.tested[2:]] if contestants is None else contestants,
+            answers={one.name: self.answered(one, [*held, *test]) for one in every},
+            failed={one.name: failed[one.name] for one in every if one.name in failed},
             prices=prices,
         )
 
     def comparison(
-        self, held: Sequence[Example], test: Sequence[Example], prices: Mapping[str, Price] | None
+        self,
+        held: Sequence[Example],
+        test: Sequence[Example],
+        prices: Mapping[str, Price] | None,
+        contestants: Sequence[Contestant] | None = None,
     ) -> Comparison:
-        """The result."""
-        found = self.gathered(held, test, prices)
+        """The result; with `contestants`, of these alone."""
+        found = self.gathered(held, test, prices, contestants)
         return comparison_of(
             found,
             draft=self.facts.draft,
             assistant=self.facts.assistants[0],
             grader=self.judge.name,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            seed=self.seed,
+            unit=self.unit,
             left_out=tuple(self.left_out),
             stopped=self.stopped,
             billed_tokens=self.journal.billed,

@@ -124,12 +124,14 @@ class ChosenWay:
         way: its name; None where no way had more right answers than the better model on the questions that choose.
         tried: how many ways there were.
         chose: number of questions that chose.
+        others: number of the others, which test a way where there is one.
         trial: the test; None without a way.
     """
 
     way: str | None
     tried: int
     chose: int
+    others: int
     trial: Trial | None
 
 
@@ -184,4 +186,5 @@ def decided(outcomes: Outcomes, share: float = CHOOSING) -> ChosenWay:
     """
     first, second = parts(outcomes.questions, share)
     way = choose(outcomes.only(first))
-    return ChosenWay(way, len(outcomes.ways), len(first), None if way is None else trial_of(outcomes.only(second), way))
+    trial = None if way is None else trial_of(outcomes.only(second), way)
+    return ChosenWay(way, len(outcomes.ways), len(first), len(second), trial)

@@ -9,7 +9,7 @@ from cosd_api.estimate import EndpointEstimate, Range
 from cosd_api.fusion import Fusion
 from cosd_api.training.dataset import Example
 
-__all__ = ["estimated"]
+__all__ = ["estimated", "with_test"]
 
 _LOOKED_AT = 3
 """Questions that an estimate is made of: the shortest, one in the middle and the longest."""
@@ -76,6 +76,51 @@ async def estimated(
         money=None if prices is None else _money(made, scales, prices, max_tokens),
         most=most,
         assumptions=tuple(assumptions),
+    )
+
+
+def with_test(
+    first: ComparisonEstimate, models: ComparisonEstimate, ways: Sequence[ComparisonEstimate], *, certain: bool
+) -> ComparisonEstimate:
+    """Estimate both parts of `advise`: every way and both models, then both models and one of the ways.
+
+    Args:
+        first: of the first part.
+        models: of both models in the second part.
+        ways: of each way in the second part, of which one is to be chosen.
+        certain: whether the choice is known; otherwise there may be no second part.
+    """
+
+    def second(of: str) -> Range:
+        alone, each = getattr(models, of), [getattr(one, of) for one in ways]
+        return Range(
+            low=alone.low + min(one.low for one in each) if certain else 0,
+            expected=alone.expected + round(sum(one.expected for one in each) / len(each)),
+            high=alone.high + max(one.high for one in each),
+        )
+
+    def both(of: str) -> Range:
+        mine, more = getattr(first, of), second(of)
+        return Range(low=mine.low + more.low, expected=mine.expected + more.expected, high=mine.high + more.high)
+
+    money = None
+    if first.money is not None and models.money is not None:
+        each = [one.money for one in ways if one.money is not None]
+        low = models.money[0] + min(one[0] for one in each) if certain else 0.0
+        expected = models.money[1] + sum(one[1] for one in each) / len(each)
+        high = models.money[2] + max(one[2] for one in each)
+        money = (first.money[0] + low, first.money[1] + expected, first.money[2] + high)
+    return first.model_copy(
+        update={
+            "questions": first.questions + models.questions,
+            "known": first.known + models.known + min(one.known for one in ways),
+            "answers": first.answers + models.answers + max(one.answers for one in ways),
+            "requests": both("requests"),
+            "billed_tokens": both("billed_tokens"),
+            "test": second("billed_tokens"),
+            "money": money,
+            "assumptions": tuple(dict.fromkeys([*first.assumptions, *models.assumptions])),
+        }
     )
 
 

@@ -120,6 +120,8 @@ class ComparisonEstimate(Record):
         billed_tokens: by both endpoints.
         money: at least, most likely and at most; None without prices.
         most: the limit of billed tokens, with those of the journal; None without one.
+        test: of `advise`, tokens of the second part, which are in `billed_tokens`: none if no way is ahead, most likely
+            those of both models and of a way like the mean of all, at most those of both models and of the dearest.
         assumptions: the basis, in words.
     """
 
@@ -131,6 +133,7 @@ class ComparisonEstimate(Record):
     billed_tokens: Range
     money: tuple[float, float, float] | None = None
     most: int | None = None
+    test: Range | None = None
     assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -139,6 +142,9 @@ class ComparisonEstimate(Record):
         words += f" ({self.known:,} more are known)" if self.known else ""
         words += f": about {tokens.expected:,} billed tokens (at least {tokens.low:,}, at most {tokens.high:,})"
         words += f" in about {counted(requests.expected, 'request')}"
+        if self.test is not None and self.test.high:
+            part = f"{self.test.expected:,} of them (at least {self.test.low:,}, at most {self.test.high:,})"
+            words += f"; {part} to test the way that is chosen"
         if self.money is not None:
             low, expected, high = self.money
             words += f"; price about {expected:,.4g} (at least {low:,.4g}, at most {high:,.4g})"

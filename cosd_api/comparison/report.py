@@ -12,7 +12,7 @@ from cosd_api.wording import counted, with_notes
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison, ModelCalibration, Standing
 
-__all__ = ["HEADS", "comparison_report", "standing_cells"]
+__all__ = ["HEADS", "comparison_report", "limits_in_words", "standing_cells"]
 
 HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
 """Column heads of the table of standings."""
@@ -52,13 +52,24 @@ def comparison_report(found: Comparison) -> str:
 def _title(found: Comparison) -> str:
     words = f"{found.draft.model} as the draft, {found.assistant.model} as the assistant, graded by {found.grader}: "
     words += f"{counted(found.questions, 'test question')}, {len(found.development)} for development"
-    return f"{words}\n"
+    return f"{words}; {limits_in_words(found)}\n"
+
+
+def limits_in_words(found: Comparison) -> str:
+    """The limits with which the answers were made."""
+    words = f"answers of at most {counted(found.max_tokens, 'token')}"
+    if found.stop:
+        words += f", ending before {' or '.join(map(repr, found.stop))}"
+    if found.unit is not None:
+        words += f", by the unit {found.unit}"
+    return f"{words}, seed {found.seed}"
 
 
 def _about_table(found: Comparison) -> list[str]:
     better = found.draft.model if found.better == "draft" else found.assistant.model
+    chose = "the development questions" if found.development else "these questions"
     return [
-        f"Differences are to {better} ({found.better}), the better of the two on the development questions.",
+        f"Differences are to {better} ({found.better}), the better of the two on {chose}.",
         "p: McNemar's exact test, adjusted by Holm. kept: the draft's tokens. ms: median. Requests and tokens: means",
         "of an answer, both endpoints together. Names that end in *: no better answer costs fewer tokens.",
         f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run.",

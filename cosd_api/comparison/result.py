@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from cosd_api.alignment import Unit
 from cosd_api.comparison.contestants import (
     ASSISTANT_ALONE,
     BEST,
@@ -178,9 +179,13 @@ class Comparison(Record):
         assistant: the assistant endpoint.
         questions: number of test questions.
         development: keys (`Example.key`) of the development questions.
-        better: the model with more right answers to the development questions; of equals the one that billed fewer
-            tokens, then the draft.
+        better: the model with more right answers to the development questions (to the test questions where there are
+            none, as in the parts of an `Advice`); of equals the one that billed fewer tokens, then the draft.
         grader: name of the grader.
+        max_tokens: limit for each answer.
+        stop: strings before which an answer ended.
+        seed: of what was drawn.
+        unit: as it was given.
         standings: of all contestants, in their order.
         left_out: what could not be compared, and why.
         calibration: by `"draft"` and `"assistant"`; without a model whose probabilities are not reported.
@@ -200,6 +205,10 @@ class Comparison(Record):
     development: tuple[str, ...]
     better: Role
     grader: str
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    unit: Unit | None = None
     standings: tuple[Standing, ...]
     left_out: tuple[LeftOut, ...] = ()
     calibration: dict[str, ModelCalibration] = Field(default_factory=dict[str, ModelCalibration])
@@ -279,7 +288,8 @@ class Gathered:
 
 def better_of(gathered: Gathered) -> Role:
     """The better model on the development questions that both have answered; see `Comparison`."""
-    outcomes = {name: gathered.right(name, gathered.development) for name in (DRAFT_ALONE, ASSISTANT_ALONE)}
+    questions = gathered.development or gathered.test
+    outcomes = {name: gathered.right(name, questions) for name in (DRAFT_ALONE, ASSISTANT_ALONE)}
     both = outcomes[DRAFT_ALONE].keys() & outcomes[ASSISTANT_ALONE].keys()
 
     def rank(name: str) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Never
 
@@ -37,7 +37,7 @@ from cosd_api.settings import DEFAULT_MAX_TOKENS, refuse
 from cosd_api.training.dataset import Example, check_examples
 from cosd_providers.contract import Provider
 
-__all__ = ["DEVELOPMENT", "compare"]
+__all__ = ["DEVELOPMENT", "compare", "opened"]
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
@@ -108,28 +108,22 @@ async def compare(
     refuse(refused, compare)
     wanted = [*check_examples(examples).values()]
     chosen, without = contestants_of(methods, both_ways=both_ways)
-    check_count("max_tokens", max_tokens)
-    check_count("seed", seed, least=0)
-    check_count("concurrency", concurrency)
     check_between("development", development, 0, 1)
-    if max_billed_tokens is not None:
-        check_count("max_billed_tokens", max_billed_tokens)
-    judge = check_grader(grader)
-    for number, example in enumerate(wanted, 1):
-        try:
-            judge.check(example)
-        except SettingError as error:
-            raise SettingError(f"example {number}: {error}") from None
     held, test = split(wanted, development)
-    stops = check_stop(stop)
-    models = Endpoints(draft, assistant, unit=check_unit(unit), method=alone()[0].method)
-    async with models, judge, AsyncExitStack() as stack:
-        facts = await models.discover()
-        names = {"draft": facts.draft.model, "assistant": facts.assistants[0].model}
-        priced = checked_prices(prices, names)
-        header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
-        journal = stack.enter_context(Journal(None if path is None else Path(path), header))
-        run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
+    async with opened(
+        wanted,
+        draft=draft,
+        assistant=assistant,
+        grader=grader,
+        path=path,
+        max_tokens=max_tokens,
+        stop=stop,
+        seed=seed,
+        unit=unit,
+        concurrency=concurrency,
+        max_billed_tokens=max_billed_tokens,
+    ) as run:
+        priced = checked_prices(prices, run.named)
         run.left_out += without
         await run.take_in([*alone(), *chosen])
         await run.take_in(pilots([one for one in run.contestants if one.name in (COSD, COSD + REVERSED)]))
@@ -142,6 +136,42 @@ async def compare(
         run.expect(test, added)
         await run.ask(test, run.tested, concurrency, progress)
         return run.comparison(held, test, priced)
+
+
+@asynccontextmanager
+async def opened(
+    examples: Sequence[Example],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider,
+    grader: str | Grader | Callable[[Example, str], Any],
+    path: str | Path | None,
+    max_tokens: int,
+    stop: str | Sequence[str] | None,
+    seed: int,
+    unit: Unit | None,
+    concurrency: int,
+    max_billed_tokens: int | None,
+) -> AsyncGenerator[Asking]:
+    """Endpoints, grader and journal, open; nobody is to answer yet. For the arguments and errors see `compare`."""
+    check_count("max_tokens", max_tokens)
+    check_count("seed", seed, least=0)
+    check_count("concurrency", concurrency)
+    if max_billed_tokens is not None:
+        check_count("max_billed_tokens", max_billed_tokens)
+    judge = check_grader(grader)
+    for number, example in enumerate(examples, 1):
+        try:
+            judge.check(example)
+        except SettingError as error:
+            raise SettingError(f"example {number}: {error}") from None
+    stops = check_stop(stop)
+    models = Endpoints(draft, assistant, unit=check_unit(unit), method=alone()[0].method)
+    async with models, judge, AsyncExitStack() as stack:
+        facts = await models.discover()
+        header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
+        journal = stack.enter_context(Journal(None if path is None else Path(path), header))
+        yield Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compared import pair
-from cosd_api import Advice, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
+from cosd_api import Advice, ComparisonEstimate, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
 from cosd_api.comparison.choice import parts
 from cosd_providers.testing import ScriptedProvider
 
@@ -42,14 +42,14 @@ async def test_a_complementary_pair_is_fused() -> None:
     found, questions, draft, assistant = await advice_on("complementary")
     assert (found.decision, found.way, found.reverse, found.tried) == ("fuse", "cosd", False, 4)
     assert found.right["fused"] == found.tested and found.gain is not None and found.gain.low > 0.15
-    assert found.chose + found.tested == QUESTIONS - 2  # one in each part is for development
+    assert (found.chose, found.others, found.tested) == (12, 18, 18)  # none is for development
     text = str(found)
     assert text.startswith("Fuse them. Let the draft (")
     assert "by cosd with the verifier rule (alpha=0.5, beta=0.5)." in text
     assert re.search(
         r"it had \d+ \(100%\) right, and the better model alone \(the \w+\) \d+ \(\d+%\): a gain of \+\d+ points", text
     )
-    assert "It had the most right answers of 4 ways to fuse on 11 other questions." in text
+    assert "It had the most right answers of 4 ways to fuse on 12 other questions." in text
     assert re.search(r"An answer takes [\d.]+ requests and bills \d+ tokens, [\d.]+ times those of the", text)
     assert "So the doubts sit where" not in text  # the assistant is sure where it is wrong
     fusion = found.fusion(draft=draft, assistant=assistant)
@@ -79,8 +79,8 @@ async def test_pairs_that_must_not_be_fused(name: str, model: str) -> None:
     assert found.tested == 0  # nothing seemed better, so nothing more was asked
     text = str(found)
     assert text.startswith(f"Use the {model} (")
-    assert "Of 4 ways to fuse, none had more right answers to 11 questions than it: " in text
-    assert "16 questions cannot show a gain of less than 38 points; more of them would." in text
+    assert "Of 4 ways to fuse, none had more right answers to 12 questions than it: " in text
+    assert "18 questions cannot show a gain of less than 33 points; more of them would." in text
     with pytest.raises(SettingError, match=re.escape(f"not to fuse these models (use the {model} alone)")):
         found.fusion(draft=draft, assistant=assistant)
 
@@ -110,7 +110,7 @@ async def test_the_settings_file_is_what_is_advised(tmp_path: Path) -> None:
     found.save(path, draft="http://gpu1:8080", assistant="http://gpu2:8080")
     fusion = Fusion.load(path)
     assert fusion.settings.verifier == RuleVerifier(alpha=1, beta=1)
-    assert fusion.limits == {"max_tokens": 4, "stop": "\n"}
+    assert fusion.limits == {"max_tokens": 4, "stop": ["\n"]}
     comment = " ".join(line.removeprefix("# ") for line in path.read_text().splitlines() if line.startswith("#"))
     assert comment == " ".join(str(found).split())
     assert Advice.model_validate_json(found.model_dump_json()) == found
@@ -138,8 +138,9 @@ async def test_it_costs_less_than_comparing_everything(tmp_path: Path) -> None:
     resumed = await advise(
         questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4, path=path
     )
-    assert draft.requests + assistant.requests == before and resumed.billed_tokens == 0
-    assert resumed.model_copy(update={"billed_tokens": found.billed_tokens}) == found
+    assert draft.requests + assistant.requests == before
+    assert resumed.billed_tokens == found.billed_tokens > 0
+    assert resumed.model_copy(update={"parts": found.parts}) == found
 
 
 @pytest.mark.extended
@@ -151,6 +152,78 @@ async def test_a_comparison_advises_by_its_answers() -> None:
     assert (found.decision, found.chose + found.tested) == ("fuse", whole.questions)
     with pytest.raises(SettingError, match="choosing must be a number between"):
         whole.advice(choosing=0)
+
+
+@pytest.mark.parametrize("method", ["cosd", "cool", "switch"])
+async def test_what_a_comparison_advises_keeps_the_limits_of_what_was_measured(method: str, tmp_path: Path) -> None:
+    draft, assistant = pair({})
+    given: dict[str, Any] = {"max_tokens": 4, "stop": ["\n", "Q:"], "seed": 3, "unit": "token", "methods": [method]}
+    questions = [Example(prompt=f"Q{at}:", answer=" r") for at in range(3)]
+    found = await compare(questions, draft=draft, assistant=assistant, confirm=lambda _: False, **given)
+    assert (found.max_tokens, found.stop, found.seed, found.unit) == (4, ("\n", "Q:"), 3, "token")
+    assert "answers of at most 4 tokens, ending before '\\n' or 'Q:', by the unit token, seed 3" in str(found)
+    settings = next(one.settings for one in found.standings if one.name == method)
+    advice = found.advice().model_copy(update={"decision": "fuse", "way": method, "settings": settings})
+    advice.fusion(draft="http://gpu1:8080", assistant="http://gpu2:8080").save(tmp_path / "fusion.yaml")
+    fusion = Fusion.load(tmp_path / "fusion.yaml")
+    drawn = {"seed": 3} if method == "switch" else {}  # of a method that draws nothing a seed is refused
+    assert fusion.limits == {"max_tokens": 4, "stop": ["\n", "Q:"], **drawn}
+    assert fusion.settings.unit == ("token" if method == "cosd" else None)
+
+
+async def test_the_way_that_is_chosen_is_tested_alone() -> None:
+    """Reversed: the same method the other way round is not asked again."""
+    questions = asked("complementary")
+    assistant, draft = pair(questions)
+    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
+    assert found.way == "cosd, reversed"
+    first, second = found.parts
+    assert [one.name for one in first.standings] == ["draft", "assistant", "cosd", "cosd, reversed"]
+    assert [one.name for one in second.standings] == ["draft", "assistant", "cosd, reversed"]
+    assert second.development == () and second.better == found.model
+    assert draft.requests + assistant.requests == round(
+        sum(sum(one.requests.values()) * one.answered for part in found.parts for one in part.standings)
+    )
+
+
+@pytest.mark.parametrize(
+    ("choosing", "words"),
+    [(0.8, "6 questions cannot show a gain of less than 100 points"), (0.9, "3 questions cannot show any gain")],
+)
+async def test_the_words_count_the_questions_that_would_have_tested(choosing: float, words: str) -> None:
+    found, *_ = await advice_on("copy", choosing=choosing)
+    assert found.way is None and words in str(found)
+
+
+async def test_the_estimate_covers_both_parts_and_is_confirmed_once(tmp_path: Path) -> None:
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    more: dict[str, Any] = {
+        "confirm": confirm,
+        "path": tmp_path / "answers.jsonl",
+        "prices": {"draft": (1, 2), "assistant": (3, 4)},
+    }
+    found, questions, draft, assistant = await advice_on("complementary", **more)
+    (estimate,) = seen
+    assert found.tested == 18 and estimate.test is not None
+    assert (estimate.questions, estimate.answers) == (30, 12 * 6 + 18 * 3)
+    assert estimate.billed_tokens.low <= found.billed_tokens <= estimate.billed_tokens.high
+    assert (estimate.test.low, estimate.test.high) < (estimate.test.expected, estimate.billed_tokens.high)
+    assert estimate.money is not None and estimate.money[0] < estimate.money[1] < estimate.money[2]
+    assert re.search(r"; [\d,]+ of them \(at least 0, at most [\d,]+\) to test the way that is chosen", str(estimate))
+    # What is there is not estimated, and the way that it has chosen is known.
+    again = {"draft": draft, "assistant": assistant, "methods": METHODS, "max_tokens": 4, **more}
+    await advise(questions.values(), **again)
+    assert (seen[1].answers, seen[1].billed_tokens.high) == (0, 0)
+    lines = more["path"].read_text().splitlines(keepends=True)
+    more["path"].write_text("".join(lines[: 1 + 12 * 6]))  # the first part alone
+    await advise(questions.values(), **again)
+    assert (seen[2].answers, seen[2].known) == (18 * 3, 12 * 6)
+    assert seen[2].test is not None and seen[2].test.low == seen[2].billed_tokens.low > 0
 
 
 async def test_it_is_unknown_where_it_was_stopped() -> None:
