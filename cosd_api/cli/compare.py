@@ -96,7 +96,8 @@ class GraderOptions:
             SettingError: there is no such grader, or a setting is missing or means nothing to it.
         """
         given = asdict(self)
-        return grader_named(given.pop("grader"), **{name: value for name, value in given.items() if value})
+        name = given.pop("grader")
+        return grader_named(name, **{key: one for key, one in given.items() if one is not None and one is not False})
 
 
 # Options that `cosd advise` has, too.

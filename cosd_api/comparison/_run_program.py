@@ -1,13 +1,15 @@
 """The beginning of every process that runs a program for `programs.py`: it gives up rights, then runs the program.
 
 It is a script without imports of this library, and does what the platform can. Where a limit or a namespace is refused,
-the program runs without it, and the file `status` says which were set.
+the program runs without it, and the file `status` says which were set. After the program's last line, the word from the
+file `token` is written into the file `passed`.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import select
 import signal
 import sys
 
@@ -48,24 +50,36 @@ def separate() -> list[str]:
     libc = ctypes.CDLL(None)
     if libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_PIDS) == 0:
         # The next child is the first process of its namespace: with it, all that it has started die.
+        reads, writes = os.pipe()
         child = os.fork()
         if child:
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        os.close(writes)
+        if select.select([reads], [], [], 0)[0]:  # closed by the parent's death, before it was to kill this process
+            os._exit(1)
+        os.close(reads)
         return ["network", "processes"]
     return ["network"] if libc.unshare(_NEW_USER | _NEW_NETWORK) == 0 else []
 
 
 def main() -> None:
-    """Run the program `argv[1]`, with the limits in the other arguments."""
-    program, *bounds = sys.argv[1:]
+    """Run the program `argv[1]`, at most `argv[2]` seconds, with the limits in the other arguments."""
+    program, seconds, *bounds = sys.argv[1:]
+    with open("token", encoding="ascii") as file:  # noqa: PTH123
+        token = file.read()
+    os.unlink("token")  # noqa: PTH108
+    if hasattr(signal, "alarm"):
+        signal.alarm(int(seconds))  # where nobody is left to kill this process
     done = separate() + limit(*map(int, bounds))
     with open("status", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(" ".join(done))
     sys.argv = [program]
-    runpy.run_path(program, run_name="__main__")
+    with open("passed", "w", encoding="ascii") as file:  # noqa: PTH123
+        runpy.run_path(program, run_name="__main__")
+        file.write(token)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from cosd_api.comparison.contestants import (
     derived,
 )
 from cosd_api.comparison.forecast import estimated
-from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, graded_key
 from cosd_api.comparison.prices import ComparisonEstimate, Price
 from cosd_api.comparison.result import Comparison, Gathered, comparison_of
@@ -102,6 +102,7 @@ class Asking:
         self._workers = 0
         self._landed = anyio.Event()  # set, and replaced, when an answer is there
         self._largest: dict[str, int] = {}  # bill of an answer, by contestant
+        self._identity = identity_of(self.judge)
         self._at_limit = False
         self._before = self.journal.billed
 
@@ -200,9 +201,11 @@ class Asking:
                 progress([*self._tallies.values()])
 
         async def work() -> None:
-            while waiting and self.stopped is None:
+            while waiting:
                 one, example = waiting.popleft()
-                if one not in self.contestants:
+                if one not in self.contestants or (
+                    self.stopped is not None and not self._graded_for_nothing(one, example)
+                ):
                     continue
                 try:
                     await self._take(one, example)
@@ -225,7 +228,7 @@ class Asking:
 
     async def _take(self, one: Contestant, example: Example) -> None:
         """One question of one contestant: known, graded anew, or asked."""
-        graded = graded_key(example, self.judge.name)
+        graded = self._graded(example)
         answer = self._text(one, example)
         known = answer is not None
         if answer is None or answer.graded != graded or answer.right is None:
@@ -387,6 +390,15 @@ class Asking:
         models = [self.facts.draft.model, self.facts.assistants[0].model]
         return one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
 
+    def _graded(self, example: Example) -> str:
+        """Identity of the grading of an answer to this question."""
+        return graded_key(example, self._identity or self.judge.name)
+
+    def _graded_for_nothing(self, one: Contestant, example: Example) -> bool:
+        """Test whether there is a text that can be graded again though nothing more is asked."""
+        fails = len(self._in_a_row.get("grader", ())) >= _IN_A_ROW
+        return self._identity is None and not fails and self._text(one, example) is not None
+
     def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
         """The contestant's answer as far as it is known, graded or not."""
         found = self.journal.answers.get(self._key(one, example))
@@ -397,7 +409,7 @@ class Asking:
         found: dict[str, GradedAnswer] = {}
         for example in questions:
             answer = self._text(one, example)
-            if answer is not None and answer.complete and answer.graded == graded_key(example, self.judge.name):
+            if answer is not None and answer.complete and answer.graded == self._graded(example):
                 found[example.key] = answer
         return found
 

@@ -7,15 +7,18 @@ from typing import Protocol, Self, runtime_checkable
 
 from cosd_api.training.dataset import Example
 
-__all__ = ["BaseGrader", "Grader"]
+__all__ = ["BaseGrader", "Grader", "identity_of"]
 
 
 @runtime_checkable
 class Grader(Protocol):
     """A judge of answers. Use it within `async with`.
 
+    Texts that are known are graded again at every run of a comparison, so that no grade is older than its grader. One
+    whose verdicts are dear may have an attribute `identity`, too; see `BaseGrader`.
+
     Attributes:
-        name: for reports, with the settings that change its verdicts. Answers are graded again where it differs.
+        name: for reports, with the settings that change its verdicts.
     """
 
     @property
@@ -59,10 +62,17 @@ class BaseGrader:
     """A grader that opens nothing, needs nothing of an example and reads nothing out of a text.
 
     Attributes:
+        identity: all that its verdicts depend on beside example and text. Grades of this identity are kept when a
+            comparison is resumed; with None, the texts are graded again.
         warnings: what a reader of the grades should know; filled on entering.
     """
 
     warnings: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str | None:
+        """None: grading again costs nothing."""
+        return None
 
     def check(self, example: Example) -> None:
         """See `Grader.check`."""
@@ -78,3 +88,9 @@ class BaseGrader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+
+def identity_of(grader: Grader) -> str | None:
+    """The identity of a grader whose grades are kept; see `BaseGrader`."""
+    found = getattr(grader, "identity", None)
+    return found if isinstance(found, str) else None

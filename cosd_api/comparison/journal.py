@@ -228,7 +228,7 @@ def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | N
 
 
 def graded_key(example: Example, grader: str) -> str:
-    """Identity of a grading: SHA-256 (hex) of the example and the grader's name."""
+    """Identity of a grading: SHA-256 (hex) of the example and the grader's identity, or its name without one."""
     return hashlib.sha256(json.dumps([example.model_dump(mode="json"), grader], sort_keys=True).encode()).hexdigest()
 
 
@@ -259,6 +259,7 @@ class Journal:
     Args:
         path: the file; None keeps the answers in memory alone.
         header: the models that are compared.
+        regrade: take the texts of the file without their grades, so that they are graded again.
 
     Attributes:
         answers: the complete answers, and texts that are not graded yet, by their keys.
@@ -270,8 +271,10 @@ class Journal:
             open; it is not changed.
     """
 
-    def __init__(self, path: Path | None, header: JournalHeader) -> None:
+    def __init__(self, path: Path | None, header: JournalHeader, *, regrade: bool = False) -> None:
         self.answers: dict[str, GradedAnswer] = {}
+        self._regrade = regrade
+        self._grades: dict[str, tuple[str, bool | None]] = {}  # in the file, by answer
         self.billed = 0
         self._path = path
         self._header = header
@@ -300,7 +303,8 @@ class Journal:
             spent: whether its tokens were billed now; False for a text that was graded anew.
         """
         self._take(answer, spent=spent)
-        if self._appender is not None:
+        known = not spent and answer.error is None and self._grades.get(answer.key) == (answer.graded, answer.right)
+        if self._appender is not None and not known:
             self._appender.write(_Line.of_answer(answer, spent=spent).model_dump_json(exclude_defaults=True))
 
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
@@ -324,7 +328,11 @@ class Journal:
             except ValidationError as error:
                 raise line_error(path, line.number, problem(error, [*_Line.model_fields]) + _REPAIR) from None
             spent = found.key not in self.answers if found.spent is None else found.spent
-            self._take(found.answer(), spent=spent)
+            answer = found.answer()
+            if self._regrade and answer.type == "answer":
+                self._grades[answer.key] = (answer.graded, answer.right)
+                answer = answer.model_copy(update={"right": None, "error": None})
+            self._take(answer, spent=spent)
         return lines
 
     def _check(self, path: Path, line: JsonLine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import aclosing
 from types import TracebackType
@@ -14,6 +15,7 @@ from cosd_api.checks import missing_members
 from cosd_api.comparison.grading import BaseGrader
 from cosd_api.errors import GradingError, SettingError
 from cosd_api.training.dataset import Example
+from cosd_api.version import __version__
 from cosd_providers import connect
 from cosd_providers.contract import Provider, Token
 from cosd_providers.errors import UnsupportedError
@@ -65,6 +67,7 @@ class JudgeGrader(BaseGrader):
 
     Attributes:
         name: `judge`, the model's address, and a fingerprint of a question of the user's own.
+        identity: that, the server's URL and its model; known after entering.
         usage: requests and tokens of the judge, for all answers graded so far.
 
     Raises:
@@ -78,12 +81,29 @@ class JudgeGrader(BaseGrader):
             raise SettingError(f"judge must be a URL or a provider (see cosd_api.connect), not {type(model).__name__}")
         self._model = connect(model) if isinstance(model, str) else model
         self._question = question
+        self._described: tuple[str, ...] = ()
         self.usage = Usage()
         own = f" {hashlib.sha256(question.encode()).hexdigest()[:8]}" if question != JUDGE_QUESTION else ""
         self.name = f"judge {self._model.name}{own}"
 
+    @property
+    def identity(self) -> str:
+        """See `BaseGrader.identity`."""
+        return json.dumps([__version__, self.name, *self._described])
+
     async def __aenter__(self) -> Self:
+        """Open the connection, and learn which model the server has.
+
+        Raises:
+            ProviderError: the server does not answer.
+        """
         await self._model.__aenter__()
+        try:
+            info = await self._model.describe()
+        except BaseException:
+            await self._model.__aexit__(None, None, None)
+            raise
+        self._described = (info.endpoint, info.model)
         return self
 
     async def __aexit__(

@@ -2,12 +2,14 @@
 
 The process has limits of time, memory, files and processes, none of this process's environment, a temporary folder,
 and on Linux, where unprivileged users may make namespaces, no network, and no way to signal other processes or to look
-into them. It can read whatever this user can read, and write wherever this user can write. Against a model that means
-harm, run the whole comparison in a container or a virtual machine.
+into their memory. It can read whatever this user can read, write wherever this user can write, and speak to services
+that listen on sockets in the file system. Against a model that means harm, run the whole comparison in a container or
+a virtual machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import signal
@@ -15,7 +17,8 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
@@ -29,6 +32,7 @@ from cosd_api.comparison.grading import BaseGrader
 from cosd_api.comparison.reading import code_block
 from cosd_api.errors import GradingError, SettingError
 from cosd_api.training.dataset import Example
+from cosd_api.version import __version__
 
 __all__ = ["ProgramGrader", "ProgramLimits", "ProgramOutcome", "run_program"]
 
@@ -96,8 +100,10 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
     with TemporaryDirectory(prefix="cosd-program-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         program, output = folder / "program.py", folder / "output"
-        program.write_text(f"{source}\n\nprint(); print({token!r}, flush=True)\n", encoding="utf-8")
-        bounds = (limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
+        program.write_bytes(source.encode("utf-8", "surrogatepass"))  # half a pair is a syntax error of the program
+        (folder / "token").write_text(token, encoding="ascii")
+        clock = ceil(min(limits.seconds, 1e6)) + 1
+        bounds = (clock, limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
         command = [sys.executable, "-I", "-B", str(_LAUNCHER), str(program), *map(str, bounds)]
         environment = _ENVIRONMENT | {name: os.environ[name] for name in _GIVEN if name in os.environ}
         with output.open("wb") as file:
@@ -110,10 +116,17 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
         finally:
             await _end(process)
         written = output.read_bytes()[-_SHOWN:].decode(errors="replace").rstrip()
-        status = folder / "status"
-        limited = frozenset(status.read_text(encoding="ascii").split()) if status.exists() else frozenset[str]()
-    passed = process.returncode == 0 and written.endswith(token)
-    return ProgramOutcome(passed, scope.cancelled_caught, written.removesuffix(token).rstrip(), limited)
+        limited = frozenset(_said(folder / "status").split())
+        passed = process.returncode == 0 and _said(folder / "passed") == token
+    return ProgramOutcome(passed, scope.cancelled_caught, written, limited)
+
+
+def _said(path: Path) -> str:
+    """The contents of a file of the launcher's; nothing where there is none, or the program has made it another."""
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 async def _end(process: Process) -> None:
@@ -139,12 +152,22 @@ class ProgramGrader(BaseGrader):
 
     Attributes:
         name: `program`, and the time limit if it is not the default.
+        identity: that, all limits, those which this machine sets, and this interpreter.
         warnings: limits that this machine does not set.
     """
 
     def __init__(self, limits: ProgramLimits | None = None) -> None:
         self._limits = limits or ProgramLimits()
-        self.name = "program" if self._limits == ProgramLimits() else f"program {self._limits.seconds:g} s"
+        self._limited: frozenset[str] = frozenset()
+        default = self._limits.seconds == ProgramLimits().seconds
+        self.name = "program" if default else f"program {self._limits.seconds:g} s"
+
+    @property
+    def identity(self) -> str:
+        """See `BaseGrader.identity`; known after entering."""
+        python = (sys.implementation.name, sys.version, sys.prefix)
+        known = (__version__, *asdict(self._limits).items(), *sorted(self._limited), *python)
+        return f"{self.name} {hashlib.sha256(repr(known).encode('utf-8', 'backslashreplace')).hexdigest()}"
 
     async def __aenter__(self) -> Self:
         """Run an empty program, to learn what this machine limits.
@@ -156,6 +179,7 @@ class ProgramGrader(BaseGrader):
         if not outcome.passed:
             why = outcome.output.splitlines()[-1] if outcome.output else "it did not end in time"
             raise SettingError(f"an empty program does not run within these limits: {why}")
+        self._limited = outcome.limited
         self.warnings = tuple(words for name, words in _MISSING.items() if name not in outcome.limited) + (
             (_SUPERUSER,) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
         )

@@ -179,6 +179,7 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
+        (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),
         (("--prices", "draft=1"), "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         (("--prices", "nowhere.json"), "nowhere.json: No such file or directory"),
         (("--assistant", "http://two"), "a comparison is of two models: give one assistant"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cosd_api import Example, GradingError, Message, SettingError
 from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.contract import ServerInfo
+from cosd_providers.errors import ConnectError, UnsupportedError
 from cosd_providers.testing import ScriptedProvider
 
 PLAIN = "{question}|{reference}|{answer}"
@@ -71,6 +74,38 @@ def test_names_tell_judges_and_questions_apart() -> None:
     plain, own = JudgeGrader(provider).name, JudgeGrader(provider, question=PLAIN).name
     assert plain == "judge wise" and own.startswith("judge wise ") and own != plain
     assert all(place in JUDGE_QUESTION for place in ("{question}", "{reference}", "{answer}"))
+
+
+async def test_another_model_of_the_server_is_another_judge() -> None:
+    served = "a"
+
+    class Server(ScriptedProvider):
+        async def describe(self) -> ServerInfo:
+            return replace(await super().describe(), model=served)
+
+    async def identity() -> str:
+        async with JudgeGrader(Server.from_texts({}, name="wise")) as grader:
+            return grader.identity
+
+    first = [await identity(), await identity()]
+    served = "b"
+    assert first[0] == first[1] != await identity()
+
+
+async def test_a_judge_that_is_down_is_noticed_before_the_first_answer() -> None:
+    left: list[object] = []
+
+    class Down(ScriptedProvider):
+        async def describe(self) -> ServerInfo:
+            raise ConnectError("it is down", endpoint="wise")
+
+        async def __aexit__(self, *exc: object) -> None:
+            left.append(self)
+
+    with pytest.raises(ConnectError, match="it is down"):
+        async with JudgeGrader(Down.from_texts({}, name="wise")):
+            pass
+    assert len(left) == 1
 
 
 def test_refusals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,33 @@ async def test_a_program_that_runs_to_its_end_has_passed() -> None:
 async def test_a_program_that_fails(source: str, words: str) -> None:
     found = await run_program(source)
     assert not found.passed and not found.late and words in found.output
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import atexit\natexit.register(print, 'late')",
+        "import sys\nprint('x' * 5000)\nsys.stdout = None",
+        "import os\nos.chdir('/')",
+    ],
+)
+async def test_what_a_program_prints_or_moves_does_not_hide_that_it_passed(source: str) -> None:
+    assert (await run_program(source)).passed
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos._exit(0)",
+        "open('passed', 'w').write('yes')\n1 / 0",
+        "import os\nos.unlink('passed')\nos.mkdir('passed')\n1 / 0",
+        "x = '\ud800'",  # half a surrogate pair, which no file can hold
+        "x = '\0'",
+    ],
+)
+async def test_a_program_that_did_not_reach_its_end_has_not_passed(source: str) -> None:
+    assert not (await run_program(source)).passed
+    assert not await ProgramGrader()(ADD, source)
 
 
 @pytest.mark.extended
@@ -144,12 +172,57 @@ async def test_limits_that_are_too_narrow_are_refused_before_the_first_answer() 
             pass
 
 
+def test_the_identity_has_all_limits_and_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    grader = ProgramGrader()
+    assert grader.identity == ProgramGrader(ProgramLimits()).identity
+    others = [ProgramGrader(ProgramLimits(memory=1 << 28)), ProgramGrader(ProgramLimits(seconds=3))]
+    found = [grader.identity, *(one.identity for one in others)]
+    monkeypatch.setattr(sys, "version", "another")
+    found.append(grader.identity)
+    assert len({*found}) == 4 and all(one.startswith("program") for one in found)
+
+
 def test_names_and_invalid_limits() -> None:
     assert ProgramGrader().name == "program" and ProgramGrader(ProgramLimits(seconds=3)).name == "program 3 s"
     with pytest.raises(SettingError, match="seconds must be a number above 0"):
         ProgramLimits(seconds=-1)
     with pytest.raises(SettingError, match="memory must be a whole number of at least 1"):
         ProgramLimits(memory=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces of Linux")
+def test_a_program_is_not_run_after_its_parent_was_killed() -> None:
+    """The parent dies before its child could ask to die with it; the child is held back until then."""
+    launcher = Path(programs.__file__).with_name("_run_program.py")
+    source = f"""
+import os, runpy
+launcher = runpy.run_path({str(launcher)!r})
+reads, writes = os.pipe()  # closed when the parent is gone
+fork = os.fork
+def late():
+    child = fork()
+    if child:
+        os._exit(0)
+    os.close(writes)
+    os.read(reads, 1)
+    return 0
+os.fork = late
+print(launcher["separate"](), flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert "processes" not in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces of Linux")
+@pytest.mark.extended
+def test_a_program_ends_even_if_nobody_is_left_to_stop_it(tmp_path: Path) -> None:
+    """The launcher, alone: nobody kills it after its time."""
+    launcher = Path(programs.__file__).with_name("_run_program.py")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "program.py").write_text("import time\ntime.sleep(60)")
+    limits = ["1", "5", str(1 << 30), "1000", "64", "0"]
+    done = subprocess.run([sys.executable, str(launcher), "program.py", *limits], cwd=tmp_path, check=False, timeout=30)
+    assert done.returncode != 0 and (tmp_path / "passed").read_text() == ""
 
 
 def test_the_launcher_needs_nothing_but_the_standard_library() -> None:

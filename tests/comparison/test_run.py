@@ -27,6 +27,7 @@ from cosd_api import (
 )
 from cosd_api.comparison.asking import Tally
 from cosd_api.comparison.contestants import Contestant, LeftOut
+from cosd_api.comparison.graders import ExactGrader
 from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_providers import ConnectError
@@ -221,6 +222,49 @@ async def test_another_grader_reads_the_texts_that_are_there(tmp_path: Path) -> 
     assert (again["draft"].right, again["assistant"].right, again.spent_tokens) == (5, 3, 0)
     back = await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
     assert (sent(draft, assistant), back["draft"].right) == (asked, 3)
+
+
+async def test_an_edited_function_never_keeps_its_old_grades(tmp_path: Path) -> None:
+    """Not where the next run asks nothing, either; and a file whose grades stay does not grow."""
+    path = tmp_path / "answers.jsonl"
+    options: dict[str, Any] = {"path": path, "models": {"sampling": False}}
+
+    def graded(wanted: str) -> Callable[[Example, str], bool]:
+        return lambda example, text: wanted in text
+
+    whole, *_ = await cosd_alone(ASKED, **options, grader=graded("r"))
+    data = path.read_bytes()
+    again, *providers = await cosd_alone(ASKED, **options, grader=graded("r"))
+    assert path.read_bytes() == data and sent(*providers) == 0 and again.standings == whole.standings
+    for confirm in (lambda estimate: False, None):
+        edited, *providers = await cosd_alone(ASKED, **options, grader=graded("w"), confirm=confirm)
+        assert sent(*providers) == 0 and edited.grader == whole.grader
+        assert {one.name: one.right for one in edited.standings if one.kind == "alone"} == {"draft": 5, "assistant": 3}
+    assert (await cosd_alone(ASKED, **options, grader=graded("r")))[0].standings == whole.standings
+
+
+async def test_a_dear_grader_keeps_its_grades_under_its_identity(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    model = "one"
+
+    class Dear(ExactGrader):
+        @property
+        def identity(self) -> str:
+            return model
+
+        async def __call__(self, example: Example, text: str) -> bool:
+            calls.append(text)
+            return await super().__call__(example, text)
+
+    path = tmp_path / "answers.jsonl"
+    await cosd_alone(SMALL, path=path, grader=Dear())
+    first = len(calls)
+    await cosd_alone(SMALL, path=path, grader=Dear())
+    assert len(calls) == first > 0
+    model = "another"
+    await cosd_alone(SMALL, path=path, grader=Dear())
+    assert len(calls) == 2 * first
 
 
 async def test_other_settings_are_other_answers(tmp_path: Path) -> None:
