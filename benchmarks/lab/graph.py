@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 __all__ = ["Graph", "State", "Step", "Work", "digest"]
 
-Work = Callable[[Path, Mapping[str, Path]], None]
-"""Writes the result of a step into a folder, from the folders of its inputs by name."""
+Work = Callable[..., None]
+"""Writes the result of a step: `work(folder, settings, **inputs)`, with the folders of its inputs by their names."""
 
 State = Literal["done", "begun", "to come"]
 
@@ -101,7 +101,7 @@ class Graph:
         self._say(f"{'goes on' if self.state(step) == 'begun' else 'begins'}: {step.name}")
         path.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
-        step.work(path, found)
+        step.work(path, step.settings, **found)
         record = {"name": step.name, "key": step.key, "settings": step.settings, "seconds": time.monotonic() - began}
         _write_whole(path / _FINISHED, json.dumps(record, indent=1))
         return path

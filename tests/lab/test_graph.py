@@ -38,10 +38,10 @@ class Life:
             raise Killed
 
 
-def write(folder: Path, inputs: Mapping[str, Path]) -> None:
-    """The step's letter, and the texts of its inputs; goes on where it was."""
+def write(folder: Path, settings: Mapping[str, str], **inputs: Path) -> None:
+    """The step's letter behind the texts of its inputs; goes on where it was."""
     file = folder / "text"
-    whole = "".join((one / "text").read_text() for _, one in sorted(inputs.items())) + LETTERS[folder.name]
+    whole = "".join((one / "text").read_text() for _, one in sorted(inputs.items())) + settings["letter"]
     there = file.read_text() if file.exists() else ""
     assert whole.startswith(there)
     for at in range(len(there), len(whole)):
@@ -51,14 +51,10 @@ def write(folder: Path, inputs: Mapping[str, Path]) -> None:
     Life.breathe()
 
 
-def rewrite(folder: Path, inputs: Mapping[str, Path]) -> None:
+def rewrite(folder: Path, settings: Mapping[str, str], **inputs: Path) -> None:
     """The same; begins anew."""
     (folder / "text").unlink(missing_ok=True)
-    write(folder, inputs)
-
-
-LETTERS: dict[str, str] = {}
-"""What a step adds, by the name of its folder: a step reads its settings from what it was made of."""
+    write(folder, settings, **inputs)
 
 
 @contextmanager
@@ -85,7 +81,7 @@ def goals(draw: st.DrawFn) -> list[Step]:
     steps: list[Step] = []
     for at in range(draw(st.integers(1, 5))):
         before = draw(st.lists(st.sampled_from(steps), unique=True, max_size=3)) if steps else []
-        inputs = {str(number): one for number, one in enumerate(before)}
+        inputs = {f"x{number}": one for number, one in enumerate(before)}
         steps.append(Step(f"step {at}", draw(st.sampled_from([write, rewrite])), {"letter": f"<{at}>"}, inputs))
     return steps
 
@@ -94,7 +90,6 @@ def goals(draw: st.DrawFn) -> list[Step]:
 def test_goes_on_after_any_kill(goals: list[Step], kills: list[int]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch, TemporaryDirectory() as one, TemporaryDirectory() as other:
         whole = Graph(Path(one))
-        LETTERS.update({whole.path(step).name: str(step.settings["letter"]) for step in goals})
         finished: set[str] = set()
         begun: list[str] = []
         mine = Graph(Path(other), lambda line: begun.append(line.split(": ")[1]))
@@ -119,7 +114,6 @@ def test_the_list_says_what_is_to_come(tmp_path: Path) -> None:
     second = Step("second", write, {"letter": "b"}, {"first": first})
     third = Step("third", write, {"letter": "c"}, {"first": first, "second": second})
     made = Graph(tmp_path)
-    LETTERS.update({made.path(step).name: str(step.settings["letter"]) for step in (first, second, third)})
     assert [(one.name, state) for one, state in made.listing([third, second])] == [
         ("first", "to come"),
         ("second", "to come"),
@@ -176,7 +170,7 @@ import os, signal, sys
 from pathlib import Path
 from benchmarks.lab.graph import Graph, Step
 
-def slow(folder, inputs):
+def slow(folder, settings):
     file = folder / "lines"
     with file.open("a") as opened:
         opened.write("line\\n")

@@ -1,0 +1,69 @@
+"""Controls: what must not win, and an assistant that answers another question than it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Self
+
+from cosd_api.training.dataset import Example
+from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.usage import Usage
+
+__all__ = ["Shuffled", "shuffled"]
+
+
+def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:
+    """The provider as an assistant that knows nothing of the question: each prompt stands for the next one's."""
+    prompts = [one.prompt for one in examples if isinstance(one.prompt, str)]
+    return Shuffled(provider, dict(zip(prompts, [*prompts[1:], *prompts[:1]], strict=True)))
+
+
+class Shuffled:
+    """A provider that reads another prompt than it is given.
+
+    Args:
+        provider: the provider that answers.
+        prompts: the prompt that it reads, by the one that is given; others it reads as they are.
+    """
+
+    def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
+        self._provider = provider
+        self._prompts = prompts
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._provider.name
+
+    async def __aenter__(self) -> Self:
+        await self._provider.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._provider.__aexit__(*exc)
+
+    async def describe(self) -> ServerInfo:
+        """See `Provider.describe`."""
+        return await self._provider.describe()
+
+    def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `Provider.generate`."""
+        return self._provider.generate(self._prompts.get(prompt, prompt), text, **options)
+
+    async def propose(
+        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+    ) -> list[Proposal | None]:
+        """See `Provider.propose`."""
+        other = self._prompts.get(prompt, prompt)
+        return await self._provider.propose(other, text, questions, alternatives=alternatives, usage=usage)
+
+    async def score(
+        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """See `Provider.score`."""
+        other = self._prompts.get(prompt, prompt)
+        return await self._provider.score(other, text, alternatives=alternatives, end=end, usage=usage)
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """See `Provider.tokenize`."""
+        return await self._provider.tokenize(text)
