@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -39,6 +39,7 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Asking", "Tally"]
 
+_T = TypeVar("_T")
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
 _QUESTIONS = 3
@@ -193,38 +194,57 @@ class Asking:
         progress: Callable[[Sequence[Tally]], None] | None,
     ) -> None:
         """Let these contestants answer the questions, one question after the other."""
-        waiting = deque((one, example) for example in questions for one in several)
-        errors: list[Exception] = []
 
         def report() -> None:
             if progress is not None:
                 progress([*self._tallies.values()])
 
-        async def work() -> None:
+        async def take(given: tuple[Contestant, Example]) -> None:
+            one, example = given
+            if self.stopped is None and one in self.contestants:
+                await self._take(one, example)
+                report()
+
+        report()
+        await self._each(((one, example) for example in questions for one in several), take, concurrency)
+        if self._at_limit:  # answers in flight have been billed since
+            self.stopped = self._limit_words()
+
+    async def regrade(self, questions: Sequence[Example], concurrency: int) -> None:
+        """Grade the known texts to these questions, where the grader keeps no grades."""
+        if self._identity is not None:
+            return
+        examples = {example.key: example for example in questions}
+
+        async def grade(answer: GradedAnswer) -> None:
+            if (example := examples.get(answer.question)) is not None:
+                answer = await self._grade(answer.model_copy(update={"graded": self._graded(example)}), example)
+                if answer.right is not None:
+                    self.journal.add(answer, spent=False)
+
+        await self._each([*self.journal.answers.values()], grade, concurrency)
+
+    async def _each(self, several: Iterable[_T], work: Callable[[_T], Awaitable[None]], concurrency: int) -> None:
+        """Do `work` for each, so many at a time. The first error is raised when those in progress are done."""
+        waiting = deque(several)
+        errors: list[Exception] = []
+
+        async def worker() -> None:
             while waiting:
-                one, example = waiting.popleft()
-                if one not in self.contestants or (
-                    self.stopped is not None and not self._graded_for_nothing(one, example)
-                ):
-                    continue
                 try:
-                    await self._take(one, example)
-                    report()
-                except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
+                    await work(waiting.popleft())
+                except Exception as error:  # noqa: BLE001 - raised below
                     errors.append(error)
                     waiting.clear()
             self._workers -= 1
             self._notify()
 
-        report()
         self._workers = min(concurrency, len(waiting))
         async with anyio.create_task_group() as group:
             for _ in range(self._workers):
-                group.start_soon(work)
+                group.start_soon(worker)
         if errors:
             raise errors[0]
-        if self._at_limit:  # answers in flight have been billed since
-            self.stopped = self._limit_words()
 
     async def _take(self, one: Contestant, example: Example) -> None:
         """One question of one contestant: known, graded anew, or asked."""
@@ -393,11 +413,6 @@ class Asking:
     def _graded(self, example: Example) -> str:
         """Identity of the grading of an answer to this question."""
         return graded_key(example, self._identity or self.judge.name)
-
-    def _graded_for_nothing(self, one: Contestant, example: Example) -> bool:
-        """Test whether there is a text that can be graded again though nothing more is asked."""
-        fails = len(self._in_a_row.get("grader", ())) >= _IN_A_ROW
-        return self._identity is None and not fails and self._text(one, example) is not None
 
     def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
         """The contestant's answer as far as it is known, graded or not."""

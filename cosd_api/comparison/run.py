@@ -172,7 +172,9 @@ async def opened(
         header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
         regrade = identity_of(judge) is None
         journal = stack.enter_context(Journal(None if path is None else Path(path), header, regrade=regrade))
-        yield Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
+        run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
+        await run.regrade(examples, concurrency)
+        yield run
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
