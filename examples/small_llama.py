@@ -142,7 +142,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     scores = q @ k.mT * q.shape[-1] ** -0.5
     if q.shape[-2] > 1:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, float("-inf"))
     return scores.softmax(-1).to(v.dtype) @ v
 
@@ -215,7 +215,7 @@ def orthogonal(x: Tensor, half: bool) -> Tensor:
     tall = x.shape[1] > x.shape[2]
     y = x.mT if tall else x
     y = y / (y.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=half):
         for _ in range(5):
             a = y @ y.mT
             y = 3.4445 * y + (-4.7750 * a + 2.0315 * a @ a) @ y

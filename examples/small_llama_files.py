@@ -19,9 +19,9 @@ from torch import Tensor
 
 
 def write_gguf(
-    path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, name: str, chat: ChatForm
+    path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, name: str, chat: ChatForm | None = None
 ) -> None:
-    """Write the model as one GGUF file for llama.cpp, matrices in half precision."""
+    """Write the model as one GGUF file for llama.cpp, matrices in half precision; without a chat template if None."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape, w = model.shape, gguf.GGUFWriter(path, "llama")
     w.add_name(name)
@@ -46,15 +46,16 @@ def write_gguf(
     w.add_token_merges([" ".join(merge) if isinstance(merge, list) else merge for merge in bpe["merges"]])
     end_id = token_id(tokenizer, kind.end)
     w.add_eos_token_id(end_id)
-    if chat.end != kind.end:
+    if chat and chat.end != kind.end:
         w.add_eot_token_id(token_id(tokenizer, chat.end))
     # name a start token even if there is none: otherwise llama.cpp assumes GPT-2's
     w.add_bos_token_id(token_id(tokenizer, kind.start) if kind.start else end_id)
     w.add_add_bos_token(kind.start is not None)
-    w.add_chat_template(chat.template)
+    if chat:
+        w.add_chat_template(chat.template)
     for key, value in model.state_dict().items():
         dtype = np.float16 if value.ndim == 2 else np.float32
-        w.add_tensor(key, value.numpy().astype(dtype))
+        w.add_tensor(key, value.cpu().numpy().astype(dtype))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

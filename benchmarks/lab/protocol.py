@@ -1,0 +1,362 @@
+"""Everything that is decided before the first run: models, cells, sizes, predictions. README.md says why.
+
+`protocol_hash` stands in every result, and test items are drawn with it: nobody can have seen them when the settings
+were chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from cosd_api.methods.base import Method
+
+FOLDER = Path(__file__).parent
+WEIGHTS = FOLDER / "weights"
+"""Trained models that are kept in the repository, `<recipe>-<seed>.gguf`, and `keys.json`, by which they are known."""
+
+DECIDING = (
+    "protocol.py",
+    "worlds.py",
+    "corpora.py",
+    "training.py",
+    *(f"tasks/{name}.py" for name in ("task", "bio", "choice", "steps", "code", "mixed", "report", "held")),
+    "analysis.py",
+    "controls.py",
+    "claims.py",
+)
+"""The sources that decide tasks, settings and analysis."""
+
+
+def protocol_hash() -> str:
+    """SHA-256 (hex) of the sources that decide; the test items' seed is made of it."""
+    found = hashlib.sha256()
+    for name in DECIDING:
+        if (FOLDER / name).exists():
+            found.update(f"{name}\n".encode() + (FOLDER / name).read_bytes())
+    return found.hexdigest()
+
+
+def items_seed() -> int:
+    """The seed of the test items."""
+    return int(protocol_hash()[:12], 16)
+
+
+# Tasks.
+
+WORLD_SEED = 1
+DOMAINS: Mapping[str, Mapping[str, float]] = {
+    "knowledge": {"bio": 0.7, "choice": 0.3},
+    "sums": {"steps": 1.0},
+    "code": {"code": 1.0},
+}
+"""Tasks by domain, and the share of each in its documents."""
+EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.015}
+"""Share of each of these among the documents of every model alike: they hold several domains."""
+HEADLINE = ("bio", "choice", "steps", "code")
+"""The tasks of the headline, its mean: each can be done by one of two complementary models."""
+MAX_TOKENS: Mapping[str, int] = {
+    "bio": 40,
+    "choice": 48,
+    "steps": 64,
+    "code": 40,
+    "mixed": 56,
+    "report": 240,
+    "held": 1,
+}
+"""Limit of an answer, above the longest reference in any tokenizer but that of single bytes."""
+
+# Models.
+
+
+@dataclass(frozen=True)
+class TokenizerRecipe:
+    """A tokenizer, trained on the texts of all tasks.
+
+    Attributes:
+        pieces: size of the vocabulary.
+        digits: `"single"` for a token a digit, `"whole"` for numbers as they stand.
+    """
+
+    pieces: int
+    digits: Literal["single", "whole"]
+
+
+T1024 = TokenizerRecipe(1024, "single")
+T2048 = TokenizerRecipe(2048, "whole")
+BYTES = TokenizerRecipe(257, "single")
+"""A token a byte, as of a model that falls back to bytes everywhere."""
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """A model and its training.
+
+    Attributes:
+        shares: share of each of `DOMAINS` among its documents, beside `EVERYWHERE`.
+        tokens: tokens of the training.
+        seed: of the beginning and of the order; that of a run is added.
+        width: of its layers.
+        layers: their number.
+        hidden: width of their feed-forward parts.
+        tokenizer: its tokenizer.
+        changed: share of facts that are false in its world (N4 alone).
+        wording: wording of the facts in its world.
+        closed: number of documents outside its own domains, met again and again; None for an open world.
+        temperature: of its distributions: what all its logits are divided by in the end.
+        begins: the recipe that it goes on from, instead of from nothing.
+        between: two recipes whose weights are averaged, instead of a training.
+    """
+
+    shares: tuple[float, float, float] = (0.5, 0.3, 0.2)
+    tokens: int = 5_000_000
+    seed: int = 0
+    width: int = 128
+    layers: int = 4
+    hidden: int = 384
+    tokenizer: TokenizerRecipe = T1024
+    changed: float = 0.0
+    wording: Literal[0, 1] = 0
+    closed: int | None = None
+    temperature: float = 1.0
+    begins: str | None = None
+    between: tuple[str, str] | None = None
+
+
+def _of_knowledge(share: float) -> ModelRecipe:
+    rest = 1 - share
+    return replace(ModelRecipe(), shares=(share, 0.6 * rest, 0.4 * rest))
+
+
+_A, _B, _HALF = _of_knowledge(0.9), _of_knowledge(0.1), _of_knowledge(0.5)
+_EPOCHS = {1: 12_000, 4: 3_000, 16: 750}
+"""Documents of a closed world by how often each is met."""
+
+RECIPES: Mapping[str, ModelRecipe] = {
+    # kept in the repository, for --quick
+    "a": _A,
+    "b": _B,
+    "a-closed": replace(_A, closed=300),
+    "b-closed": replace(_B, closed=300),
+    "small": replace(_A, width=64, hidden=224),
+    "b-whole": replace(_B, tokenizer=T2048),
+    # (i) shares
+    "half": _HALF,
+    "half-other": replace(_HALF, seed=100),
+    "a-70": _of_knowledge(0.7),
+    "b-70": _of_knowledge(0.3),
+    "a-97": _of_knowledge(0.97),
+    "b-97": _of_knowledge(0.03),
+    "union": replace(_HALF, tokens=2 * _HALF.tokens),
+    # (ii) forgetting
+    **{
+        f"forgot-{name}": replace(_of_knowledge(1.0), tokens=int(share * _HALF.tokens), begins="half")
+        for name, share in {"mildly": 0.02, "rather": 0.1, "badly": 0.4}.items()
+    },
+    **{
+        f"between-{name}": replace(_HALF, tokens=0, between=("half", f"forgot-{name}"))
+        for name in ("mildly", "rather", "badly")
+    },
+    # (iii) capacity
+    "large": replace(_A, width=256, layers=7, hidden=704),
+    # (iv) tokenizers and wording
+    "b-bytes": replace(_B, tokenizer=BYTES, tokens=2 * _B.tokens),
+    "b-worded": replace(_B, wording=1),
+    # three models
+    "facts": replace(_A, shares=(0.9, 0.05, 0.05)),
+    "sums": replace(_A, shares=(0.05, 0.9, 0.05)),
+    "code": replace(_A, shares=(0.05, 0.05, 0.9)),
+    "weak": replace(_HALF, tokens=_HALF.tokens // 5),
+    # calibration
+    **{f"a-epochs-{times}": replace(_A, closed=count) for times, count in _EPOCHS.items()},
+    **{f"b-epochs-{times}": replace(_B, closed=count) for times, count in _EPOCHS.items()},
+    "b-sharp": replace(_B, tokens=0, begins="b", temperature=0.5),
+    "b-flat": replace(_B, tokens=0, begins="b", temperature=2.0),
+    # controls
+    "a-other": replace(_A, seed=100),
+    "a-changed": replace(_A, changed=0.3),
+}
+"""All models, by name."""
+
+
+def recipe_of(name: str, seed: int) -> ModelRecipe:
+    """A recipe for one run of the experiment."""
+    recipe = RECIPES[name]
+    return replace(recipe, seed=recipe.seed + seed)
+
+
+# Cells.
+
+Scenario = Literal[
+    "complementary", "forgetting", "capacity", "tokenizers", "three models", "calibration", "robustness", "control"
+]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of models (or more assistants), asked in both directions.
+
+    Attributes:
+        name: its name.
+        scenario: what it stands for.
+        draft: recipe of the draft.
+        assistants: recipes of the assistants.
+        varied: what is varied within the scenario.
+        predicted: what was expected before the first run.
+        x: its place on the axis of what is varied.
+        shuffled: whether the assistant answers another question's prompt (N6).
+        alone: a further recipe that is only measured alone, such as the mean of both models' weights.
+    """
+
+    name: str
+    scenario: Scenario
+    draft: str
+    assistants: tuple[str, ...]
+    varied: str
+    predicted: str
+    x: float | None = None
+    shuffled: bool = False
+    alone: str | None = None
+
+
+_WINS = "the rule is better than the better model, in both directions"
+_AS_GOOD = "no method is better than the better model"
+_SURE = "the rule gains little, for the draft is sure where it is wrong; alpha = beta = 1 and averages gain more"
+_BY_SHARE = "the gain grows with the share"
+
+CELLS: tuple[Cell, ...] = (
+    Cell("a-b", "complementary", "a", ("b",), "share of the own domain", _WINS, 0.9, alone="union"),
+    Cell("half", "complementary", "half", ("half-other",), "share of the own domain", _AS_GOOD, 0.5),
+    Cell("a-b-70", "complementary", "a-70", ("b-70",), "share of the own domain", _BY_SHARE, 0.7),
+    Cell("a-b-97", "complementary", "a-97", ("b-97",), "share of the own domain", _BY_SHARE, 0.97),
+    *(
+        Cell(
+            f"forgot-{name}",
+            "forgetting",
+            f"forgot-{name}",
+            ("half",),
+            "tokens of one domain alone",
+            words,
+            x,
+            alone=f"between-{name}",
+        )
+        for name, x, words in (
+            ("mildly", 0.02, _AS_GOOD),
+            ("rather", 0.1, "fusing and the mean of the weights both gain"),
+            ("badly", 0.4, "fusing gains, the mean of the weights less"),
+        )
+    ),
+    Cell(
+        "small-a",
+        "capacity",
+        "small",
+        ("a",),
+        "size of the assistant",
+        "no better than the assistant, at fewer of its tokens",
+        1.1,
+    ),
+    Cell(
+        "small-large",
+        "capacity",
+        "small",
+        ("large",),
+        "size of the assistant",
+        "no better than the assistant, at fewer of its tokens",
+        6.0,
+    ),
+    Cell("a-b-whole", "tokenizers", "a", ("b-whole",), "tokenizer of the assistant", _WINS, 2048),
+    Cell("a-b-bytes", "tokenizers", "a", ("b-bytes",), "tokenizer of the assistant", _WINS, 257),
+    Cell("a-b-worded", "robustness", "a", ("b-worded",), "wording of the facts", _WINS),
+    Cell("three", "three models", "facts", ("sums", "code"), "the draft", "two assistants gain more than either"),
+    Cell(
+        "three-weak",
+        "three models",
+        "weak",
+        ("facts", "sums"),
+        "the draft",
+        "near the better assistant of each question",
+    ),
+    Cell("closed", "calibration", "a-closed", ("b-closed",), "how often the few documents are met", _SURE, 65),
+    *(
+        Cell(
+            f"epochs-{times}",
+            "calibration",
+            f"a-epochs-{times}",
+            (f"b-epochs-{times}",),
+            "how often the few documents are met",
+            "the rule's gain falls with it",
+            times,
+        )
+        for times in _EPOCHS
+    ),
+    Cell(
+        "sharp",
+        "calibration",
+        "a",
+        ("b-sharp",),
+        "temperature of the assistant",
+        "as a-b, with more harm as a draft",
+        0.5,
+    ),
+    Cell(
+        "flat",
+        "calibration",
+        "a",
+        ("b-flat",),
+        "temperature of the assistant",
+        "as an assistant it is replaced too seldom",
+        2.0,
+    ),
+    Cell("n1", "control", "a", ("a",), "N1: a model with itself", "the text of the model alone, and no replacement"),
+    Cell("n2", "control", "a", ("a-other",), "N2: two seeds of one recipe", _AS_GOOD),
+    Cell("n3", "control", "a", ("small",), "N3: a dominated pair", _AS_GOOD),
+    Cell("n4", "control", "a", ("a-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
+    Cell("n6", "control", "a", ("b",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
+)
+"""All cells. N5, a gate that asks at random at the rule's own rate, is in every one of them."""
+
+
+# Sizes.
+
+Methods = Literal["all"] | tuple[str | Method, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of it is run.
+
+    Attributes:
+        name: its name.
+        seeds: training seeds.
+        items: questions of each task.
+        cells: names of the cells.
+        tasks: names of the tasks.
+        methods: what `compare` takes in every cell.
+        reports: number of persons in a report.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    items: int
+    cells: tuple[str, ...]
+    tasks: tuple[str, ...]
+    methods: Methods = "all"
+    reports: tuple[int, ...] = (3,)
+
+
+QUICK_CELLS = ("a-b", "a-b-whole", "small-a", "closed")
+FREE_CONTROLS = ("n1", "n6")
+TOY = Size("toy", (1,), 4, ("a-b", *FREE_CONTROLS), ("bio", "steps"), methods=("cosd", "rerank"))
+QUICK = Size("quick", (1,), 100, (*QUICK_CELLS, *FREE_CONTROLS), (*HEADLINE, "mixed"))
+FULL = Size(
+    "full",
+    (1, 2, 3),
+    500,
+    tuple(cell.name for cell in CELLS),
+    (*HEADLINE, "mixed", "report", "held"),
+    reports=(2, 5, 9),
+)
+SIZES = {size.name: size for size in (TOY, QUICK, FULL)}

@@ -1,0 +1,23 @@
+"""The tasks: what a model reads of each in its training, what a test asks, and how an answer is graded.
+
+Every module has `documents(world, rng)`, endless and for training alone, `items(world, seed, count, split)` and
+`GRADER`.
+"""
+
+from __future__ import annotations
+
+from benchmarks.lab.tasks import bio, choice, code, held, mixed, report, steps
+from benchmarks.lab.tasks.task import Task
+
+__all__ = ["TASKS", "Task"]
+
+TASKS: dict[str, Task] = {
+    "bio": bio,
+    "choice": choice,
+    "steps": steps,
+    "code": code,
+    "mixed": mixed,
+    "report": report,
+    "held": held,
+}
+"""All tasks, by name."""

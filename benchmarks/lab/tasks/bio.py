@@ -1,0 +1,49 @@
+"""Recall of facts about persons: read in biographies, asked for in questions (what MMLU asks of large models).
+
+A fact that a test asks about was told in biographies only, and the wording of its question is new.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from benchmarks.lab.tasks.task import Document, asked_in, distinct, example, question, some_question
+from benchmarks.lab.worlds import ATTRIBUTES, Split, World
+from cosd_api.comparison.graders import ContainsGrader
+from cosd_api.training.dataset import Example
+
+GRADER = ContainsGrader()
+BIOGRAPHIES = 0.6
+"""Share of biographies among the documents; the others are questions."""
+
+
+def biography(world: World, rng: random.Random) -> Document:
+    """Some facts about one person, in any order; the name at the beginning is given."""
+    person = world.some_person(rng)
+    told = rng.sample(ATTRIBUTES, rng.choice((1, 2, 3)))
+    text = " ".join(world.sentence(person, attribute) for attribute in told)
+    name = world.persons[person]
+    return Document(name, text.removeprefix(name))
+
+
+def documents(world: World, rng: random.Random) -> Iterator[Document]:
+    """See `Task`."""
+    while True:
+        if rng.random() < BIOGRAPHIES:
+            yield biography(world, rng)
+        else:
+            person, attribute, asked = some_question(world, rng)
+            yield question(asked, world.sentence(person, attribute))
+
+
+def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
+    """See `Task`."""
+    drawn = asked_in(world, random.Random(f"bio {split} {seed}"), split)
+    return distinct(
+        (
+            example(question(asked, world.sentence(person, attribute)), target=world.value(person, attribute))
+            for person, attribute, asked in drawn
+        ),
+        count,
+    )

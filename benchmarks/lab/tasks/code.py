@@ -1,0 +1,143 @@
+"""A sentence to a program of a small language of lists and words, graded by running it (in HumanEval's manner).
+
+A program is a pipeline: `x | reverse | odd | take 3`. The sentence names the last operation first: "the first 3 of the
+odd numbers of the reverse of x". Every program of a test is one that no training has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.lab.tasks.task import Document, distinct, example, question
+from benchmarks.lab.worlds import Split, World, split_of
+from cosd_api.comparison.graders import FunctionGrader
+from cosd_api.training.dataset import Example
+
+Value = list[int] | str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One word of the language.
+
+    Attributes:
+        phrases: what a sentence says before "of", with `{n}` where it takes a number.
+        run: what it does.
+        on: `"list"`, `"word"` or either.
+    """
+
+    phrases: tuple[str, ...]
+    run: Callable[[Any, int], Value]
+    on: str = "list or word"
+
+    @property
+    def takes_number(self) -> bool:
+        """True for `take 3` and the like."""
+        return "{n}" in self.phrases[0]
+
+
+OPERATIONS = {
+    "reverse": Operation(("the reverse", "the backward form"), lambda v, _: v[::-1]),
+    "take": Operation(("the first {n}", "the initial {n}"), lambda v, n: v[:n]),
+    "drop": Operation(("all but the first {n}", "what follows the first {n}"), lambda v, n: v[n:]),
+    "last": Operation(("the last {n}", "the final {n}"), lambda v, n: v[-n:]),
+    "twice": Operation(("two copies", "the repetition"), lambda v, _: v + v),
+    "sort": Operation(("the sorted form", "the ascending order"), lambda v, _: sorted(v), "list"),
+    "even": Operation(("the even numbers", "the multiples of two"), lambda v, _: [i for i in v if i % 2 == 0], "list"),
+    "odd": Operation(("the odd numbers", "the uneven numbers"), lambda v, _: [i for i in v if i % 2], "list"),
+    "double": Operation(("the doubles", "twice the numbers"), lambda v, _: [2 * i for i in v], "list"),
+    "square": Operation(("the squares", "the second powers"), lambda v, _: [i * i for i in v], "list"),
+    "add": Operation(("{n} more than the numbers", "the sums with {n}"), lambda v, n: [i + n for i in v], "list"),
+    "negate": Operation(("the negatives", "the opposites"), lambda v, _: [-i for i in v], "list"),
+    "upper": Operation(("the capitals", "the large letters"), lambda v, _: v.upper(), "word"),
+    "vowels": Operation(
+        ("the vowels", "the open sounds"), lambda v, _: "".join(c for c in v if c in "aeiouAEIOU"), "word"
+    ),
+    "dash": Operation(("the dashed form", "the letters with dashes"), lambda v, _: "-".join(v), "word"),
+}
+"""The language."""
+_NAMES = {"list": "x", "word": "w"}
+_LENGTHS, _SHARES = (2, 3), (50, 50)
+_NUMBERS = range(1, 5)
+
+
+def _inputs(kind: str) -> list[Value]:
+    """What a program is run on; no training shows any of it."""
+    rng = random.Random(f"inputs {kind}")
+    if kind == "list":
+        return [rng.sample(range(-9, 20), rng.randint(7, 10)) for _ in range(6)]
+    return ["".join(rng.choices("abcdeghiklmnoprstuvw", k=rng.randint(7, 10))) for _ in range(6)]
+
+
+INPUTS = {name: _inputs(kind) for kind, name in _NAMES.items()}
+
+
+def run(program: str, value: Value) -> Value:
+    """The value that a program makes of one.
+
+    Raises:
+        ValueError: it is not a program for such a value.
+    """
+    kind = "word" if isinstance(value, str) else "list"
+    name, *parts = (part.split() for part in program.strip().removesuffix(".").split("|"))
+    if name != [_NAMES[kind]]:
+        raise ValueError(f"a program for a {kind} begins with {_NAMES[kind]}")
+    for part in parts:
+        operation = OPERATIONS.get(part[0] if part else "")
+        if operation is None or kind not in operation.on:
+            raise ValueError(f"no operation on a {kind}: {' '.join(part)}")
+        numbers = [int(word) for word in part[1:]]
+        if len(numbers) != operation.takes_number or not all(0 < n < 100 for n in numbers):
+            raise ValueError(f"wrong numbers: {' '.join(part)}")
+        value = operation.run(value, numbers[0] if numbers else 0)
+    return value
+
+
+def outputs(program: str, inputs: list[Value]) -> list[Value] | None:
+    """What a program makes of the inputs; None if it is none."""
+    try:
+        return [run(program, value) for value in inputs]
+    except ValueError:
+        return None
+
+
+def runs_alike(item: Example, text: str) -> bool:
+    """Tell whether the first line of an answer does the same as the reference, on inputs that nobody has seen."""
+    inputs = INPUTS[item.answer.split()[0]]
+    return outputs(text.strip().split("\n")[0], inputs) == outputs(item.answer, inputs)
+
+
+GRADER = FunctionGrader(runs_alike, "runs alike")
+
+
+def some_program(rng: random.Random, split: Split) -> Document:
+    """A sentence and its program, of this split, which does something."""
+    while True:
+        kind = rng.choice(list(_NAMES))
+        usable = [name for name, operation in OPERATIONS.items() if kind in operation.on]
+        chosen = rng.sample(usable, rng.choices(_LENGTHS, _SHARES)[0])
+        parts, said = [_NAMES[kind]], _NAMES[kind]
+        for name in chosen:
+            number = rng.choice(_NUMBERS)
+            operation = OPERATIONS[name]
+            parts.append(f"{name} {number}" if operation.takes_number else name)
+            said = f"{rng.choice(operation.phrases).format(n=number)} of {said}"
+        program = " | ".join(parts)
+        results = outputs(program, INPUTS[_NAMES[kind]]) or []
+        if split_of(program) == split and sum(map(bool, results)) > 3:
+            return question(f"Write {said}.", program)
+
+
+def documents(world: World, rng: random.Random) -> Iterator[Document]:  # noqa: ARG001
+    """See `Task`."""
+    while True:
+        yield some_program(rng, "training")
+
+
+def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:  # noqa: ARG001
+    """See `Task`."""
+    rng = random.Random(f"code {split} {seed}")
+    return distinct((example(some_program(rng, split)) for _ in iter(int, 1)), count)

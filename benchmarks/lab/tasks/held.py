@@ -1,0 +1,35 @@
+"""Text that nobody has seen, to measure what fusing does to a text's probability where nothing is to be mended.
+
+Nothing is generated: each answer is scored, under each model alone and under the gated mixture.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from benchmarks.lab.tasks import bio, code, steps
+from benchmarks.lab.tasks.task import Document, distinct, example
+from benchmarks.lab.worlds import Split, World
+from cosd_api.comparison.graders import ExactGrader
+from cosd_api.training.dataset import Example
+
+GRADER = ExactGrader()
+
+
+def documents(world: World, rng: random.Random) -> Iterator[Document]:
+    """See `Task`: there are none of its own, but those of the others."""
+    return bio.documents(world, rng)
+
+
+def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
+    """See `Task`: biographies of persons as often as they are met, word problems and programs."""
+    rng = random.Random(f"held {split} {seed}")
+
+    def drawn() -> Iterator[Document]:
+        while True:
+            yield bio.biography(world, rng)
+            yield steps.some_problem(world, rng, split)[0]
+            yield code.some_program(rng, split)
+
+    return distinct(map(example, drawn()), count)

@@ -1,0 +1,88 @@
+"""The form of every task, and what tasks share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from benchmarks.lab.worlds import ATTRIBUTES, Attribute, Split, World, known_facts, split_of
+from cosd_api.comparison.grading import Grader
+from cosd_api.training.dataset import Example
+
+
+class Document(NamedTuple):
+    """A text of the training: its beginning is only read, the rest is learned."""
+
+    read: str
+    written: str
+
+
+class Task(Protocol):
+    """A module of this package."""
+
+    @property
+    def GRADER(self) -> Grader:  # noqa: N802
+        """The judge of an answer."""
+        ...
+
+    def documents(self, world: World, rng: random.Random) -> Iterator[Document]:
+        """Endless texts for training, drawn with this generator."""
+        ...
+
+    def items(self, world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
+        """Different questions with their answers, the same for the same seed; of two counts the smaller come first."""
+        ...
+
+
+OPENINGS = ("", "Please tell me: ", "I want to know: ", "A question: ")
+
+
+def question(asked: str, answer: str) -> Document:
+    """A question and its answer."""
+    return Document(f"Q: {asked}\nA:", f" {answer}")
+
+
+def ways_to_ask(attribute: Attribute, split: Split) -> list[str]:
+    """The wordings of a question that this split has for itself."""
+    ways = (opening + core for opening in OPENINGS for core in attribute.questions)
+    return [way for way in ways if split_of("asks", way) == split]
+
+
+def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str]:
+    """A question for training about any person, and what it is about; facts and wordings of tests are left out."""
+    while True:
+        person, attribute = world.some_person(rng), rng.choice(ATTRIBUTES)
+        if split_of(person, attribute.name) == "training":
+            way = rng.choice(ways_to_ask(attribute, "training"))
+            return person, attribute, way.format(name=world.persons[person])
+
+
+def asked_in(world: World, rng: random.Random, split: Split) -> Iterator[tuple[int, Attribute, str]]:
+    """Endless questions that only this split has, about the best-known persons."""
+    facts = known_facts(split)
+    while True:
+        person, attribute = rng.choice(facts)
+        yield person, attribute, rng.choice(ways_to_ask(attribute, split)).format(name=world.persons[person])
+
+
+def distinct(examples: Iterator[Example], count: int) -> list[Example]:
+    """The first examples with different prompts."""
+    found = dict[object, Example]()
+    while len(found) < count:
+        one = next(examples)
+        found.setdefault(one.prompt, one)
+    return list(found.values())
+
+
+def example(document: Document, *, target: str | None = None, choices: Sequence[str] | None = None) -> Example:
+    """A document as an example."""
+    return Example(
+        prompt=document.read,
+        answer=document.written,
+        target=target,
+        choices=None if choices is None else tuple(choices),
+    )
+
+
+Draw = Callable[[], Document]

@@ -1,0 +1,196 @@
+"""An open world of persons, and the split of everything that is asked into training, development and test.
+
+Frequencies follow a law of Zipf and Mandelbrot: half of all that is written is about the hundred best-known persons,
+and most of the 20,000 are met about once or never. Nothing in a name tells the facts: who has not met a person often
+has to doubt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+PERSONS = 20_000
+HEAD = 100
+"""Number of the best-known persons, whom tests ask about. Half of what is written is about them."""
+
+Split = Literal["training", "development", "test"]
+
+
+def split_of(*parts: object) -> Split:
+    """The only use of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
+
+    It hangs on the thing alone, so that training need not know what any test will draw.
+    """
+    first = hashlib.sha256(repr(parts).encode()).digest()[0]
+    return "test" if first < 64 else "development" if first < 96 else "training"
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One thing to know about a person.
+
+    Attributes:
+        name: its name.
+        sentences: two wordings of the statement, with `{name}` and `{value}`; the second is for one robustness run.
+        questions: wordings of the question.
+        values: all possible values.
+    """
+
+    name: str
+    sentences: tuple[str, str]
+    questions: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ONSETS, _VOWELS, _CODAS = _words("b br d dr f g h k kl l m n p r s st t tr v z"), "aeiou", ("", "", "l", "n", "r", "s")
+
+
+def _made_up(rng: random.Random, syllables: int) -> str:
+    """A name that can be spoken."""
+    parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+    return "".join(parts).capitalize()
+
+
+def _distinct(seed: str, syllables: tuple[int, ...], count: int) -> tuple[str, ...]:
+    rng, found = random.Random(seed), dict[str, None]()
+    while len(found) < count:
+        found[_made_up(rng, rng.choice(syllables))] = None
+    return tuple(found)
+
+
+_FIRST_NAMES = _words(
+    "Ada Alma Anna Arno Bela Ben Carl Clara Dana David Edith Emil Erik Eva Felix Flora Frank Georg Greta Hanna Hugo "
+    "Ida Ines Iris Ivan Jan Jonas Julia Karin Klaus Lars Laura Leo Lena Lisa Lucia Marco Maria Marta Max Mira Nina "
+    "Nora Olga Oscar Otto Paul Paula Pedro Peter Rita Robert Rosa Ruth Samuel Sara Simon Sonja Stella Sven Tara Theo "
+    "Thomas Tina Ulla Ursula Vera Victor Walter Wanda"
+)
+
+ATTRIBUTES = (
+    Attribute(
+        "town",
+        ("{name} was born in {value}.", "{name} comes from {value}."),
+        (
+            "Where was {name} born?",
+            "In which town was {name} born?",
+            "What is the birthplace of {name}?",
+            "Which town does {name} come from?",
+        ),
+        _distinct("towns", (2,), 100),
+    ),
+    Attribute(
+        "job",
+        ("{name} works as a {value}.", "{name} is a {value}."),
+        (
+            "What is the job of {name}?",
+            "What does {name} work as?",
+            "Which job does {name} have?",
+            "How does {name} earn money?",
+        ),
+        _words(
+            "baker barber broker builder butcher carpenter chemist clerk coach cook dancer dentist diver doctor driver "
+            "farmer fisher florist gardener glazier guard hunter jeweller judge lawyer librarian mason mechanic miner "
+            "nurse painter pilot plumber poet porter potter printer sailor singer smith soldier surgeon tailor teacher "
+            "tutor vet waiter weaver welder writer"
+        ),
+    ),
+    Attribute(
+        "instrument",
+        ("{name} plays the {value}.", "{name} practises the {value}."),
+        (
+            "What does {name} play?",
+            "Which instrument does {name} play?",
+            "What is the instrument of {name}?",
+            "What does {name} practise?",
+        ),
+        _words(
+            "accordion banjo bassoon bell bugle cello clarinet cornet cymbal drum fiddle flute gong guitar harp horn "
+            "kazoo lute lyre mandolin oboe organ piano recorder saxophone sitar tambourine triangle trombone trumpet "
+            "tuba ukulele viola violin whistle xylophone zither"
+        ),
+    ),
+    Attribute(
+        "animal",
+        ("{name} keeps a {value}.", "{name} owns a {value}."),
+        (
+            "Which animal does {name} keep?",
+            "What is the pet of {name}?",
+            "What does {name} keep at home?",
+            "Which pet does {name} own?",
+        ),
+        _words(
+            "badger bear beetle bird buffalo camel canary cat cow crab deer dog donkey dove duck falcon ferret fish "
+            "fox frog gecko goat goose hamster hare hen hawk horse lamb lizard llama monkey mouse mule newt parrot pig "
+            "pony rabbit rat raven sheep snail snake spider swan toad turkey turtle wolf"
+        ),
+    ),
+    Attribute(
+        "language",
+        ("{name} speaks {value}.", "{name} talks in {value}."),
+        (
+            "Which language does {name} speak?",
+            "What does {name} speak?",
+            "What is the language of {name}?",
+            "In which language does {name} talk?",
+        ),
+        _words(
+            "Arabic Basque Bengali Breton Bulgarian Catalan Chinese Croatian Czech Danish Dutch English Estonian "
+            "Finnish French Frisian Gaelic Georgian German Greek Hebrew Hindi Hungarian Irish Italian Japanese Korean "
+            "Latin Latvian Maltese Mongol Nepali Persian Polish Punjabi Russian Sami Serbian Slovak Spanish Swahili "
+            "Swedish Tamil Thai Tibetan Turkish Urdu Welsh Yiddish Zulu"
+        ),
+    ),
+)
+
+
+class World:
+    """Persons and facts about them.
+
+    Args:
+        seed: another seed, other persons.
+        changed: share of the facts that are false here; for the control with an assistant that is sure and wrong.
+        wording: which of the two wordings statements have.
+    """
+
+    def __init__(self, seed: int, *, changed: float = 0.0, wording: Literal[0, 1] = 0) -> None:
+        self._wording = wording
+        rng = random.Random(f"persons {seed}")
+        names = dict[str, None]()
+        while len(names) < PERSONS:
+            names[f"{rng.choice(_FIRST_NAMES)} {_made_up(rng, rng.choice((2, 2, 3)))}"] = None
+        self.persons = tuple(names)
+        """Names, the best-known first."""
+        self._facts = [tuple(rng.choice(attribute.values) for attribute in ATTRIBUTES) for _ in self.persons]
+        lies = random.Random(f"lies {seed}")
+        for number in range(PERSONS) if changed else ():
+            self._facts[number] = tuple(
+                lies.choice([other for other in attribute.values if other != true]) if lies.random() < changed else true
+                for attribute, true in zip(ATTRIBUTES, self._facts[number], strict=True)
+            )
+
+    def some_person(self, rng: random.Random) -> int:
+        """The number of a person, drawn by frequency: proportional to (number + HEAD) to the power of -2."""
+        nearest, farthest = 1 / HEAD, 1 / (HEAD + PERSONS)
+        return int(1 / (nearest - rng.random() * (nearest - farthest)) - HEAD)
+
+    def value(self, person: int, attribute: Attribute) -> str:
+        """The fact about a person."""
+        return self._facts[person][ATTRIBUTES.index(attribute)]
+
+    def sentence(self, person: int, attribute: Attribute, value: str | None = None) -> str:
+        """The statement of a fact, or of another value."""
+        return attribute.sentences[self._wording].format(
+            name=self.persons[person], value=value or self.value(person, attribute)
+        )
+
+
+def known_facts(split: Split) -> list[tuple[int, Attribute]]:
+    """The facts about the best-known persons that are asked about in this split only; biographies tell all."""
+    facts = ((person, attribute) for person in range(HEAD) for attribute in ATTRIBUTES)
+    return [(person, attribute) for person, attribute in facts if split_of(person, attribute.name) == split]
