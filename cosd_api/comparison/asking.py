@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
@@ -23,12 +23,13 @@ from cosd_api.comparison.contestants import (
     derived,
 )
 from cosd_api.comparison.forecast import estimated
-from cosd_api.comparison.grading import Grader, identity_of
-from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, graded_key
+from cosd_api.comparison.grades import graded, grading_key
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
 from cosd_api.comparison.prices import ComparisonEstimate, Price
 from cosd_api.comparison.result import Comparison, Gathered, comparison_of
 from cosd_api.endpoints import Endpoints, Facts
-from cosd_api.errors import GradingError, SettingError
+from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
@@ -39,7 +40,6 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Asking", "Tally"]
 
-_T = TypeVar("_T")
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
 _QUESTIONS = 3
@@ -103,7 +103,6 @@ class Asking:
         self._workers = 0
         self._landed = anyio.Event()  # set, and replaced, when an answer is there
         self._largest: dict[str, int] = {}  # bill of an answer, by contestant
-        self._identity = identity_of(self.judge)
         self._at_limit = False
         self._before = self.journal.billed
 
@@ -194,65 +193,44 @@ class Asking:
         progress: Callable[[Sequence[Tally]], None] | None,
     ) -> None:
         """Let these contestants answer the questions, one question after the other."""
+        waiting = deque((one, example) for example in questions for one in several)
+        errors: list[Exception] = []
 
         def report() -> None:
             if progress is not None:
                 progress([*self._tallies.values()])
 
-        async def take(given: tuple[Contestant, Example]) -> None:
-            one, example = given
-            if self.stopped is None and one in self.contestants:
-                await self._take(one, example)
-                report()
-
-        report()
-        await self._each(((one, example) for example in questions for one in several), take, concurrency)
-        if self._at_limit:  # answers in flight have been billed since
-            self.stopped = self._limit_words()
-
-    async def regrade(self, questions: Sequence[Example], concurrency: int) -> None:
-        """Grade the known texts to these questions, where the grader keeps no grades."""
-        if self._identity is not None:
-            return
-        examples = {example.key: example for example in questions}
-
-        async def grade(answer: GradedAnswer) -> None:
-            if (example := examples.get(answer.question)) is not None:
-                answer = await self._grade(answer.model_copy(update={"graded": self._graded(example)}), example)
-                if answer.right is not None:
-                    self.journal.add(answer, spent=False)
-
-        await self._each([*self.journal.answers.values()], grade, concurrency)
-
-    async def _each(self, several: Iterable[_T], work: Callable[[_T], Awaitable[None]], concurrency: int) -> None:
-        """Do `work` for each, so many at a time. The first error is raised when those in progress are done."""
-        waiting = deque(several)
-        errors: list[Exception] = []
-
-        async def worker() -> None:
-            while waiting:
+        async def work() -> None:
+            while waiting and self.stopped is None:
+                one, example = waiting.popleft()
+                if one not in self.contestants:
+                    continue
                 try:
-                    await work(waiting.popleft())
-                except Exception as error:  # noqa: BLE001 - raised below
+                    await self._take(one, example)
+                    report()
+                except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
                     errors.append(error)
                     waiting.clear()
             self._workers -= 1
             self._notify()
 
+        report()
         self._workers = min(concurrency, len(waiting))
         async with anyio.create_task_group() as group:
             for _ in range(self._workers):
-                group.start_soon(worker)
+                group.start_soon(work)
         if errors:
             raise errors[0]
+        if self._at_limit:  # answers in flight have been billed since
+            self.stopped = self._limit_words()
 
     async def _take(self, one: Contestant, example: Example) -> None:
         """One question of one contestant: known, graded anew, or asked."""
-        graded = self._graded(example)
+        grading = grading_key(self.judge, example)
         answer = self._text(one, example)
         known = answer is not None
-        if answer is None or answer.graded != graded or answer.right is None:
-            keys: dict[str, Any] = {"key": self._key(one, example), "graded": graded, "question": example.key}
+        if answer is None or answer.graded != grading or answer.right is None:
+            keys: dict[str, Any] = {"key": self._key(one, example), "graded": grading, "question": example.key}
             if answer is None:
                 answer = await self._answer(one, example, keys)
             if answer is None:
@@ -315,16 +293,11 @@ class Asking:
         return answer
 
     async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
-        """The answer with its grade; without one, and with the reason, where the grader failed."""
-        try:
-            right = await self.judge(example, answer.text)
+        """The answer with its grade; see `grades.graded`."""
+        found = await graded(self.judge, answer, example)
+        if found.right is not None:
             self._in_a_row["grader"] = []
-        except (GradingError, ProviderError) as error:
-            return answer.model_copy(update={"right": None, "error": f"it was not graded: {error}"})
-        except Exception as error:
-            error.add_note(f"when the grader {self.judge.name} read the answer of {answer.contestant!r}")
-            raise
-        return answer.model_copy(update={"right": bool(right), "error": None})
+        return found
 
     def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
         """Count an answer that failed, or leave its contestant out."""
@@ -410,10 +383,6 @@ class Asking:
         models = [self.facts.draft.model, self.facts.assistants[0].model]
         return one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
 
-    def _graded(self, example: Example) -> str:
-        """Identity of the grading of an answer to this question."""
-        return graded_key(example, self._identity or self.judge.name)
-
     def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
         """The contestant's answer as far as it is known, graded or not."""
         found = self.journal.answers.get(self._key(one, example))
@@ -424,7 +393,7 @@ class Asking:
         found: dict[str, GradedAnswer] = {}
         for example in questions:
             answer = self._text(one, example)
-            if answer is not None and answer.complete and answer.graded == self._graded(example):
+            if answer is not None and answer.complete and answer.graded == grading_key(self.judge, example):
                 found[example.key] = answer
         return found
 

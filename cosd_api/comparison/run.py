@@ -27,6 +27,7 @@ from cosd_api.comparison.contestants import (
     self_consistency,
 )
 from cosd_api.comparison.graders import check_grader
+from cosd_api.comparison.grades import regrade
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
 from cosd_api.comparison.prices import ComparisonEstimate, Prices, checked_prices
@@ -170,10 +171,10 @@ async def opened(
     async with models, judge, AsyncExitStack() as stack:
         facts = await models.discover()
         header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
-        regrade = identity_of(judge) is None
-        journal = stack.enter_context(Journal(None if path is None else Path(path), header, regrade=regrade))
+        ungraded = identity_of(judge) is None
+        journal = stack.enter_context(Journal(None if path is None else Path(path), header, regrade=ungraded))
         run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
-        await run.regrade(examples, concurrency)
+        await regrade(journal, judge, examples, concurrency)
         yield run
 
 
