@@ -8,7 +8,7 @@ from typing import Any
 from cosd_api import Example
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
-from cosd_api.comparison.result import Comparison, ModelCalibration, PlaceCounts, Standing
+from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import Estimated, PairedCounts, calibration, mcnemar, paired_difference, wilson
 from cosd_api.records import Endpoint
 
@@ -41,6 +41,7 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
             answered=5,
             failed=0,
             right=right.count("1"),
+            settings={"method": "cosd", "options": {}},
             accuracy=wilson(right.count("1"), 5),
             seconds=0.25,
             first_token=0.1,
@@ -102,6 +103,10 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
         "left_out": (
             LeftOut(said("average"), said("no common tokenizer")),
             LeftOut("safe", said("no common tokenizer")),
+        ),
+        "failures": (
+            *(FailedAnswer(contestant="cool", question=key, error=said("the prompt is too long")) for key in KEYS[1:]),
+            FailedAnswer(contestant="draft", question=KEYS[0], error="it is down", development=True),
         ),
         "calibration": {"draft": model, "assistant": model},
         "stopped": said("the limit of tokens is reached"),

@@ -43,6 +43,7 @@ from cosd_api.comparison.questions import mapping_from, read_questions
 from cosd_api.report.terminal import visible
 from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.training.dataset import Example
+from cosd_api.verification.trained_file import write_whole
 from cosd_api.wording import paragraph
 from cosd_providers.contract import Provider
 
@@ -80,6 +81,12 @@ def advise(
         Path | None,
         typer.Option(metavar="FILE", help="Keep the answers here, as JSON lines. The same command resumes."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Page to write: the advice, the test, all ways, what failed or was left out."
+        ),
+    ] = None,
     max_billed_tokens: BilledTokens = None,
     prices: Annotated[
         list[str] | None,
@@ -94,14 +101,15 @@ def advise(
     seed: SeedOfDraws = 0,
     concurrency: AnswersAtOnce = 4,
     yes: Confirmed = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate, and ask the models nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as one JSON document.")] = False,
 ) -> None:
     """Find out from a hundred questions if two models are to be fused, and how.
 
     Every way to fuse answers two fifths of the questions; the one with the most right answers, and each model alone,
     answer the rest. Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model
-    alone. Standard error gets the estimated cost of both parts, which is to be confirmed (--yes; without a terminal --yes
-    or --max-billed-tokens is required). Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped;
+    alone. Standard error gets the estimated cost of both parts, which is to be confirmed (--yes; without a terminal
+    --yes or --max-billed-tokens is required). Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped;
     2 wrong usage, or an invalid file; 130 interrupted.
     """
     with guarded():
@@ -115,19 +123,23 @@ def advise(
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
         if len(assistant) > 1:
             raise typer.BadParameter("advice is on two models: give one assistant", param_hint="--assistant")
-        for path, name in ((out, "--out"), (answers, "--answers")):
+        for path, name, others in (
+            (answers, "--answers", ()),
+            (out, "--out", (answers,)),
+            (report, "--report", (answers, out)),
+        ):
             if path is not None:
-                check_writable(path, name, questions)
+                check_writable(path, name, questions, *others)
         writer = connect_server(draft, draft_model, "--draft")
         (other,) = connect_assistants(assistant, assistant_model)
-        confirming = Confirming(dry_run=False, yes=yes or max_billed_tokens is not None)
+        confirming = Confirming(dry_run=dry_run, yes=yes or max_billed_tokens is not None)
         confirming.check()
         settings: dict[str, Any] = {
             "methods": chosen_methods(methods),
             "both_ways": not one_way,
             "choosing": choosing,
             "grader": options.made(),
-            "path": answers,
+            "path": answers if answers is None or answers.exists() or not dry_run else None,
             "max_tokens": max_tokens,
             "stop": stop,
             "seed": seed,
@@ -139,7 +151,11 @@ def advise(
         }
         with resumable(answers):
             found = anyio.run(_advise, wanted, writer, other, settings)
+        if dry_run:
+            return
         print(found.model_dump_json() if as_json else visible(paragraph(str(found))), flush=True)
+        if report is not None and not confirming.declined:
+            _write_page(found, report)
         if confirming.declined or found.decision == "unknown":
             raise typer.Exit(1)
         if out is not None and found.decision == "fuse":
@@ -147,6 +163,13 @@ def advise(
             say(f"wrote {out}: cosd fuse --config {out} takes it")
         elif out is not None:
             say(f"{out} was not written: there is nothing to fuse")
+
+
+def _write_page(found: Advice, path: Path) -> None:
+    from cosd_api.comparison.advice_page import advice_page  # noqa: PLC0415 - only needed here
+
+    write_whole(path, advice_page(found))
+    say(f"wrote {path}")
 
 
 async def _advise(examples: list[Example], draft: Provider, assistant: Provider, settings: dict[str, Any]) -> Advice:

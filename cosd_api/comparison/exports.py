@@ -28,13 +28,19 @@ def standings_csv(found: Comparison) -> str:
     Columns that end in `_draft` and `_assistant` are of one endpoint. A name that a spreadsheet would take for a
     formula has an apostrophe before it.
     """
-    rows = [_columns(one, found.better) for one in found.standings]
+    limits = _limits(found)
+    rows = [{**_columns(one, found.better), **limits, "stop": json.dumps(found.stop)} for one in found.standings]
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _limits(found: Comparison) -> dict[str, Any]:
+    """The limits with which the answers were made, in each line: a table must say so to be made again."""
+    return {"max_tokens": found.max_tokens, "stop": [*found.stop], "seed": found.seed, "unit": found.unit}
 
 
 def _columns(one: Standing, better: str) -> dict[str, Any]:
@@ -90,14 +96,14 @@ def _cell(value: object) -> str:
 
 
 def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
-    """All answers, a JSON object on each line: question, contestant, text, whether it is right, cost, replaced places.
+    """All answers, a JSON object on each line: question, contestant, text, whether right, cost, places, and the limits.
 
     Args:
         found: the comparison.
         examples: the questions; with them each line has `prompt` and `reference`, too.
     """
     asked = {one.key: one for one in examples}
-    held = set(found.development)
+    held, limits = set(found.development), _limits(found)
     lines: list[str] = []
     for one in found.answers:
         line: dict[str, Any] = {"question": one.question, "development": one.question in held}
@@ -105,6 +111,7 @@ def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
             given: Mapping[str, Any] = example.model_dump(mode="json", include={"prompt", "answer"})
             line |= {"prompt": given["prompt"], "reference": given["answer"]}
         line |= one.model_dump(mode="json", exclude={"type", "key", "graded", "question"})
+        line["limits"] = limits
         lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
     return "".join(lines)
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
+from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
-from cosd_api.comparison.result import Comparison, ModelCalibration, Standing
+from cosd_api.comparison.report import limits_in_words
+from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, Standing
+from cosd_api.errors import SettingError
 from cosd_api.report.html.document import document, footer, section, table, text_of, without_credentials
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted
 
-__all__ = ["comparison_page"]
+__all__ = [
+    "about_results",
+    "comparison_page",
+    "endpoints_table",
+    "failures_table",
+    "left_out_table",
+    "results_table",
+]
 
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # questions that are shown of each kind
 _LONGEST = 600  # characters of a text that is shown
+_ABOUT_ADVICE = (
+    "Two fifths of the test questions chose the way to fuse, and the others tested it: the table below counts all of "
+    "them, so its best may be another one."
+)
 
 
 def comparison_page(
@@ -42,7 +57,9 @@ def comparison_page(
 def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[Element]:
     if found.warnings:
         yield section("Notes", *(element("p", "warning", visible(warning)) for warning in found.warnings))
-    yield section("Results", _results(found), *_about_results(found))
+    if (words := _advice(found)) is not None:
+        yield section("Advice", element("p", None, visible(words)), element("p", "note", _ABOUT_ADVICE))
+    yield section("Results", results_table(found), *about_results(found))
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in found.standings if one.replaced is not None]
     if replaced:
@@ -51,9 +68,21 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
         yield section("Calibration", *_calibration(found))
     if (best := _best(found)) is not None:
         yield section("Questions that make the difference", *_questions(found, best, examples))
+    if found.failures:
+        yield section("Failed", failures_table(found.failures))
     if found.left_out:
-        yield section("Left out", _left_out(found))
-    yield section("Endpoints", _endpoints(found))
+        yield section("Left out", left_out_table(found.left_out))
+    yield section("Endpoints", endpoints_table(found))
+
+
+def _advice(found: Comparison) -> str | None:
+    """Advice by the comparison, in words; None where it is not complete, or has too few questions."""
+    if found.stopped is not None:
+        return None
+    try:
+        return str(found.advice())
+    except SettingError:
+        return None
 
 
 # The headline.
@@ -72,6 +101,7 @@ def _header(found: Comparison, title: str) -> Element:
         element(
             "p", "under", draft, " as the draft, ", assistant, f" as the assistant · graded by {in_line(found.grader)}"
         ),
+        element("p", "under", in_line(limits_in_words(found))),
         _figures(found),
         stopped,
     )
@@ -116,7 +146,8 @@ def _best(found: Comparison) -> Standing | None:
 # The table.
 
 
-def _results(found: Comparison) -> Element:
+def results_table(found: Comparison) -> Element:
+    """Table of the standings."""
     money = any(one.money is not None for one in found.standings)
     heads = (
         "",
@@ -179,10 +210,12 @@ def _p(value: float | None) -> str:
     return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 
 
-def _about_results(found: Comparison) -> Iterator[Element]:
+def about_results(found: Comparison) -> Iterator[Element]:
+    """Notes below the table of standings."""
     money = any(one.money is not None for one in found.standings)
+    chose = "the development questions" if found.development else "these questions"
     words = (
-        f"Differences are to the {found.better} alone, which was better on the development questions; won and lost",
+        f"Differences are to the {found.better} alone, which was better on {chose}; won and lost",
         "are questions that only one of the two answered right. Intervals: Wilson's for accuracies, Newcombe's method",
         "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
         "tokens. time: median. Requests and tokens: means of an answer, both models together. *: nothing is better for",
@@ -282,15 +315,27 @@ def _shown(text: str) -> str:
 # The rest.
 
 
-def _left_out(found: Comparison) -> Element:
+def failures_table(failures: Iterable[FailedAnswer]) -> Element:
+    """Table of the contestants that failed, at how many questions, and why."""
+    why = Counter((one.contestant, one.development, one.error) for one in failures)
+    rows = [
+        (in_line(name), counted(n, "development question" if held else "question"), visible(error))
+        for (name, held, error), n in why.items()
+    ]
+    return table(("contestant", "questions", "because"), rows, range(0), "Failed")
+
+
+def left_out_table(left_out: Iterable[LeftOut]) -> Element:
+    """Table of the contestants that the endpoints cannot serve, and why."""
     reasons: dict[str, list[str]] = {}
-    for out in found.left_out:
+    for out in left_out:
         reasons.setdefault(out.reason, []).append(out.name)
     rows = [(in_line(", ".join(names)), in_line(reason)) for reason, names in reasons.items()]
     return table(("contestants", "because"), rows, range(0), "Left out")
 
 
-def _endpoints(found: Comparison) -> Element:
+def endpoints_table(found: Comparison) -> Element:
+    """Table of both models and their servers."""
     rows = [
         (
             in_line(one.name),

@@ -59,6 +59,30 @@ def test_one_model_alone_and_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not out.exists()
 
 
+def test_the_report_and_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    questions = scripted_pair(monkeypatch, tmp_path, ("fixed", "draft"))
+    page = tmp_path / "report.html"
+    done = advise(questions, "--yes", "--report", str(page), "--methods", "cosd,defer", "--json")
+    assert done.exit_code == 2 and "'defer' has no defaults" in words(done) and not page.exists()
+    done = advise(questions, "--yes", "--report", str(page), "--answers", str(tmp_path / "answers.jsonl"))
+    assert done.exit_code == 0 and f"wrote {page}" in done.stderr
+    text = page.read_text()
+    assert "Fuse them. Let the draft (small) draft" in text and ">fuse them<" in text
+    done = advise(questions, "--yes", "--answers", str(page), "--report", str(page))
+    assert done.exit_code == 2 and "report.html is an input and would be overwritten" in words(done)
+    assert page.read_text() == text
+
+
+def test_the_estimate_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    questions = scripted_pair(monkeypatch, tmp_path, ("fixed", "draft"))
+    answers, page = tmp_path / "answers.jsonl", tmp_path / "report.html"
+    done = advise(questions, "--dry-run", "--answers", str(answers), "--report", str(page))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("102 answers to 30 questions: about ") and done.stdout.count("\n") == 1
+    assert "to test the way that is chosen" in done.stdout
+    assert not answers.exists() and not page.exists()
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("more", "code", "said"),

@@ -26,6 +26,7 @@ def test_the_table_as_csv() -> None:
     assert (cosd["billed"], cosd["read_draft"], cosd["requests_assistant"]) == ("40.0", "20.0", "0.5")
     assert (cosd["places_assistant"], cosd["put_right"], cosd["on_frontier"]) == ("4", "3", "true")
     assert rows[0]["better_model"] == "true" and rows[0]["difference"] == "" == rows[0]["p"]
+    assert {(row["max_tokens"], row["stop"], row["seed"], row["unit"]) for row in rows} == {("64", '["###"]', "0", "")}
     assert rows[-1]["accuracy"] == "" == rows[-1]["billed"]  # nothing answered
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -12,37 +11,9 @@ import pytest
 from cosd_api import Example, Message
 from cosd_api.comparison.page import comparison_page
 from sample_comparison import EXAMPLES, KEYS, sample_comparison
+from seen import Seen
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'\u202e"
-VOID = {"meta", "link", "br", "img", "input"}
-
-
-class Seen(HTMLParser):
-    """A page as a browser's parser sees it."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.texts: dict[str, list[str]] = {}
-        self._open: list[str] = []
-        self.feed(document)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self._open.append(tag)
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        for tag in set(self._open):
-            self.texts[tag][-1] += data
 
 
 def test_the_page_has_every_section_and_the_numbers() -> None:
@@ -55,9 +26,12 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
         "Who was right at the replaced places",
         "Calibration",
         "Questions that make the difference",
+        "Failed",
         "Left out",
         "Endpoints",
     ]
+    rows = seen.texts["tr"]
+    assert "cool5 questionsthe prompt is too long" in rows and "draft1 development questionit is down" in rows
     figures = " ".join(seen.texts["li"])
     assert "5 test questions, and 1 for development" in figures
     assert "20.0 % right by the better model alone (draft)" in figures
@@ -68,6 +42,7 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
     body = "".join(seen.texts["body"])
     for words in (
         "small as the draft, large as the assistant · graded by last-number",
+        "answers of at most 64 tokens, ending before '###', seed 0",
         "This comparison is not complete: the limit of tokens is reached",
         "Differences are to the draft alone",
         "Every token has at least 0.5 in 1 of 2 wrong answers.",
@@ -97,6 +72,17 @@ def test_the_row_of_a_contestant() -> None:
         "0.04",
     ):
         assert words in cells, words
+
+
+def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A complete comparison of enough questions; one that stopped, or has few, has no advice."""
+    assert "Advice" not in Seen(comparison_page(sample_comparison(stopped=None))).texts["h2"]
+    monkeypatch.setattr("cosd_api.comparison.choice.LEAST_QUESTIONS", 5)
+    assert "Advice" not in Seen(comparison_page(sample_comparison())).texts["h2"]
+    seen = Seen(comparison_page(sample_comparison(stopped=None)))
+    assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"]
+    assert any(text.startswith("Use the assistant (large) alone. ") for text in seen.texts["p"])
+    assert any("Two fifths of the test questions chose the way to fuse" in text for text in seen.texts["p"])
 
 
 def test_a_contestant_without_answers_has_an_empty_row() -> None:
@@ -137,7 +123,14 @@ def test_a_comparison_that_has_hardly_begun() -> None:
         )
         for one in found.standings
     )
-    less: dict[str, Any] = {"calibration": {}, "left_out": (), "warnings": (), "stopped": None, "answers": ()}
+    less: dict[str, Any] = {
+        "calibration": {},
+        "left_out": (),
+        "failures": (),
+        "warnings": (),
+        "stopped": None,
+        "answers": (),
+    }
     seen = Seen(comparison_page(found.model_copy(update={"standings": nothing, **less})))
     assert seen.texts["h2"] == ["Results", "Quality and cost", "Endpoints"]
     assert "No answer is complete yet." in seen.texts["p"]

@@ -1,0 +1,203 @@
+"""Advice on pairs of which it is known whether to fuse them: `advise`, and `compare` on questions of its own.
+
+The bundled models in every direction are pairs to be fused: neither knows what the other knows. A model beside a copy
+of itself, and beside a copy that noise has made worse, are pairs that must not be.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.noisy import write_noisy
+from benchmarks.prompts import MAX_TOKENS
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Advice, Comparison, ComparisonEstimate, Example, advise, compare
+from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.demo.questions import is_right, sample
+from cosd_api.demo.servers import BUNDLED, MODELS, serve
+
+__all__ = ["ADVICE", "CASES", "COMPARED", "Case", "asked", "run"]
+
+NOISE = 0.3
+COPY, NOISY = "copy of sums", "sums with noise"
+ADVISED, FRESH, QUICK = 100, 60, 20
+SEED = 71
+BESIDE = ("route", "cascade")
+"""Methods that are compared beside CoSD and the way that was chosen."""
+
+ADVICE = "Advice on pairs of which the answer is known"
+COMPARED = "The ways that were chosen, on new questions"
+ADVICE_COLUMNS = [
+    *("drafts", "assists", "draft right", "assistant right", "ways", "chosen", "right", "gain", "95 %", "advice"),
+    *("tokens, estimated", "billed"),
+]
+COMPARED_COLUMNS = [
+    *("drafts", "assists", "draft right", "assistant right", "way", "right", "difference", "95 %", "p"),
+    *("cosd", *BESIDE, SELF_CONSISTENCY, RANDOM, "oracle", "tokens, estimated", "billed"),
+]
+ABOUT = (
+    "`cosd advise` with all methods, {count} held-out questions for each pair, in equal shares of the kinds that its "
+    "models know and of those that need both; `facts` and `words` have none of those. The direction is fixed "
+    "(`--one-way`). Right answers are those to the questions that tested the way that was chosen; where none was, to "
+    "those that choose. "
+    "*{noisy}* has noise of {noise:g} standard deviations in each matrix. Estimated: the most likely number of tokens, "
+    "before anything is asked."
+)
+FRESHLY = (
+    "`cosd compare` on {count} new questions of the same kinds, a fifth of them for development: the way that was "
+    "chosen, or `cosd` where none was, beside methods that choose a model for each question, and the baselines. The "
+    "difference is to the better model alone; p is McNemar's, adjusted by Holm."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair in one direction.
+
+    Attributes:
+        draft: the model that drafts.
+        assistant: the other one.
+        kinds: of the questions, in equal shares.
+        fuse: whether it is to be fused.
+    """
+
+    draft: str
+    assistant: str
+    kinds: tuple[str, ...]
+    fuse: bool
+
+
+_WITH_FACTS, _WITH_WORDS = ("mixed", "sum", "capital"), ("mixed-translation", "sum", "translation")
+_APART, _SUMS = ("capital", "translation"), ("sum", "difference", "mixed")
+CASES = (
+    Case("sums", "facts", _WITH_FACTS, fuse=True),
+    Case("facts", "sums", _WITH_FACTS, fuse=True),
+    Case("sums", "words", _WITH_WORDS, fuse=True),
+    Case("words", "sums", _WITH_WORDS, fuse=True),
+    Case("facts", "words", _APART, fuse=True),
+    Case("words", "facts", _APART, fuse=True),
+    Case("sums", COPY, _WITH_FACTS, fuse=False),
+    Case("sums", NOISY, _SUMS, fuse=False),
+    Case(NOISY, "sums", _SUMS, fuse=False),
+)
+
+
+def asked(kinds: Sequence[str], count: int, *, after: int = 0) -> list[tuple[Example, Callable[[str], bool]]]:
+    """Held-out questions of these kinds in turn, each once, and a test of an answer; `after` so many others."""
+    several = [{one.prompt: one for one in sample(kind, 4 * (count + after), SEED)}.values() for kind in kinds]
+    found = [one for of_each in zip(*several, strict=False) for one in of_each][after : after + count]
+    assert len(found) == count, "there are not so many questions"
+    return [(Example(prompt=one.prompt, answer=one.answer), partial(is_right, one)) for one in found]
+
+
+async def run(options: Options) -> list[Table]:
+    """The section `advice`."""
+    count, fresh = (QUICK, QUICK) if options.quick else (ADVISED, FRESH)
+    advised: list[list[Cell]] = []
+    compared: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    with ExitStack() as stack:
+        urls = _servers(stack)
+        for case in CASES[:: 6 if options.quick else 1]:
+            options.say(f"advice: {case.draft} drafts, {case.assistant} assists")
+            seen: list[ComparisonEstimate] = []
+            common = _settings(case, urls, seen)
+            questions = asked(case.kinds, count)
+            advice = await advise([one for one, _ in questions], **common, grader=_grader(questions))
+            questions = asked(case.kinds, fresh, after=count)
+            way = advice.way or "cosd"
+            methods = [*dict.fromkeys(("cosd", way, *BESIDE))]
+            found = await compare([one for one, _ in questions], **common, grader=_grader(questions), methods=methods)
+            advised.append(_advised(case, advice, seen[0]))
+            compared.append(_compared(case, found, way, seen[1]))
+            kept = advice.model_dump(mode="json", exclude={"parts", "left_out", "draft", "assistant"})
+            before = seen[0].model_dump(mode="json", exclude={"assumptions", "contestants"})
+            figures[f"{case.draft}, {case.assistant}"] = {**kept, "words": str(advice), "estimate": before}
+    about = ABOUT.format(count=count, noisy=NOISY, noise=NOISE)
+    return [
+        Table(ADVICE, ADVICE_COLUMNS, advised, [about], figures),
+        Table(COMPARED, COMPARED_COLUMNS, compared, [FRESHLY.format(count=fresh)]),
+    ]
+
+
+def _servers(stack: ExitStack) -> dict[str, str]:
+    """URLs of the models by their names."""
+    noisy = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "noisy.gguf"
+    write_noisy(MODELS / "sums.gguf", noisy, NOISE)
+    files = {name: MODELS / f"{name}.gguf" for name in BUNDLED} | {COPY: MODELS / "sums.gguf", NOISY: noisy}
+    return {name: stack.enter_context(serve(path, threads=1)).url for name, path in files.items()}
+
+
+def _settings(case: Case, urls: Mapping[str, str], seen: list[ComparisonEstimate]) -> dict[str, Any]:
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    return {
+        "draft": urls[case.draft],
+        "assistant": urls[case.assistant],
+        "both_ways": False,
+        "max_tokens": MAX_TOKENS,
+        "confirm": confirm,
+    }
+
+
+def _grader(questions: Sequence[tuple[Example, Callable[[str], bool]]]) -> Callable[[Example, str], bool]:
+    tests = {example.key: test for example, test in questions}
+
+    def right(example: Example, text: str) -> bool:
+        return tests[example.key](text)
+
+    return right
+
+
+def _advised(case: Case, advice: Advice, estimate: ComparisonEstimate) -> list[Cell]:
+    fused = advice.accuracy.get("fused")
+    return [
+        case.draft,
+        case.assistant,
+        *(_share(advice.accuracy[name].value) for name in ("draft", "assistant")),
+        advice.tried,
+        advice.way,
+        None if fused is None else _share(fused.value),
+        *_gain(advice.gain),
+        "fuse them" if advice.decision == "fuse" else f"{getattr(case, advice.model)} alone",
+        *(estimate.billed_tokens.expected, advice.billed_tokens),
+    ]
+
+
+def _compared(case: Case, found: Comparison, way: str, estimate: ComparisonEstimate) -> list[Cell]:
+    accuracy = {one.name: one.accuracy.value for one in found.standings}
+
+    def shown(name: str) -> Cell:
+        return _share(accuracy[name]) if name in accuracy else None
+
+    holm = found[way].holm
+    return [
+        case.draft,
+        case.assistant,
+        *(shown(name) for name in ("draft", "assistant")),
+        way,
+        shown(way),
+        *_gain(found[way].difference),
+        None if holm is None else "< 0.001" if holm < 0.0005 else f"{holm:.3f}",
+        *(shown(name) for name in ("cosd", *BESIDE, SELF_CONSISTENCY, RANDOM, "oracle")),
+        *(estimate.billed_tokens.expected, found.billed_tokens),
+    ]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _gain(gain: Estimated | None) -> list[Cell]:
+    if gain is None:
+        return [None, None]
+    return [f"{100 * gain.value:+z.0f}", f"{100 * gain.low:+z.0f} to {100 * gain.high:+z.0f}"]
