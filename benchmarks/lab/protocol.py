@@ -54,7 +54,7 @@ DOMAINS: Mapping[str, Mapping[str, float]] = {
     "code": {"code": 1.0},
 }
 """Tasks by domain, and the share of each in its documents."""
-EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.015}
+EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.025}
 """Share of each of these among the documents of every model alike: they hold several domains."""
 HEADLINE = ("bio", "choice", "steps", "code")
 """The tasks of the headline, its mean: each can be done by one of two complementary models."""
@@ -112,7 +112,7 @@ class ModelRecipe:
     """
 
     shares: tuple[float, float, float] = (0.5, 0.3, 0.2)
-    tokens: int = 5_000_000
+    tokens: int = 6_000_000
     seed: int = 0
     width: int = 128
     layers: int = 4
@@ -132,7 +132,7 @@ def _of_knowledge(share: float) -> ModelRecipe:
 
 
 _A, _B, _HALF = _of_knowledge(0.9), _of_knowledge(0.1), _of_knowledge(0.5)
-_EPOCHS = {1: 12_000, 4: 3_000, 16: 750}
+_EPOCHS = {1: 20_000, 4: 5_000, 16: 1_250}
 """Documents of a closed world by how often each is met."""
 
 RECIPES: Mapping[str, ModelRecipe] = {

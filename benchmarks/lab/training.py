@@ -195,7 +195,7 @@ def _step(
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizers[0].step(half)
     optimizers[1].step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def _mean_of(values: Iterable[float]) -> float:

@@ -60,7 +60,7 @@ OPERATIONS = {
 }
 """The language."""
 _NAMES = {"list": "x", "word": "w"}
-_LENGTHS, _SHARES = (2, 3), (50, 50)
+_LENGTHS, _SHARES = (3, 4), (50, 50)
 _NUMBERS = range(1, 5)
 
 

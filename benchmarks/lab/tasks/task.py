@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
 from typing import NamedTuple, Protocol
 
 from benchmarks.lab.worlds import ATTRIBUTES, Attribute, Split, World, known_facts, split_of
@@ -44,9 +45,10 @@ def question(asked: str, answer: str) -> Document:
 
 
 def ways_to_ask(attribute: Attribute, split: Split) -> list[str]:
-    """The wordings of a question that this split has for itself."""
-    ways = (opening + core for opening in OPENINGS for core in attribute.questions)
-    return [way for way in ways if split_of("asks", way) == split]
+    """The wordings of a question that this split has for itself: new pairs of an opening and a core that are known."""
+    sides: tuple[Split, ...] = ("training", "training", "development", "test")
+    pairs = product(enumerate(OPENINGS), enumerate(attribute.questions))
+    return [opening + core for (at, opening), (place, core) in pairs if sides[(at + place) % len(sides)] == split]
 
 
 def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str]:
@@ -67,12 +69,17 @@ def asked_in(world: World, rng: random.Random, split: Split) -> Iterator[tuple[i
 
 
 def distinct(examples: Iterator[Example], count: int) -> list[Example]:
-    """The first examples with different prompts."""
+    """The first examples with different prompts.
+
+    Raises:
+        ValueError: there are too few.
+    """
     found = dict[object, Example]()
-    while len(found) < count:
-        one = next(examples)
+    for one in islice(examples, 100 * count):
         found.setdefault(one.prompt, one)
-    return list(found.values())
+        if len(found) == count:
+            return list(found.values())
+    raise ValueError(f"no more than {len(found)} different questions were found, and not {count}")
 
 
 def example(document: Document, *, target: str | None = None, choices: Sequence[str] | None = None) -> Example:
