@@ -39,12 +39,14 @@ class EndpointEstimate(_Model):
         counted: whether the endpoint counted them; otherwise they are a guess from the prompt's bytes.
         requests: generation requests.
         billed_tokens: tokens read, from a cache or not, and written.
+        written_tokens: those of the most likely number that are written.
     """
 
     prompt_tokens: int
     counted: bool
     requests: Range
     billed_tokens: Range
+    written_tokens: int
 
 
 class Estimate(_Model):
@@ -136,26 +138,30 @@ async def estimate(
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
         cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most))
-        requests, tokens = _from_past(past, name, prompt, max_tokens) or (cost.requests.expected, cost.tokens.expected)
+        mine = cost.requests.expected, cost.tokens.expected, cost.written
+        requests, tokens, written = _from_past(past, name, prompt, max_tokens) or mine
+        billed = _range(cost.tokens.low, tokens, cost.tokens.high)
         found[name] = EndpointEstimate(
             prompt_tokens=guess,
             counted=count is not None,
             requests=_range(cost.requests.low, requests, cost.requests.high),
-            billed_tokens=_range(cost.tokens.low, tokens, cost.tokens.high),
+            billed_tokens=billed,
+            written_tokens=min(round(written), billed.expected),
         )
     words = _assumptions(settings.method.assumptions(plan), past)
     return Estimate(max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=words)
 
 
-def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float] | None:
-    """Requests and billed tokens, at the cost of past answers for each token."""
+def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float, float] | None:
+    """Requests, billed tokens, and those of them that are written, at the cost of past answers for each token."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
     n = min(max_tokens, past.tokens / past.answers)
     looked_back = n * (len(prompt.encode()) + n * past.size / past.tokens / 2)
     share = n / past.tokens
-    return share * spent.requests, spent.read * looked_back / past.looked_back + share * spent.written
+    written = share * spent.written
+    return share * spent.requests, spent.read * looked_back / past.looked_back + written, written
 
 
 def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:

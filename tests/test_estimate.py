@@ -125,12 +125,14 @@ async def test_bounds_that_can_be_reckoned_by_hand() -> None:
             counted=True,
             requests=Range(low=1, expected=1, high=4),
             billed_tokens=Range(low=9, expected=13, high=80),
+            written_tokens=3,
         ),
         "assistant": EndpointEstimate(
             prompt_tokens=8,
             counted=True,
             requests=Range(low=0, expected=0, high=48),
             billed_tokens=Range(low=0, expected=3, high=1536),
+            written_tokens=1,
         ),
     }
 

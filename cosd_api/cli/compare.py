@@ -165,7 +165,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="NAME=IN,OUT|FILE",
-            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15, or a JSON file.",
+            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15, or a JSON file. A "
+            "third number is that of tokens read from a cache.",
         ),
     ] = None,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -44,6 +45,10 @@ _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
 _QUESTIONS = 3
 """Different questions among them, at least: one that nobody can take fails for every contestant."""
+_BASELINES = {SELF_CONSISTENCY: COSD, RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED}
+"""Baselines that are made after the development questions, by the contestant whose bill theirs is about."""
+_SPILL = 16
+"""Tokens beyond its limit that the questions of an answer may write, which count when they are billed."""
 _ROOM = 2
 """An answer beside others may bill this many times what the contestant's largest one has billed, at least."""
 
@@ -97,6 +102,7 @@ class Asking:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
         self._failed: dict[str, dict[str, str]] = {}
+        self._keys: dict[tuple[str, str], str] = {}  # of answers, by contestant and question
         self._in_a_row: dict[str, list[str]] = {}  # questions that failed, by endpoint, and at the grader
         self._reserved = 0  # tokens that the answers in flight may bill
         self._flying = 0  # answers that are being asked for
@@ -105,6 +111,7 @@ class Asking:
         self._largest: dict[str, int] = {}  # bill of an answer, by contestant
         self._at_limit = False
         self._before = self.journal.billed
+        self.notes: list[str] = []
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
         """Add the contestants that the endpoints can serve, and note why others cannot; returns those added."""
@@ -141,26 +148,33 @@ class Asking:
             self._tallies[one.name].questions += len(questions)
 
     async def estimate(
-        self, prices: Mapping[str, Price] | None, held: Sequence[Example], test: Sequence[Example]
+        self,
+        prices: Mapping[str, Price] | None,
+        held: Sequence[Example],
+        test: Sequence[Example],
+        *,
+        baselines: bool,
     ) -> ComparisonEstimate:
-        """The cost of what is still to be asked, with the baselines that are made later."""
+        """The cost of what is still to be asked, with the baselines that are made later, if there are to be any."""
         questions = [*held, *test]
-        alike = {RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED, SELF_CONSISTENCY: COSD}
         asked = {
             one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
             for one in self.contestants
         }
+        gone = {*asked, *(one.name for one in self.left_out)}
+        later = {name: by for name, by in _BASELINES.items() if baselines and name not in gone and by in asked}
         to_come = {
             one.name: [example for example in asked[one.name] if self._text(one, example) is None]
             for one in self.contestants
         }
         return await estimated(
             self._fusions,
-            to_come | {name: test for name, other in alike.items() if other in to_come},
+            to_come | dict.fromkeys(later, test),
             self.max_tokens,
             roles={one.name: one.role for one in self.contestants},
             prices=prices,
-            alike=alike,
+            alike={name: by for name, by in later.items() if name != SELF_CONSISTENCY},
+            votes={name: by for name, by in later.items() if name == SELF_CONSISTENCY},
             known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
             questions=len(questions),
             most=self.most,
@@ -178,6 +192,7 @@ class Asking:
             roles={one.name: one.role for one in several},
             prices=prices,
             alike={},
+            votes={},
             known=len(several) * len(questions) - sum(map(len, to_come.values())),
             questions=len(questions),
             most=self.most,
@@ -192,8 +207,14 @@ class Asking:
         concurrency: int,
         progress: Callable[[Sequence[Tally]], None] | None,
     ) -> None:
-        """Let these contestants answer the questions, one question after the other."""
-        waiting = deque((one, example) for example in questions for one in several)
+        """Let these contestants answer the questions, one question after the other.
+
+        The order of the contestants hangs on the question, as the first ones read a prompt that no server has in its
+        cache yet. What failed in an earlier run comes last, so that it does not end every run at the same place.
+        """
+        pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
+        pairs.sort(key=lambda pair: self._key(*pair) in self.journal.failed)
+        waiting = deque(pairs)
         errors: list[Exception] = []
 
         def report() -> None:
@@ -223,6 +244,12 @@ class Asking:
             raise errors[0]
         if self._at_limit:  # answers in flight have been billed since
             self.stopped = self._limit_words()
+
+    def _in_order(self, several: Sequence[Contestant], example: Example) -> list[Contestant]:
+        def place(one: Contestant) -> bytes:
+            return hashlib.sha256(f"{self.seed} {example.key} {one.name}".encode()).digest()
+
+        return sorted(several, key=place)
 
     async def _take(self, one: Contestant, example: Example) -> None:
         """One question of one contestant: known, graded anew, or asked."""
@@ -265,7 +292,8 @@ class Asking:
                 return None
             if allowed is not None:
                 limits["max_billed_tokens"] = allowed
-            self._reserved += allowed or 0
+            reserved = 0 if allowed is None else allowed + _SPILL
+            self._reserved += reserved
             self._flying += 1
             try:
                 result = await fusion.generate(example.prompt, **limits)
@@ -283,7 +311,7 @@ class Asking:
                 self._give_up(one, example, error)
                 return None
             finally:
-                self._reserved -= allowed or 0
+                self._reserved -= reserved
                 self._flying -= 1
                 self._notify()
         answer = GradedAnswer.of(result, one, **keys)
@@ -327,11 +355,11 @@ class Asking:
             most = self._largest.get(one.name, 0)
             left = self.most - self.journal.billed - self._reserved
             share = left // max(1, self._workers - self._flying)
-            if share >= max(_ROOM * (most or guess), least):
-                return share
+            if share - _SPILL >= max(_ROOM * (most or guess), least):
+                return share - _SPILL
             if not self._flying:
-                if left >= max(most, least, 1):
-                    return left
+                if left - _SPILL >= max(most, least, 1):
+                    return left - _SPILL
                 self._stop_at_limit()
             else:
                 await self._landed.wait()
@@ -378,24 +406,30 @@ class Asking:
 
     def _key(self, one: Contestant, example: Example) -> str:
         """Identity of a contestant's answer."""
+        if (known := self._keys.get((one.name, example.key))) is not None:
+            return known
         prompt = example.model_dump(mode="json", include={"prompt"})
         drawn = self.seed if one.method is not None and one.method.temperature else None
         models = [self.facts.draft.model, self.facts.assistants[0].model]
-        return one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
+        made = one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
+        self._keys[one.name, example.key] = made
+        return made
 
     def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
         """The contestant's answer as far as it is known, graded or not."""
         found = self.journal.answers.get(self._key(one, example))
         return None if found is None else found.model_copy(update={"contestant": one.name, "question": example.key})
 
+    def texts(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The answers of a contestant to these questions, graded or not, by question."""
+        several = ((example.key, self._text(one, example)) for example in questions)
+        return {key: answer for key, answer in several if answer is not None}
+
     def answered(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
         """The complete answers of a contestant to these questions, by question."""
-        found: dict[str, GradedAnswer] = {}
-        for example in questions:
-            answer = self._text(one, example)
-            if answer is not None and answer.complete and answer.graded == grading_key(self.judge, example):
-                found[example.key] = answer
-        return found
+        several = self.texts(one, questions)
+        keys = {example.key: grading_key(self.judge, example) for example in questions}
+        return {key: answer for key, answer in several.items() if answer.complete and answer.graded == keys[key]}
 
     # ---------------------------------------------------------------------------------------------------- the result
 
@@ -445,6 +479,7 @@ class Asking:
                 *dict.fromkeys(words for one in [*held, *test] for words in self.facts.warnings_for(one.prompt)),
                 *getattr(self.judge, "warnings", ()),
                 *_warnings(found),
+                *self.notes,
                 *_judging(self.judge),
             ),
         )

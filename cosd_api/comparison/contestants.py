@@ -99,9 +99,9 @@ class Alone(Written):
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """One request to the draft; see `Method.cost`."""
         if model:
-            return Cost(Bounds(0, 0, 0), Bounds(0, 0, 0))
+            return Cost(Bounds(0, 0, 0), Bounds(0, 0, 0), 0)
         n = plan.max_tokens
-        return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n))
+        return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n), n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -47,7 +47,12 @@ def _columns(one: Standing, better: str) -> dict[str, Any]:
     counts, difference, places = one.counts, one.difference, one.replaced
     by = {
         f"{kind}_{name}": values.get(name)
-        for kind, values in (("requests", one.requests), ("read", one.read), ("written", one.written))
+        for kind, values in (
+            ("requests", one.requests),
+            ("read", one.read),
+            ("cached", one.cached),
+            ("written", one.written),
+        )
         for name in ("draft", "assistant")
     }
     return {

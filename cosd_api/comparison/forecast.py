@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE
 from cosd_api.comparison.prices import MILLION, ComparisonEstimate, Price
 from cosd_api.estimate import EndpointEstimate, Range
 from cosd_api.fusion import Fusion
 from cosd_api.training.dataset import Example
 
-__all__ = ["estimated", "with_test"]
+__all__ = ["MOST_SAMPLES", "equal_bill", "estimated", "with_test"]
 
+MOST_SAMPLES = 40
+"""Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
+
+_MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 _LOOKED_AT = 3
 """Questions that an estimate is made of: the shortest, one in the middle and the longest."""
+_TWICE = 2
+"""Requests for one sample, at most; see `Switch.cost`."""
+
+_FREE = Price(0, 0)
+_Bound = tuple[float, float, float]
+"""A number: at least, most likely and at most."""
+_Endpoints = Mapping[str, EndpointEstimate]
+"""The cost of one answer, by endpoint as the user gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """The mean cost of an answer at both endpoints."""
+
+    requests: _Bound
+    tokens: _Bound
+    money: _Bound = (0, 0, 0)
+
+    def changed(self, change: Callable[[_Bound], _Bound]) -> _Cost:
+        return _Cost(change(self.requests), change(self.tokens), change(self.money))
 
 
 async def estimated(
@@ -23,6 +49,7 @@ async def estimated(
     roles: Mapping[str, Mapping[str, str]],
     prices: Mapping[str, Price] | None,
     alike: Mapping[str, str],
+    votes: Mapping[str, str],
     known: int,
     questions: int,
     most: int | None,
@@ -36,6 +63,7 @@ async def estimated(
         roles: for each contestant its endpoints, as the user gave them, by their names in its fusion.
         prices: by endpoint.
         alike: contestants that are not known yet, with one whose answers cost about the same.
+        votes: likewise of samples of one of the two models, for the bill of the one that they name.
         known: number of answers that are there.
         questions: number of all questions.
         most: the limit of billed tokens.
@@ -43,37 +71,44 @@ async def estimated(
     Raises:
         ProviderError: an endpoint failed.
     """
-    made: dict[str, list[Mapping[str, EndpointEstimate]]] = {}
     assumptions: dict[str, None] = {}
     examples = [*{example.key: example for several in to_come.values() for example in several}.values()]
     examples.sort(key=lambda one: len(str(one.prompt)))
     looked_at = [*{at: examples[at] for at in (0, len(examples) // 2, len(examples) - 1)}.values()] if examples else []
-    for name, fusion in fusions.items():
-        for example in looked_at if to_come.get(name) else ():
-            found = await fusion.estimate(example.prompt, max_tokens=max_tokens)
-            made.setdefault(name, []).append({roles[name][at]: one for at, one in found.endpoints.items()})
-            assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
-    for name, other in alike.items():
-        if other in made:
-            made[name] = made[other]
-    scales = {name: len(to_come[name]) for name in made}
+    needed = {name for name, several in to_come.items() if several}
+    needed |= {alike[name] for name in needed & {*alike}}
+    if voting := needed & {*votes}:
+        needed |= {*_MODELS, *(votes[name] for name in voting)}
+    made: dict[str, _Cost] = {}
+    for name in (name for name in fusions if name in needed):
+        answers: list[_Endpoints] = []
+        for example in looked_at:
+            found = await fusions[name].estimate(example.prompt, max_tokens=max_tokens)
+            answers.append({roles[name][at]: one for at, one in found.endpoints.items()})
+            if to_come.get(name):
+                assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
+        made[name] = _mean([_cost(one, prices or {}) for one in answers])
+    for name in needed & {*alike}:
+        made[name] = made[alike[name]]
+    for name in voting:
+        made[name] = _voted(made, votes[name])
+    if known:  # answers of those that are made later may be there
+        for name in needed & {*alike, *votes}:
+            made[name] = made[name].changed(lambda bound: (0, *bound[1:]))
+    scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
 
-    def over(of: str, names: Sequence[str]) -> Range:
-        """The sum over the contestants' questions, from the mean of those that were looked at."""
-
-        def total(bound: str) -> int:
-            return round(sum(scales[name] * _mean(made[name], of, bound) for name in names))
-
-        return Range(low=total("low"), expected=total("expected"), high=total("high"))
+    def over(of: Callable[[_Cost], _Bound], names: Sequence[str]) -> _Bound:
+        bounds = [tuple(scales[name] * bound for bound in of(made[name])) for name in names]
+        return sum(one[0] for one in bounds), sum(one[1] for one in bounds), sum(one[2] for one in bounds)
 
     return ComparisonEstimate(
         questions=questions,
-        contestants={name: over("billed_tokens", [name]) for name in made},
+        contestants={name: _range(over(lambda one: one.tokens, [name])) for name in scales},
         known=known,
         answers=sum(map(len, to_come.values())),
-        requests=over("requests", [*made]),
-        billed_tokens=over("billed_tokens", [*made]),
-        money=None if prices is None else _money(made, scales, prices, max_tokens),
+        requests=_range(over(lambda one: one.requests, [*scales])),
+        billed_tokens=_range(over(lambda one: one.tokens, [*scales])),
+        money=None if prices is None else over(lambda one: one.money, [*scales]),
         most=most,
         assumptions=tuple(assumptions),
     )
@@ -124,32 +159,70 @@ def with_test(
     )
 
 
-def _mean(several: Sequence[Mapping[str, EndpointEstimate]], of: str, bound: str) -> float:
-    """The mean over questions of a bound of what both endpoints have of something."""
-    found: list[int] = [getattr(getattr(one, of), bound) for endpoints in several for one in endpoints.values()]
-    return sum(found) / len(several)
+def _range(bound: _Bound) -> Range:
+    return Range(low=round(bound[0]), expected=round(bound[1]), high=round(bound[2]))
 
 
-def _money(
-    made: Mapping[str, Sequence[Mapping[str, EndpointEstimate]]],
-    scales: Mapping[str, int],
-    prices: Mapping[str, Price],
-    max_tokens: int,
-) -> tuple[float, float, float]:
-    """The price at least, most likely and at most: of the tokens billed, `max_tokens` at most are written."""
+def _mean(several: Sequence[_Cost]) -> _Cost:
+    """The mean over questions."""
 
-    def price(name: str, billed: int) -> tuple[float, float]:
-        one, written = prices[name], min(billed, max_tokens)
-        least = billed * min(one.read, one.written) / MILLION
-        return least, one.of(billed - written, written)
+    def mean(bounds: Sequence[_Bound]) -> _Bound:
+        return (
+            sum(one[0] for one in bounds) / len(bounds),
+            sum(one[1] for one in bounds) / len(bounds),
+            sum(one[2] for one in bounds) / len(bounds),
+        )
+
+    return _Cost(
+        mean([one.requests for one in several]),
+        mean([one.tokens for one in several]),
+        mean([one.money for one in several]),
+    )
+
+
+def _cost(answer: _Endpoints, prices: Mapping[str, Price]) -> _Cost:
+    """The cost of one answer."""
+
+    def total(of: Callable[[EndpointEstimate], Range]) -> _Bound:
+        several = [of(one) for one in answer.values()]
+        return sum(one.low for one in several), sum(one.expected for one in several), sum(one.high for one in several)
 
     low = expected = high = 0.0
-    for contestant, several in made.items():
-        share = scales[contestant] / len(several)
-        for endpoints in several:
-            for name, one in endpoints.items():
-                tokens = one.billed_tokens
-                low += share * price(name, tokens.low)[0]
-                expected += share * price(name, tokens.expected)[1]
-                high += share * tokens.high * max(prices[name].read, prices[name].written) / MILLION
-    return low, expected, high
+    for name, one in answer.items():
+        price, tokens = prices.get(name, _FREE), one.billed_tokens
+        written = min(one.written_tokens, tokens.expected)
+        low += tokens.low * price.least / MILLION
+        expected += price.of(tokens.expected - written, written)
+        high += tokens.high * price.most / MILLION
+    return _Cost(total(lambda one: one.requests), total(lambda one: one.billed_tokens), (low, expected, high))
+
+
+def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
+    """The number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
+
+    Args:
+        pays: money, 0 without prices, and tokens.
+        one: those of one of the answers.
+    """
+    at = 0 if pays[0] and one[0] else 1
+    return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
+
+
+def _voted(made: Mapping[str, _Cost], paying: str) -> _Cost:
+    """Samples of one of the two models, nobody knows which: as many as the bill of another contestant pays for."""
+    found = [_samples(made[name], equal_bill(_bill(made[paying]), _bill(made[name]))) for name in _MODELS]
+
+    def either(of: Callable[[_Cost], _Bound]) -> _Bound:
+        one, other = map(of, found)
+        return min(one[0], other[0]), (one[1] + other[1]) / 2, max(one[2], other[2])
+
+    return _Cost(either(lambda one: one.requests), either(lambda one: one.tokens), either(lambda one: one.money))
+
+
+def _samples(alone: _Cost, count: int) -> _Cost:
+    """So many answers of a model, whose number is not certain."""
+    return alone.changed(lambda bound: (bound[0], count * bound[1], _TWICE * MOST_SAMPLES * bound[2]))
+
+
+def _bill(cost: _Cost) -> tuple[float, float]:
+    return cost.money[1], cost.tokens[1]

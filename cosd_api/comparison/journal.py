@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError
 
 from cosd_api.comparison.contestants import Contestant
+from cosd_api.comparison.prices import Price
 from cosd_api.errors import SettingError
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Probability, Record, Seconds
 from cosd_api.result import FusionResult
@@ -61,11 +62,13 @@ class AnswerUsage(Record):
         requests: generation requests and scores.
         read: tokens read, cached ones included.
         written: tokens written.
+        cached: those of the tokens read that came from the server's cache, as far as it reports them.
     """
 
     requests: int = 0
     read: int = 0
     written: int = 0
+    cached: int = 0
 
     @property
     def billed(self) -> int:
@@ -75,7 +78,8 @@ class AnswerUsage(Record):
     @classmethod
     def of(cls, usage: EndpointUsage) -> Self:
         """The same, of a result's usage."""
-        return cls(requests=usage.requests, read=usage.prompt_tokens, written=usage.completion_tokens)
+        read, written, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+        return cls(requests=usage.requests, read=read, written=written, cached=cached)
 
 
 class GradedAnswer(Record):
@@ -134,6 +138,12 @@ class GradedAnswer(Record):
     def billed(self) -> int:
         """Tokens read and written by both endpoints."""
         return sum(one.billed for one in self.usage.values())
+
+    def money(self, prices: Mapping[str, Price] | None) -> float | None:
+        """The price of both endpoints' tokens; None without prices."""
+        if prices is None:
+            return None
+        return sum(prices[name].of(one.read, one.written, one.cached) for name, one in self.usage.items())
 
     @property
     def complete(self) -> bool:
@@ -263,6 +273,7 @@ class Journal:
 
     Attributes:
         answers: the complete answers, and texts that are not graded yet, by their keys.
+        failed: keys of the texts whose last line in the file, when it was read, says that they failed.
         billed: tokens of all lines, of failed answers too.
 
     Raises:
@@ -275,6 +286,7 @@ class Journal:
         self.answers: dict[str, GradedAnswer] = {}
         self._regrade = regrade
         self._grades: dict[str, tuple[str, bool | None]] = {}  # in the file, by answer
+        self.failed: set[str] = set()
         self.billed = 0
         self._path = path
         self._header = header
@@ -333,6 +345,10 @@ class Journal:
                 self._grades[answer.key] = (answer.graded, answer.right)
                 answer = answer.model_copy(update={"right": None, "error": None})
             self._take(answer, spent=spent)
+            if found.type == "failed" or found.error is not None:
+                self.failed.add(found.key)
+            else:
+                self.failed.discard(found.key)
         return lines
 
     def _check(self, path: Path, line: JsonLine) -> None:

@@ -28,6 +28,7 @@ class Price:
     Attributes:
         read: of tokens read.
         written: of tokens written.
+        cached: of tokens read from a cache, as far as the server reports them; None where they cost what others do.
 
     Raises:
         SettingError: one of them is no number of at least 0.
@@ -35,24 +36,36 @@ class Price:
 
     read: float
     written: float
+    cached: float | None = None
 
     def __post_init__(self) -> None:
-        for value in (self.read, self.written):
+        for value in (self.read, self.written, *([] if self.cached is None else [self.cached])):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 <= value < math.inf:
                 raise SettingError(f"a price must be a number of at least 0, not {value!r}")
 
-    def of(self, read: float, written: float) -> float:
-        """The price of so many tokens."""
-        return (read * self.read + written * self.written) / MILLION
+    def of(self, read: float, written: float, cached: float = 0) -> float:
+        """The price of so many tokens; `cached` are those among the ones read that came from a cache."""
+        less = 0.0 if self.cached is None else cached * (self.read - self.cached)
+        return (read * self.read - less + written * self.written) / MILLION
+
+    @property
+    def least(self) -> float:
+        """The price of the cheapest tokens."""
+        return min(self.read, self.written, self.read if self.cached is None else self.cached)
+
+    @property
+    def most(self) -> float:
+        """The price of the dearest tokens."""
+        return max(self.read, self.written, self.cached or 0)
 
 
-Prices = Mapping[str, Price | tuple[float, float]]
-"""Prices by `"draft"` and `"assistant"`, or the models' names: each a `Price`, or those of tokens read and written."""
+Prices = Mapping[str, Price | tuple[float, float] | tuple[float, float, float]]
+"""Prices by `"draft"` and `"assistant"`, or the models' names: each a `Price`, or its two or three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """Prices as somebody wrote them: `NAME=READ,WRITTEN` for each endpoint, or a JSON file.
+    """Prices as somebody wrote them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -65,11 +78,13 @@ def prices_from(given: Sequence[str]) -> dict[str, Price]:
             found |= _from_file(Path(one))
             continue
         try:
-            read, written = map(float, numbers.split(","))
-        except ValueError:
+            read, written, *cached = map(float, numbers.split(","))
+            found[name] = Price(read, written, *cached)
+        except SettingError:
+            raise
+        except (TypeError, ValueError):
             words = f"{one!r} is not NAME=READ,WRITTEN, as in draft=0.2,0.6: the prices of a million tokens"
-            raise SettingError(words) from None
-        found[name] = Price(read, written)
+            raise SettingError(f"{words}; a third number is that of tokens read from a cache") from None
     return found
 
 
@@ -104,7 +119,7 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
         try:
             found[name] = price if isinstance(price, Price) else Price(*price)
         except TypeError:
-            raise SettingError(f"a price is two numbers, of tokens read and written, not {price!r}") from None
+            raise SettingError(f"a price is two or three numbers: read, written and cached, not {price!r}") from None
     return found
 
 

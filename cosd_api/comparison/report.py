@@ -16,13 +16,17 @@ __all__ = ["HEADS", "comparison_report", "limits_in_words", "standing_cells"]
 
 HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
 """Column heads of the table of standings."""
-_MONEY = "per 1,000"
+_CACHED, _MONEY = "cached", "per 1,000"
 
 
 def comparison_report(found: Comparison) -> str:
     """The comparison in words and a table."""
     rows = [standing_cells(one) for one in found.standings]
     heads = [*HEADS]
+    if any(any(one.cached.values()) for one in found.standings):
+        heads.append(_CACHED)
+        for row, one in zip(rows, found.standings, strict=True):
+            row.append(f"{sum(one.cached.values()):,.0f}" if one.answered else "")
     if any(one.money is not None for one in found.standings):
         heads.append(_MONEY)
         for row, one in zip(rows, found.standings, strict=True):

@@ -97,6 +97,7 @@ class Standing(Record):
         requests: mean number for an answer, by `"draft"` and `"assistant"` as the user gave them.
         read: mean number of tokens read, likewise.
         written: mean number of tokens written, likewise.
+        cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
         money: mean price of an answer; None without prices.
         replaced: who was right at replaced places; None where no draft is judged.
         on_frontier: whether no contestant with a bill has more right answers for the same number of tokens or fewer;
@@ -122,6 +123,7 @@ class Standing(Record):
     requests: dict[str, float] = Field(default_factory=dict[str, float])
     read: dict[str, float] = Field(default_factory=dict[str, float])
     written: dict[str, float] = Field(default_factory=dict[str, float])
+    cached: dict[str, float] = Field(default_factory=dict[str, float])
     money: float | None = None
     replaced: PlaceCounts | None = None
     on_frontier: bool = False
@@ -377,7 +379,7 @@ def _cost(answers: Sequence[Sequence[GradedAnswer]], prices: Mapping[str, Price]
             for name in (DRAFT_ALONE, ASSISTANT_ALONE)
         }
 
-    read, written = mean(lambda one: one.read), mean(lambda one: one.written)
+    read, written, cached = mean(lambda one: one.read), mean(lambda one: one.written), mean(lambda one: one.cached)
     firsts = [min(found) for one in answers if (found := [at.first_token for at in one if at.first_token is not None])]
     rates = [one.acceptance for one in several if one.acceptance is not None]
     return {
@@ -388,7 +390,8 @@ def _cost(answers: Sequence[Sequence[GradedAnswer]], prices: Mapping[str, Price]
         "requests": mean(lambda one: one.requests),
         "read": read,
         "written": written,
-        "money": None if prices is None else sum(prices[name].of(read[name], written[name]) for name in read),
+        "cached": cached,
+        "money": prices and sum(prices[name].of(read[name], written[name], cached[name]) for name in read),
     }
 
 

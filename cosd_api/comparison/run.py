@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Never
 
@@ -26,11 +27,12 @@ from cosd_api.comparison.contestants import (
     random_gate,
     self_consistency,
 )
+from cosd_api.comparison.forecast import MOST_SAMPLES, equal_bill
 from cosd_api.comparison.graders import check_grader
 from cosd_api.comparison.grades import regrade
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
-from cosd_api.comparison.prices import ComparisonEstimate, Prices, checked_prices
+from cosd_api.comparison.prices import ComparisonEstimate, Price, Prices, checked_prices
 from cosd_api.comparison.result import Comparison, better_of
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
@@ -42,7 +44,10 @@ __all__ = ["DEVELOPMENT", "compare", "opened"]
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
-_NOT = "which has not answered"
+_CHOOSING = ("alone", "pilot")
+"""Kinds of contestants that answer the development questions."""
+_MADE_AFTER = {SELF_CONSISTENCY: COSD, RANDOM: EVERYWHERE, RANDOM + REVERSED: EVERYWHERE + REVERSED}
+"""Baselines in their order, by whose answers to the development questions they are made after."""
 
 
 async def compare(
@@ -80,11 +85,13 @@ async def compare(
         methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
             dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
         both_ways: whether each method is compared with the assistant as the draft, too.
-        baselines: whether there are `random gate` and `self-consistency`.
+        baselines: whether there are `random gate` and `self-consistency`; CoSD answers the development questions for
+            these alone, once more with the assistant asked everywhere.
         grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
-            comparison. A last line cut by a crash is removed. Where only the grader has changed, texts are graded
-            again; models are asked for self-consistency alone, and for what hangs on which of them is better.
+            comparison, which asks what failed again, after all other questions. A last line cut by a crash is removed.
+            The file is locked for other runs. Where only the grader has changed, texts are graded again; models are
+            asked for self-consistency alone, which votes on what the grader reads, with samples of the better model.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
         seed: of what is drawn.
@@ -93,8 +100,9 @@ async def compare(
         concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
         max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
             answer that would exceed them; the result says so, and has what is known.
-        prices: of a million tokens at each endpoint, read and written: `{"draft": (0.2, 0.6), "assistant": (3, 15)}`.
-        confirm: called with the estimate before anything is asked; nothing is if it returns False.
+        prices: of a million tokens at each endpoint, read, written, and read from a cache if that differs:
+            `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`.
+        confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
         progress: called at first and after each answer.
 
     Returns:
@@ -127,14 +135,17 @@ async def compare(
         priced = checked_prices(prices, run.named)
         run.left_out += without
         await run.take_in([*alone(), *chosen])
-        await run.take_in(pilots([one for one in run.contestants if one.name in (COSD, COSD + REVERSED)]))
-        run.expect(held, [one for one in run.contestants if _chooses(one)])
+        if baselines:
+            await run.take_in(pilots([one for one in run.contestants if one.name in (COSD, COSD + REVERSED)]))
+        choosing = [one for one in run.contestants if one.kind in _CHOOSING or (baselines and one.name == COSD)]
+        run.expect(held, choosing)
         run.expect(test, run.tested)
-        if confirm is not None and not confirm(await run.estimate(priced, held, test)):
+        made = _Baselines(run, held, test, wanted, priced, make=baselines)
+        await made.take_in(sure=True)
+        if confirm is not None and not confirm(await run.estimate(priced, held, test, baselines=baselines)):
             run.stopped = "it was not confirmed"
-        await run.ask(held, [one for one in run.contestants if _chooses(one)], concurrency, progress)
-        added = await run.take_in(_baselines(run, held, wanted, seed) if baselines else [])
-        run.expect(test, added)
+        await run.ask(held, choosing, concurrency, progress)
+        await made.take_in(sure=False)
         await run.ask(test, run.tested, concurrency, progress)
         return run.comparison(held, test, priced)
 
@@ -192,36 +203,66 @@ def split(examples: Sequence[Example], share: float) -> tuple[list[Example], lis
     return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
 
 
-def _chooses(one: Contestant) -> bool:
-    """Test whether a contestant answers the development questions."""
-    return one.kind in ("alone", "pilot") or one.name in (COSD, COSD + REVERSED)
+@dataclass(frozen=True, slots=True)
+class _Baselines:
+    """The baselines that are made after answers to the development questions."""
+
+    run: Asking
+    held: Sequence[Example]
+    test: Sequence[Example]
+    wanted: Sequence[Example]
+    prices: Mapping[str, Price] | None
+    make: bool
+
+    async def take_in(self, *, sure: bool) -> None:
+        """Take in those that are not there yet; with `sure` only those that no answer to come can change."""
+        run = self.run
+        if not self.make:
+            return
+        texts = {one.name: run.texts(one, self.held) for one in run.contestants}
+        right = {one.name: run.answered(one, self.held) for one in run.contestants if one.kind == "alone"}
+        there = {*texts, *(one.name for one in run.left_out)}
+        found: list[Contestant] = []
+        for name, after in _MADE_AFTER.items():
+            answers = texts.get(after, {})
+            chosen = name != SELF_CONSISTENCY or all(len(one) == len(self.held) for one in right.values())
+            if name in there or (sure and (len(answers) < len(self.held) or not chosen)):
+                continue
+            if answers:
+                found.append(self._vote(texts) if name == SELF_CONSISTENCY else self._gate(name, answers.values()))
+            elif run.stopped is None and (after in texts or not name.endswith(REVERSED)):
+                named = after if after in texts else COSD
+                run.left_out.append(LeftOut(name, f"it is made after {named}, which has not answered"))
+        run.expect(self.test, await run.take_in(found))
+        order = [*_MADE_AFTER]
+        run.contestants.sort(key=lambda one: order.index(one.name) + 1 if one.name in order else 0)
+
+    def _vote(self, texts: Mapping[str, Mapping[str, GradedAnswer]]) -> Contestant:
+        better = better_of(self.run.gathered(self.held, [], None))
+        k = samples_for(texts[COSD], texts[better], self.prices)
+        if k == MOST_SAMPLES:
+            self.run.notes.append(f"{SELF_CONSISTENCY} has {k} samples, which cost less than an answer of {COSD}")
+        reads = _reader(self.run.judge, self.wanted)
+        return self_consistency(k, self.run.judge.name, reads, reverse=better == ASSISTANT_ALONE)
+
+    def _gate(self, name: str, answers: Iterable[GradedAnswer]) -> Contestant:
+        return random_gate(replacement_rate(answers), self.run.seed, reverse=name.endswith(REVERSED))
 
 
-def _baselines(run: Asking, held: Sequence[Example], wanted: Sequence[Example], seed: int) -> list[Contestant]:
-    """The baselines that are made after CoSD's answers to the development questions."""
-    answered = {one.name: run.answered(one, held) for one in run.contestants}
-    if not answered.get(COSD):
-        if run.stopped is None:
-            reason = f"it is made after {COSD}, {_NOT}"
-            run.left_out += [LeftOut(RANDOM, reason), LeftOut(SELF_CONSISTENCY, reason)]
-        return []
-    better = better_of(run.gathered(held, [], None))
-    k = samples_for(answered[COSD], answered[better])
-    reads = _reader(run.judge, wanted)
-    found = [self_consistency(k, run.judge.name, reads, reverse=better == ASSISTANT_ALONE)]
-    for name, reverse in ((EVERYWHERE, False), (EVERYWHERE + REVERSED, True)):
-        if answers := answered.get(name):
-            found.append(random_gate(replacement_rate(answers.values()), seed, reverse=reverse))
-        elif name in answered and run.stopped is None:
-            run.left_out.append(LeftOut(RANDOM + (REVERSED if reverse else ""), f"it is made after {name}, {_NOT}"))
-    return found
+def samples_for(
+    cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer], prices: Mapping[str, Price] | None = None
+) -> int:
+    """The samples of self-consistency: as many answers of the better model as CoSD's bill pays for, in money if known.
 
-
-def samples_for(cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer]) -> int:
-    """The samples of self-consistency: as many answers of the better model as CoSD bills, one at least."""
+    One at least, and at most `MOST_SAMPLES`.
+    """
     common = [key for key in cosd if key in better]
-    bill = sum(better[key].billed for key in common)
-    return max(1, round(sum(cosd[key].billed for key in common) / bill)) if bill else 1
+
+    def bill(answers: Mapping[str, GradedAnswer]) -> tuple[float, float]:
+        several = [answers[key] for key in common]
+        return sum(one.money(prices) or 0.0 for one in several), sum(one.billed for one in several)
+
+    return equal_bill(bill(cosd), bill(better))
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:

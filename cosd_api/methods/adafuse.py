@@ -181,9 +181,10 @@ class AdaFuse(ByPerplexity):
         asked = spans * (1 + _UNSURE * (self.beams - 1) + _DIFFERENT * proposals)
         # At most a span for each token, and a score of each proposal there, by a prompt for each token.
         most = n * self.beams * (1 + FINER * (LONGEST + 1) * models)
-        read_and_written = asked * (prompt.expected + n / 2) + spans * LONGEST / 2
+        written = spans * LONGEST / 2
+        read_and_written = asked * (prompt.expected + n / 2) + written
         tokens = Bounds(prompt.least + 1, read_and_written, most * (prompt.most + FINER * (n + LONGEST)))
-        return Cost(Bounds(1, asked, most), tokens)
+        return Cost(Bounds(1, asked, most), tokens, written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -187,7 +187,7 @@ class Average(Weighted):
             expected * (prompt.expected + n / 2 + written),
             high * (prompt.most + FINER * (n + self.ahead)),
         )
-        return self.with_weights(Cost(Bounds(1, expected, high), tokens), prompt)
+        return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected * written), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -111,8 +111,8 @@ class Cascade(Written):
         """An answer of the draft, and one of the assistant where it is unsure; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * plan.max_tokens
         if model == 0:
-            return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most))
-        return Cost(Bounds(0, _DEFERRED, 1), Bounds(0, _DEFERRED * (prompt.expected + n), most))
+            return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most), n)
+        return Cost(Bounds(0, _DEFERRED, 1), Bounds(0, _DEFERRED * (prompt.expected + n), most), _DEFERRED * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -172,7 +172,7 @@ class CharED(Weighted):
             n * (prompt.expected + n / 2 + 1),
             n * (prompt.most + FINER * n + _PARTS),
         )
-        return self.with_weights(Cost(Bounds(1, n, n), tokens), prompt)
+        return self.with_weights(Cost(Bounds(1, n, n), tokens, n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

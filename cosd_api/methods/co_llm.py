@@ -76,7 +76,7 @@ class CoLLM(HandsOver):
         requests = Bounds(drafts.low + 1, drafts.expected + passes, drafts.high * (1 + most))
         read = passes * (prompt.expected + n / 2)
         tokens = Bounds(cost.tokens.low + prompt.least, cost.tokens.expected + read, cost.tokens.high * (1 + most))
-        return Cost(requests, tokens)
+        return Cost(requests, tokens, cost.written)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """The basis of `cost`."""

@@ -106,13 +106,14 @@ class CoolFusion(ByPerplexity):
         asked = 1 + differences + scores
         # At most a new continuation for each token, and a score of each proposal there, by a prompt for each token.
         requests = Bounds(1, asked, n * (1 + FINER * (LONGEST + 1) * models))
-        read_and_written = asked * (prompt.expected + n / 2) + (1 + differences) * LONGEST / 2
+        written = (1 + differences) * LONGEST / 2
+        read_and_written = asked * (prompt.expected + n / 2) + written
         high = requests.high * (prompt.most + FINER * (n + LONGEST))
         tokens = Bounds(prompt.least + 1, read_and_written, high)
         if not self.rerank:
-            return Cost(requests, tokens)
+            return Cost(requests, tokens, written)
         more = Rerank(normalisation=self.normalisation).cost(replace(plan, models=models + 1), model, prompt)
-        return Cost(_sum(requests, more.requests), _sum(tokens, more.tokens))
+        return Cost(_sum(requests, more.requests), _sum(tokens, more.tokens), written + more.written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -15,6 +15,7 @@ ROUNDS = 8
 """Requests for one place or one text, at most: mostly one, more where a word is long."""
 
 _UNDONE = 2  # times that the text behind one of the answer's tokens is written, at most
+_WRITTEN = 4  # tokens about one place, mostly
 _CHAIN = 12  # tokens of an answer about one place, at most
 _SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
 _REPLACED = 1 / 3  # of those
@@ -63,10 +64,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of an answer at one endpoint: requests, and tokens read and written."""
+    """The cost of an answer at one endpoint.
+
+    Attributes:
+        requests: their number.
+        tokens: read and written.
+        written: those of the expected ones that are written.
+    """
 
     requests: Bounds
     tokens: Bounds
+    written: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +94,14 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     # Each hedge is a request that reads all before it, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
     drafts = 1 + hedges + n * plan.share * _REPLACED + (n / pace.draft_length if pace.draft_length else 0)
-    read_and_written = drafts * (prompt.expected + n / 2) + 1.5 * n + _AHEAD * hedges
+    written = 1.5 * n + _AHEAD * hedges
+    read_and_written = drafts * (prompt.expected + n / 2) + written
     high = _UNDONE * n + pace.hedge * _drafted(plan)
     if pace.draft_length is not None or pace.max_ahead is not None:
         high += _drafted(plan)  # one request may be one token
-    return Cost(Bounds(1, drafts, high), Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * n)))
+    return Cost(
+        Bounds(1, drafts, high), Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * n)), written
+    )
 
 
 def assistant_cost(plan: Plan, prompt: Reading, *, always: bool) -> Cost:
@@ -99,8 +110,9 @@ def assistant_cost(plan: Plan, prompt: Reading, *, always: bool) -> Cost:
     places = n * plan.share
     high = ROUNDS * _drafted(plan)
     low = (1, prompt.least + 1) if always else (0, 0)
-    tokens = Bounds(low[1], places * (prompt.expected + n / 2 + 4), high * (prompt.most + FINER * n + _CHAIN))
-    return Cost(Bounds(low[0], places, high), tokens)
+    written = _WRITTEN * places
+    tokens = Bounds(low[1], places * (prompt.expected + n / 2) + written, high * (prompt.most + FINER * n + _CHAIN))
+    return Cost(Bounds(low[0], places, high), tokens, written)
 
 
 def draft_first_assumptions(plan: Plan) -> Assumptions:

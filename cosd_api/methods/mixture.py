@@ -115,7 +115,7 @@ class Mixture(Weighted):
         runs = share + (n - 1) * share * (1 - share)
         high = n * ROUNDS if share or model == 0 else 0
         tokens = Bounds(0, runs * (prompt.expected + n / 2) + n * share, high * (prompt.most + FINER * n))
-        return self.with_weights(Cost(Bounds(0, runs, high), tokens), prompt)
+        return self.with_weights(Cost(Bounds(0, runs, high), tokens, n * share), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -114,11 +114,12 @@ class Nudging(Written):
         n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
         if model == NUDGER:
             requests = Bounds(1, min(n, 1 + n / _TURN), n)
-            expected = requests.expected * (prompt.expected + n / 2 + self.nudge_tokens)
-            return Cost(requests, Bounds(prompt.least + 1, expected, n * (most + self.nudge_tokens)))
+            written = requests.expected * self.nudge_tokens
+            expected = requests.expected * (prompt.expected + n / 2) + written
+            return Cost(requests, Bounds(prompt.least + 1, expected, n * (most + self.nudge_tokens)), written)
         requests = Bounds(0, 1 + _TAKEN * n / _TURN, 1 + FINER * n * self.nudge_tokens)
         expected = requests.expected * (prompt.expected + n / 2) + n
-        return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)))
+        return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)), n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

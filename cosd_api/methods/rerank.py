@@ -57,7 +57,7 @@ class Rerank(ByPerplexity):
         # An endpoint may score a text, its own too, by one prompt for each of its tokens.
         high = 1 + FINER * (n + 1) * plan.models
         tokens = Bounds(prompt.least + 1, whole * (1 + others), high * (prompt.most + FINER * n))
-        return Cost(Bounds(1, 1 + others, high), tokens)
+        return Cost(Bounds(1, 1 + others, high), tokens, n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

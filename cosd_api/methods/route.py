@@ -89,7 +89,7 @@ class Route(Written):
         n, share = plan.max_tokens, 1 / plan.models
         high = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
         tokens = Bounds(1, prompt.expected + share * (prompt.expected + n), high * (prompt.most + FINER * n))
-        return Cost(Bounds(1, 1 + share, high), tokens)
+        return Cost(Bounds(1, 1 + share, high), tokens, share * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """The basis of `cost`."""

@@ -225,7 +225,7 @@ class Safe(Weighted):
             expected * (prompt.expected + n / 2 + 1) + n,
             high * (prompt.most + FINER * (n + self.ahead)),
         )
-        return self.with_weights(Cost(Bounds(1, expected, high), tokens), prompt)
+        return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected + n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

@@ -201,15 +201,15 @@ class Steps(Written):
         steps = max(1, n / min(_LENGTH, self.step_tokens))
         if model == SMALL:
             tokens = Bounds(prompt.least + 1, steps * (prompt.expected + n / 2) + n, n * (prompt.most + FINER * 2 * n))
-            return Cost(
-                Bounds(1, steps, n), replace(tokens, high=tokens.high + n * (len(self.again.encode()) + _FRAME))
-            )
+            tokens = replace(tokens, high=tokens.high + n * (len(self.again.encode()) + _FRAME))
+            return Cost(Bounds(1, steps, n), tokens, n)
         words = len(f"{self.question}{self.cue}".encode())
         read = prompt.expected + n / 2
         expected = steps * (read + words / 4) + _REJECTED * (steps * read + n)
         more = 2 * _FRAME + words + len(self.again.encode()) + _SCORE_TOKENS
         high = 2 * n * (prompt.most + FINER * 3 * n + more)
-        return Cost(Bounds(1, steps * (1 + _REJECTED), 2 * n), Bounds(prompt.least + 1, expected, high))
+        requests = Bounds(1, steps * (1 + _REJECTED), 2 * n)
+        return Cost(requests, Bounds(prompt.least + 1, expected, high), steps + _REJECTED * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

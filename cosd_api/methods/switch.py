@@ -158,7 +158,7 @@ class Switch(Weighted):
             expected * (prompt.expected + n),
             2 * self.samples * (prompt.most + FINER * n),
         )
-        return self.with_weights(Cost(Bounds(low, expected, 2 * self.samples), tokens), prompt)
+        return self.with_weights(Cost(Bounds(low, expected, 2 * self.samples), tokens, expected * n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

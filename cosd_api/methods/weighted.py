@@ -112,7 +112,8 @@ class Weighted(Written):
         if self.weights != _ROUTE:
             return cost
         most = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
-        return Cost(_sum(cost.requests, 1, 1, most), _sum(cost.tokens, 1, prompt.expected, most * prompt.most))
+        tokens = _sum(cost.tokens, 1, prompt.expected, most * prompt.most)
+        return Cost(_sum(cost.requests, 1, 1, most), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
         """The basis of a cost, with that of the weights."""

@@ -49,7 +49,8 @@ def test_answers_as_json_lines() -> None:
     assert len(lines) == len(RIGHT) * len(EXAMPLES)
     first = lines[0]
     assert (first["contestant"], first["prompt"], first["reference"], first["right"]) == ("draft", "Q0", " 0", True)
-    assert first["text"] == "a\nb\u2028ü" and first["usage"]["draft"] == {"requests": 1, "read": 5, "written": 3}
+    assert first["text"] == "a\nb\u2028ü"
+    assert first["usage"]["draft"] == {"requests": 1, "read": 5, "written": 3, "cached": 0}
     assert [line["development"] for line in lines[:6]] == [True, False, False, False, False, False]
     assert "prompt" not in json.loads(answers_jsonl(found).split("\n")[0])
     assert not {"key", "graded", "type"} & first.keys()
