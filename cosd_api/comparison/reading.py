@@ -29,6 +29,7 @@ _NUMBER = regex.compile(
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
+_DIGIT = regex.compile(r"[^\P{Nd}0-9]")
 _LARGEST = 1000  # digits that are written out
 _RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
 _FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
@@ -46,13 +47,19 @@ def last_number(text: str) -> str | None:
     decimals. Units, with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
     """
     plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
-    plain = _EXPONENT.sub("", unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
+    plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
+    plain = _EXPONENT.sub("", plain)
     found = deque(_NUMBER.finditer(plain), maxlen=1)
     if not found:
         return None
     last = found[0]
     parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
     return _decimal(Decimal("".join(parts)))
+
+
+def _as_digit(found: regex.Match[str]) -> str:
+    """A digit of another script as a plain one; one that is newer than Python's Unicode is none."""
+    return str(unicodedata.decimal(found[0], "\ufffd"))
 
 
 def _as_decimal(found: regex.Match[str]) -> str:
