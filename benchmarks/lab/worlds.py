@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 PERSONS = 20_000
@@ -19,6 +20,7 @@ HEAD = 100
 Split = Literal["training", "development", "test"]
 
 
+@lru_cache(maxsize=100_000)
 def split_of(*parts: object) -> Split:
     """The only use of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
 
