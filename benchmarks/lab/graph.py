@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-__all__ = ["Graph", "State", "Step", "Work", "digest"]
+__all__ = ["Graph", "State", "Step", "Work", "code_digest", "digest"]
 
 Work = Callable[..., None]
 """Writes the result of a step: `work(folder, settings, **inputs)`, with the folders of its inputs by their names."""
@@ -155,7 +155,12 @@ def _write_whole(path: Path, text: str) -> None:
 @cache
 def _code(module: ModuleType) -> str:
     """The digest of a module's code, the same for all versions of Python that we support."""
-    return digest(_plain(ast.parse(inspect.getsource(module))))
+    return code_digest(inspect.getsource(module))
+
+
+def code_digest(source: str) -> str:
+    """SHA-256 (hex) of the source of a module, whatever its comments, docstrings and formatting."""
+    return digest(_plain(ast.parse(source)))
 
 
 def _plain(node: Any) -> Any:

@@ -6,12 +6,13 @@ were chosen.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.lab.graph import code_digest, digest
 from cosd_api.methods.base import Method
 
 FOLDER = Path(__file__).parent
@@ -31,13 +32,11 @@ DECIDING = (
 """The sources that decide tasks, settings and analysis."""
 
 
+@cache
 def protocol_hash() -> str:
-    """SHA-256 (hex) of the sources that decide; the test items' seed is made of it."""
-    found = hashlib.sha256()
-    for name in DECIDING:
-        if (FOLDER / name).exists():
-            found.update(f"{name}\n".encode() + (FOLDER / name).read_bytes())
-    return found.hexdigest()
+    """SHA-256 (hex) of the code of the sources that decide; comments and docstrings may be mended later."""
+    sources = {name: FOLDER / name for name in DECIDING}
+    return digest({name: code_digest(path.read_text("utf-8")) for name, path in sources.items() if path.exists()})
 
 
 def items_seed() -> int:

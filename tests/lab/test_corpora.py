@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_closed_world_has_few_documents_outside_the_own_domain() -> None:
 
 
 def test_keys_tell_models_apart() -> None:
-    names = ["a", "b", "small", "b-whole", "b-closed", "forgot-badly", "between-badly", "b-flat", "half", "half-other"]
+    names = ["a", "small", "b", "b-closed", "forgot-badly", "half", "half-other"]
     keys = [recipe_key(name, 1) for name in names]
     assert len(set(keys)) == len(keys)
     assert recipe_key("a", 1) == keys[0] != recipe_key("a", 2)
@@ -65,7 +66,7 @@ def test_a_key_changes_with_what_the_model_goes_on_from(monkeypatch: pytest.Monk
 
 
 def test_tokenizers_read_all_tasks_alike() -> None:
-    texts = list(texts_for_tokenizers())
-    assert texts == list(texts_for_tokenizers())
+    texts = list(islice(texts_for_tokenizers(), 1_400))
+    assert texts == list(islice(texts_for_tokenizers(), 1_400))
     for part in ("Report on", " | ", "The answer is", "And what is", " A, "):
         assert sum(part in text for text in texts) > len(texts) / 10
