@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench docs test test-all test-browser test-vllm test-sglang test-llama-cpp-python test-evaluators check fix lock clean
+.PHONY: help demo bench lab docs test test-all test-browser test-vllm test-sglang test-llama-cpp-python test-evaluators check fix lock clean
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,6 +27,9 @@ demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answ
 
 bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+lab: $(STAMPS)/bench  ## Find out when fusing helps (12 hours, needs torch; ARGS=--quick half an hour; ARGS=--list what is to come)
+	@$(BIN)/python -m benchmarks.lab $(ARGS)
 
 docs: $(STAMPS)/test  ## Write docs/reference.md from the docstrings, and tables from the code and benchmarks/results
 	@$(BIN)/python docs/generate_reference.py

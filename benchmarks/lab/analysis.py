@@ -1,8 +1,10 @@
-"""Numbers of the laboratory: means over tasks with intervals, tests, calibration, errors that were found, curves.
+"""Numbers of the laboratory: means over tasks with intervals, tests, calibration, errors that were found.
 
-A mean over tasks gives each task the same weight, and so each seed. Its interval is a percentile bootstrap: seeds are
-drawn with replacement, then the questions of each task within a seed. With one seed it knows nothing of what another
-training would have given.
+A mean over tasks gives each task the same weight, and so each seed. Its interval is the wider, at each end, of two: a
+percentile bootstrap, in which seeds are drawn with replacement and then the questions of each task within a seed; and
+the intervals of the single tasks (Wilson's for a share, Newcombe's for a difference), combined by the squares of their
+distances from the estimate (Zou and Donner, 2008), which does not collapse where few questions differ. With one seed
+neither knows what another training would have given.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from benchmarks.lab.runs import ALONE, Run
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.result import PlaceCounts
-from cosd_api.comparison.statistics import Estimated, PairedCounts, calibration, holm, mcnemar
+from cosd_api.comparison.statistics import (
+    Estimated,
+    PairedCounts,
+    calibration,
+    holm,
+    mcnemar,
+    paired_difference,
+    wilson,
+)
 
 __all__ = [
     "Caught",
@@ -26,11 +36,14 @@ __all__ = [
     "accuracy",
     "calibration_error",
     "caught",
+    "combined",
     "counts",
     "difference",
     "drawn",
     "gain",
+    "of_tasks",
     "places",
+    "replaced_or_changed",
     "sure_and_wrong",
     "table",
     "ways",
@@ -44,30 +57,48 @@ _SEED = 20
 
 
 def drawn(values: Sequence[Sequence[Sequence[float]]], level: float = 0.95) -> Estimated:
-    """The mean over seeds, tasks and questions of `values[seed][task][question]`, with its bootstrap interval.
-
-    Tasks without a question are left out; without any value the estimate is NaN.
-    """
-    several = [[task for task in seed if task] for seed in values]
-    several = [seed for seed in several if seed]
-    if not several:
-        return Estimated(math.nan, -1.0, 1.0)
+    """The mean over seeds, tasks and questions of `values[seed][task][question]`, with its bootstrap interval."""
 
     def mean(seeds: Sequence[Sequence[Sequence[float]]]) -> float:
-        return statistics.fmean(statistics.fmean(statistics.fmean(task) for task in seed) for seed in seeds)
+        return statistics.fmean(statistics.fmean(sum(task) / len(task) for task in seed) for seed in seeds)
 
     draw = random.Random(_SEED)
     found = sorted(
-        mean([[draw.choices(task, k=len(task)) for task in seed] for seed in draw.choices(several, k=len(several))])
+        mean([[draw.choices(task, k=len(task)) for task in seed] for seed in draw.choices(values, k=len(values))])
         for _ in range(_DRAWS)
     )
     cut = round(_DRAWS * (1 - level) / 2)
-    return Estimated(mean(several), found[cut], found[-1 - cut])
+    return Estimated(mean(values), found[cut], found[-1 - cut])
 
 
-def _by_seed(runs: Sequence[Run], of: Callable[[Run], Sequence[float]]) -> list[list[Sequence[float]]]:
-    seeds = sorted({one.seed for one in runs})
-    return [[of(one) for one in runs if one.seed == seed] for seed in seeds]
+def combined(parts: Sequence[Sequence[Estimated]]) -> Estimated:
+    """The mean of independent estimates `parts[seed][task]`, with their intervals combined."""
+    weights = [1 / len(parts) / len(seed) for seed in parts for _ in seed]
+    several = [*chain.from_iterable(parts)]
+    value = math.fsum(weight * one.value for weight, one in zip(weights, several, strict=True))
+    low = math.hypot(*(weight * (one.value - one.low) for weight, one in zip(weights, several, strict=True)))
+    high = math.hypot(*(weight * (one.high - one.value) for weight, one in zip(weights, several, strict=True)))
+    return Estimated(value, value - low, value + high)
+
+
+Part = tuple[Sequence[float], Estimated]
+"""Of one seed and task: the questions' values, and their mean with its interval."""
+
+
+def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
+    """The mean over seeds and tasks, with the wider of both intervals; runs without questions are left out."""
+    seeds = [[of(run) for run in runs if run.seed == seed] for seed in sorted({run.seed for run in runs})]
+    seeds = [found for seed in seeds if (found := [part for part in seed if part[0]])]
+    if not seeds:
+        return Estimated(math.nan, -1.0, 1.0)
+    first = drawn([[values for values, _ in seed] for seed in seeds])
+    second = combined([[one for _, one in seed] for seed in seeds])
+    return Estimated(first.value, min(first.low, second.low), max(first.high, second.high))
+
+
+def of_tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[Run]:
+    """The runs of some tasks; of all if there are none given."""
+    return [one for one in runs if tasks is None or one.task in tasks]
 
 
 def ways(runs: Sequence[Run]) -> list[str]:
@@ -77,17 +108,28 @@ def ways(runs: Sequence[Run]) -> list[str]:
 
 def accuracy(runs: Sequence[Run], way: str) -> Estimated:
     """Mean share of right answers."""
-    return drawn(_by_seed(runs, lambda one: [float(right) for right in one.right(way).values()]))
+
+    def share(run: Run) -> Part:
+        right = [*run.right(way).values()]
+        return [float(one) for one in right], wilson(sum(right), len(right))
+
+    return _mean(runs, share)
 
 
 def difference(runs: Sequence[Run], first: str, second: str) -> Estimated:
     """Mean difference of the shares of right answers, on the questions that both have answered."""
 
-    def apart(run: Run) -> list[float]:
-        mine, theirs = run.right(first), run.right(second)
-        return [float(mine[key]) - float(theirs[key]) for key in mine if key in theirs]
+    def apart(run: Run) -> Part:
+        pairs = _pairs(run, first, second)
+        counted = PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
+        return [float(mine) - float(theirs) for mine, theirs in pairs], paired_difference(counted)
 
-    return drawn(_by_seed(runs, apart))
+    return _mean(runs, apart)
+
+
+def _pairs(run: Run, first: str, second: str) -> list[tuple[bool, bool]]:
+    mine, theirs = run.right(first), run.right(second)
+    return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
 
 def gain(runs: Sequence[Run], way: str) -> Estimated:
@@ -97,10 +139,7 @@ def gain(runs: Sequence[Run], way: str) -> Estimated:
 
 def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
     """Questions that both, one or neither has right, of all tasks and seeds together."""
-    pairs: list[tuple[bool, bool]] = []
-    for run in runs:
-        mine, theirs = run.right(first), run.right(second)
-        pairs += [(mine[key], theirs[key]) for key in mine if key in theirs]
+    pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
 
 
@@ -245,3 +284,15 @@ def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
             *(sum(getattr(one, name) for one in whole) for name in ("both", "won", "lost", "neither"))
         ),
     )
+
+
+def replaced_or_changed(runs: Sequence[Run]) -> tuple[int, int, int]:
+    """Replaced places, answers that differ from the model's own, and answers; where drafts are judged (for N1)."""
+    replaced = changed = total = 0
+    for run in runs:
+        alone = run.comparison.answers_of("draft")
+        judged = [one for one in run.comparison.answers if one.units is not None and one.question in alone]
+        replaced += sum(len(one.replaced) for one in judged)
+        changed += sum(one.text != alone[one.question].text for one in judged)
+        total += len(judged)
+    return replaced, changed, total

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 __all__ = ["Graph", "State", "Step", "Work", "code_digest", "digest"]
@@ -40,7 +39,7 @@ class Step:
         work: a function on module level, which is killed at any byte and called again without harm.
         settings: what it is to do, as JSON.
         inputs: steps that have to be finished before.
-        code: modules that decide its result, beside that of `work`.
+        code: further files of Python that decide its result, beside the module of `work`.
         seconds: its duration, estimated.
     """
 
@@ -48,7 +47,7 @@ class Step:
     work: Work
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Step] = field(default_factory=dict[str, "Step"])
-    code: Sequence[ModuleType] = ()
+    code: Sequence[Path] = ()
     seconds: float = 0.0
 
     @property
@@ -59,13 +58,12 @@ class Step:
     @cached_property
     def key(self) -> str:
         """SHA-256 (hex) of all that decides the result."""
-        module = inspect.getmodule(self.work)
-        assert module is not None
+        module = Path(inspect.getfile(self.work))
         decides = {
-            "work": f"{module.__name__}.{self.work.__qualname__}",
+            "work": f"{self.work.__module__}.{self.work.__qualname__}",
             "settings": self.settings,
             "inputs": {name: step.key for name, step in self.inputs.items()},
-            "code": sorted({_code(one) for one in (module, *self.code)}),
+            "code": sorted({code_digest(one) for one in (module, *self.code)}),
         }
         return digest(decides)
 
@@ -153,14 +151,9 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 @cache
-def _code(module: ModuleType) -> str:
-    """The digest of a module's code, the same for all versions of Python that we support."""
-    return code_digest(inspect.getsource(module))
-
-
-def code_digest(source: str) -> str:
-    """SHA-256 (hex) of the source of a module, whatever its comments, docstrings and formatting."""
-    return digest(_plain(ast.parse(source)))
+def code_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file of Python without its words and its formatting, the same for all versions of Python."""
+    return digest(_plain(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def _plain(node: Any) -> Any:

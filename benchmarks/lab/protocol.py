@@ -25,8 +25,10 @@ DECIDING = (
     "corpora.py",
     "training.py",
     *(f"tasks/{name}.py" for name in ("task", "bio", "choice", "steps", "code", "mixed", "report", "held")),
-    "analysis.py",
+    "ways.py",
+    "plan.py",
     "controls.py",
+    "analysis.py",
     "claims.py",
 )
 """The sources that decide tasks, settings and analysis."""
@@ -36,7 +38,7 @@ DECIDING = (
 def protocol_hash() -> str:
     """SHA-256 (hex) of the code of the sources that decide; comments and docstrings may be mended later."""
     sources = {name: FOLDER / name for name in DECIDING}
-    return digest({name: code_digest(path.read_text("utf-8")) for name, path in sources.items() if path.exists()})
+    return digest({name: code_digest(path) for name, path in sources.items() if path.exists()})
 
 
 def items_seed() -> int:

@@ -1,0 +1,119 @@
+"""Steps that ask: the questions of a task, a tree learned from a few of them, and the answers of a pair of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.lab.controls import shuffled
+from benchmarks.lab.models import MODEL
+from benchmarks.lab.tasks import TASKS
+from benchmarks.lab.ways import OWN_TREE, TREE, WAYS
+from benchmarks.lab.worlds import World
+from cosd_api import CoSD, SettingError, TreeVerifier, collect, compare, train_tree
+from cosd_api.comparison.result import Comparison
+from cosd_api.demo.servers import serve
+from cosd_api.methods.base import Method
+from cosd_api.training.dataset import Example, read_examples
+from cosd_providers import connect
+
+__all__ = ["answers", "comparison_in", "questions", "tree"]
+
+_QUESTIONS, _TREE, _COMPARISON = "questions.jsonl", "tree.json", "comparison.json"
+
+
+def questions(folder: Path, settings: Mapping[str, Any]) -> None:
+    """The questions of a task: `task`, `world` and `seed`, `count`, `split`."""
+    drawn = TASKS[settings["task"]].items(
+        World(settings["world"]), settings["seed"], settings["count"], settings["split"]
+    )
+    lines = [one.model_dump_json(exclude_none=True) + "\n" for one in drawn]
+    (folder / _QUESTIONS).write_text("".join(lines), encoding="utf-8")
+
+
+@contextmanager
+def _served(draft: Path, assistant: Path) -> Iterator[tuple[str, str]]:
+    """URLs of two servers. A model beside itself has two, too: it is asked as any other pair."""
+    with serve(draft / MODEL, name="draft") as one, serve(assistant / MODEL, name="assistant") as other:
+        yield one.url, other.url
+
+
+def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, examples: Path) -> None:
+    """A tree that decides between two models, learned from `count` questions as the paper does (section 3.2).
+
+    Where just one of the models is right nowhere in these, twice as many are taken. The samples are kept as they come,
+    so that an interrupted step goes on.
+    """
+    several = read_examples(examples / _QUESTIONS)
+
+    async def learn() -> None:
+        with _served(draft, assistant) as (first, second):
+            count = settings["count"]
+            while True:
+                samples = await collect(several[:count], draft=first, assistant=second, path=folder / "samples.jsonl")
+                try:
+                    train_tree(samples).tree.save(folder / _TREE)
+                except SettingError:
+                    if count >= len(several):
+                        raise
+                    count *= 2
+                else:
+                    return
+
+    anyio.run(learn)
+
+
+def answers(
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    draft: Path,
+    assistant: Path,
+    asked: Path,
+    tree: Path | None = None,
+    own_tree: Path | None = None,
+) -> None:
+    """All ways to fuse one pair, and both models alone, on one task; the journal is `answers.jsonl`."""
+    examples = read_examples(asked / _QUESTIONS)
+    methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
+    for name, path in ((TREE, tree), (OWN_TREE, own_tree)):
+        if path is not None:
+            methods[name] = CoSD(verifier=TreeVerifier.load(path / _TREE))
+
+    async def ask() -> Comparison:
+        with _served(draft, assistant) as urls:
+            return await _compared(urls, examples, methods, folder / "answers.jsonl", settings)
+
+    found = anyio.run(ask)
+    if found.stopped is not None:
+        raise RuntimeError(f"the comparison in {folder} was not completed: {found.stopped}")
+    (folder / _COMPARISON).write_text(found.model_dump_json(), encoding="utf-8")
+
+
+async def _compared(
+    urls: tuple[str, str],
+    examples: Sequence[Example],
+    methods: Mapping[str, Method],
+    journal: Path,
+    settings: Mapping[str, Any],
+) -> Comparison:
+    """One comparison; `settings` are those of `compare`, and `shuffled`."""
+    drafting, asked = map(connect, urls)
+    return await compare(
+        examples,
+        draft=drafting,
+        assistant=shuffled(asked, examples) if settings["shuffled"] else asked,
+        methods=methods,
+        grader=TASKS[settings["task"]].GRADER,
+        path=journal,
+        **{name: settings[name] for name in ("both_ways", "baselines", "max_tokens", "concurrency")},
+    )
+
+
+def comparison_in(folder: Path) -> Comparison:
+    """The comparison that a step of `answers` has left."""
+    return Comparison.model_validate_json((folder / _COMPARISON).read_text(encoding="utf-8"))

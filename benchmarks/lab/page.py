@@ -1,0 +1,271 @@
+"""The page of the laboratory, made from what was kept: docs/laboratory.md, and its figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.lab.analysis import (
+    Row,
+    accuracy,
+    calibration_error,
+    caught,
+    gain,
+    of_tasks,
+    places,
+    replaced_or_changed,
+    sure_and_wrong,
+    table,
+    ways,
+)
+from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Scenarios
+from benchmarks.lab.figure import draw
+from benchmarks.lab.plan import BACK, LENGTHS
+from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
+from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, Cell
+from benchmarks.lab.runs import ALONE, Run, RunsFile
+from benchmarks.report import Table
+from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.wording import counted
+
+__all__ = ["page", "scenarios", "write_pages"]
+
+_WORDS = FOLDER / "page.md"
+_CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": "undecided", "not tested": "not run"}
+
+SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
+"""Ways to answer in the summary, where they were run."""
+
+
+def scenarios(runs: Sequence[Run]) -> Scenarios:
+    """The runs by scenario and by cell, and those of tasks apart from the headline by cell and task."""
+    found: dict[str, list[Run]] = {}
+    for cell in CELLS:
+        for name in (cell.name, cell.name + BACK):
+            mine = [one for one in runs if one.cell == name]
+            headline = of_tasks(mine, HEADLINE)
+            if headline:
+                found[name] = headline
+                found.setdefault(cell.scenario, []).extend(headline)
+            for one in mine:
+                if one.task not in HEADLINE:
+                    found.setdefault(f"{name}, {one.task}", []).append(one)
+    return found
+
+
+def page(file: RunsFile) -> str:
+    """The whole page."""
+    found = scenarios(file.runs)
+    names = {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
+    tables: Mapping[str, Iterable[Table]] = {
+        "summary": [_summary(names, found), _apart(found)],
+        "controls": [_controls(found)],
+        "surprise": _surprise(names, found),
+        "calibration": [_calibration(names, found)],
+        "places": [_places(names, found)],
+        "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
+        "miniature": [*(_beside(one, found) for one in PRINTED), _lengths(found)],
+        "claims": [_claims(CLAIMS, found)],
+    }
+    words = _WORDS.read_text(encoding="utf-8")
+    return words.format(**_about(file), **{name: _shown(several) for name, several in tables.items()})
+
+
+def _shown(several: Iterable[Table]) -> str:
+    shown = [one.markdown().removeprefix("### \n\n") for one in several if one.rows]
+    return "\n\n".join(shown) or "Nothing was run for this."
+
+
+# Numbers.
+
+
+def percent(value: float) -> str:
+    """A share in per cent."""
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def points(found: Estimated | None) -> str:
+    """A difference in points, with its interval."""
+    if found is None or math.isnan(found.value):
+        return "–"
+    low, high = (f"{100 * end:+.1f}".replace("+0.0", "0.0").replace("-0.0", "0.0") for end in (found.low, found.high))
+    return f"{100 * found.value:+.1f} [{low}, {high}]"
+
+
+def interval(found: Estimated) -> str:
+    """A share in per cent, with its interval."""
+    return f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}]"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _about(file: RunsFile) -> dict[str, str]:
+    ran = {run.cell.removesuffix(BACK) for run in file.runs}
+    return {
+        **{name: str(file.about[name]) for name in ("size", "date", "hash", "machine")},
+        "minutes": f"{file.about['seconds'] / 60:.0f}",
+        "seeds": counted(len({run.seed for run in file.runs}), "training seed"),
+        "answers": f"{sum(len(run.comparison.answers) for run in file.runs):,}",
+        "test": str(max(run.comparison.questions for run in file.runs)),
+        "development": str(max(len(run.comparison.development) for run in file.runs)),
+        "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
+        "not_run": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name not in ran) or "none",
+    }
+
+
+# Tables.
+
+
+def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    shown = [way for way in SHOWN if any(way in ways(found[name]) for name in names)]
+    rows: list[list[str | None]] = []
+    for name in names:
+        runs = found[name]
+        alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
+        rows.append([name, *alone, *(points(gain(runs, way)) if way in ways(runs) else None for way in shown)])
+    return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", *shown], rows)
+
+
+def _apart(found: Scenarios) -> Table:
+    """Tasks that are apart from the headline, such as questions that need both models."""
+    several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
+    shown = [way for way in SHOWN if any(way in ways(runs) for runs in several.values())]
+    rows: list[list[str | None]] = [
+        [name, *(percent(accuracy(runs, way).value) if way in ways(runs) else None for way in (*ALONE, *shown))]
+        for name, runs in several.items()
+    ]
+    return Table("Apart from the headline: right answers in per cent", ["cell and task", *ALONE, *shown], rows)
+
+
+def _controls(found: Scenarios) -> Table:
+    rows: list[list[str]] = []
+    if itself := found.get("n1"):
+        replaced, changed, total = replaced_or_changed(itself)
+        words = f"{counted(replaced, 'replaced place')} and {counted(changed, 'other text')} in {total:,} answers"
+        verdict = "as predicted" if not replaced and not changed else "not as predicted"
+        rows.append(["N1", "a model with itself: equal text, no replacement", words, verdict])
+    for one in CONTROLS:
+        evidence = one.measure(found)
+        shown = "" if evidence.verdict == "not tested" else f"{evidence.what}: {points(evidence.effect)}"
+        rows.append([one.source, one.words, shown, _CONTROL[evidence.verdict]])
+    return Table("", ["control", "predicted", "found, in points", ""], rows)
+
+
+def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Iterator[Table]:
+    for name, cell in names.items():
+        rows = {row.way: row for row in table(found[name])}
+        if "cosd-surprise" not in rows or cell.scenario == "control":
+            continue
+        lines: list[list[str]] = []
+        for way, row in rows.items():
+            if way in ALONE or way.startswith(("cosd", "rule 0.9", "average", RANDOM)):
+                one = caught(found[name], way)
+                mended, spoilt = f"{one.mended} of {one.wrong}", f"{one.spoilt} of {one.right}"
+                cost = [f"{row.requests:.1f}", f"{row.tokens:.0f}", f"{row.milliseconds:.1f}"]
+                lines.append([way, mended, spoilt, points(row.gain), *cost])
+        columns = ["way", "sure and wrong, put right", "sure and right, spoilt", "gain", "requests", "tokens billed"]
+        yield Table(name, [*columns, "ms a token"], lines)
+
+
+def _calibration(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    rows: list[list[str]] = []
+    for name in names:
+        for model in ALONE if not name.endswith(BACK) else ():
+            sure, wrong = sure_and_wrong(found[name], model)
+            share = f"{sure} of {wrong}" + (f" ({100 * sure / wrong:.0f} %)" if wrong else "")
+            right, error = accuracy(found[name], model), calibration_error(found[name], model)
+            rows.append([f"{name}, {model}", interval(right), percent(error), share])
+    return Table("", ["model", "right", "calibration error", "of the wrong answers, nowhere unsure"], rows)
+
+
+def _places(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    rows: list[list[str | int]] = []
+    for name in names:
+        for way in ("cosd", "cosd-1-1", "cosd-surprise", "cosd-tree", RANDOM):
+            one = places(found[name], way) if way in ways(found[name]) else None
+            if one is not None and one.places:
+                parts = [one.places, one.assistant, one.draft, one.neither, one.unknown]
+                rows.append([f"{name}, {way}", *parts, one.answers.won, one.answers.lost])
+    columns = ["", "places", "assistant", "draft", "neither", "unknown", "answers put right", "spoilt"]
+    return Table("", columns, rows)
+
+
+def _ways(name: str, cell: Cell, runs: Sequence[Run]) -> Table:
+    tasks = [task for task in HEADLINE if of_tasks(runs, [task])]
+    lines = [
+        _way(row, [percent(accuracy(of_tasks(runs, [task]), row.way).value) for task in tasks]) for row in table(runs)
+    ]
+    columns = ["way", *tasks, "mean", "gain", "won, lost", "p", "Holm", "kept", "requests", "tokens", "ms a token"]
+    models = (cell.draft, cell.assistants[0])
+    draft, assistant = reversed(models) if name.endswith(BACK) else models
+    return Table(f"{name}: {draft} drafting, {assistant} asked", columns, lines)
+
+
+def _way(row: Row, by_task: Sequence[str]) -> list[str]:
+    return [
+        row.way,
+        *by_task,
+        interval(row.accuracy),
+        points(row.gain) if row.gain is not None else "",
+        f"{row.counts.won}, {row.counts.lost}" if row.counts is not None else "",
+        _p(row.p),
+        _p(row.holm),
+        "" if row.acceptance is None else f"{row.acceptance:.2f}",
+        f"{row.requests:.1f}",
+        f"{row.tokens:.0f}",
+        f"{row.milliseconds:.1f}",
+    ]
+
+
+def _beside(one: PrintedTable, found: Scenarios) -> Table:
+    runs = [run for run in found.get(one.scenario, ()) if run.task in one.tasks and not run.cell.endswith(BACK)]
+    rows: list[list[str | None]] = [
+        [f"printed: {name}", *(f"{value:.1f}" for value in row)] for name, row in one.rows.items()
+    ]
+    for cell, task in dict.fromkeys((run.cell, run.task) for run in runs):
+        mine = [run for run in runs if (run.cell, run.task) == (cell, task)]
+        stands = f" (for {BENCHMARKS[task]})" if task in BENCHMARKS else ""
+        shown = [interval(accuracy(mine, way)) if way in ways(mine) else None for way in one.columns.values()]
+        rows.append([f"ours: {cell}, {task}{stands}", *shown])
+    return Table(one.title, ["", *one.columns], rows if runs else [])
+
+
+def _lengths(found: Scenarios) -> Table:
+    """The paper's table 7."""
+    rows: list[list[str | None]] = []
+    for limit in LENGTHS:
+        drafts = {row.way: row.iterations for row in table(found.get(f"a-b, report {limit}", ()))}
+        if drafts:
+            shown = [drafts.get(way) for way in _LONG]
+            rows.append([f"{limit} tokens", *(None if one is None else f"{one:.2f}" for one in shown)])
+    printed = (
+        "Printed, of three methods named in a picture: 15.29, 16.01, 14.20 at 256 tokens; 21.23, 21.95, 18.51 at 512."
+    )
+    return Table("CoSD, Table 7: mean number of drafts by the limit of an answer", ["", *_LONG], rows, [printed])
+
+
+_LONG = ("cosd", "cosd-tree", "cosd-1-1", "cosd-surprise")
+
+
+def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
+    rows: list[list[str]] = []
+    for one in claims:
+        evidence = one.measure(found)
+        against = f" (to be above {100 * evidence.bound:+.0f})" if evidence.bound else ""
+        shown = "" if evidence.verdict == "not tested" else f"{evidence.what}: {points(evidence.effect)}{against}"
+        rows.append([one.source, one.words, shown, f"**{evidence.verdict}**"])
+    return Table("", ["source", "claim", "found, in points", ""], rows)
+
+
+def write_pages(file: RunsFile, docs: Path = FOLDER.parents[1] / "docs") -> list[Path]:
+    """Write the page and its figure; returns their files."""
+    written = [docs / "laboratory.md", docs / "laboratory.svg"]
+    written[0].write_text(page(file), encoding="utf-8")
+    draw(scenarios(file.runs), written[1])
+    return written

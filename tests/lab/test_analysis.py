@@ -1,0 +1,93 @@
+"""The numbers of the laboratory, on scripted models whose outcomes are known."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import fmean
+
+import pytest
+
+from benchmarks.lab.analysis import (
+    accuracy,
+    calibration_error,
+    caught,
+    combined,
+    counts,
+    difference,
+    drawn,
+    gain,
+    places,
+    replaced_or_changed,
+    sure_and_wrong,
+    table,
+    ways,
+)
+from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
+from cosd_api.comparison.statistics import Estimated, PairedCounts, holm, mcnemar, paired_difference
+from lab_runs import run
+
+
+async def test_differences_and_tests_are_those_of_the_outcomes() -> None:
+    runs = [await run(), await run(task="steps", test=["both", "fixed", "draft", "draft", "neither"])]
+    assert runs[0].comparison.better == "draft"
+    # The rule mends what is fixed, and spoils what is spoilt.
+    cosd, draft = (4 + 2 - 1 - 1) / 8, 3 / 8
+    assert accuracy(runs[:1], "draft").value == draft
+    assert accuracy(runs[:1], "cosd").value == cosd
+    assert gain(runs[:1], "cosd").value == pytest.approx((2 - 1) / 8)
+    assert gain(runs, "cosd").value == pytest.approx((1 / 8 + 1 / 5) / 2)  # each task has the same weight
+    assert difference(runs, "cosd", "draft") == gain(runs, "cosd")
+    assert accuracy(runs[:1], ORACLE).value == 7 / 8
+    found = counts(runs, "cosd", BEST)
+    assert found == PairedCounts(both=2 + 3, won=2 + 1, lost=1, neither=3 + 1)
+    rows = {row.way: row for row in table(runs)}
+    assert list(rows) == ways(runs)
+    tested = [row for row in rows.values() if row.p is not None]
+    assert {row.way for row in tested} == {"cosd", "cosd-1-1", RANDOM, "self-consistency"} & {*rows}
+    assert rows["cosd"].p == mcnemar(found)
+    assert [row.holm for row in tested] == holm([row.p or 0.0 for row in tested])
+    assert rows[BEST].tokens == rows["draft"].tokens
+    assert rows[ORACLE].tokens == pytest.approx(rows["draft"].tokens + rows["assistant"].tokens)
+    assert rows["cosd"].iterations is not None and rows["cosd"].iterations > 1
+    assert rows["draft"].acceptance is None
+
+
+async def test_sure_errors_are_counted_and_found() -> None:
+    runs = [await run()]
+    assert sure_and_wrong(runs, "draft") == (3, 5)  # sure, surer, neither; fixed ones are unsure
+    rule, both = caught(runs, "cosd"), caught(runs, "cosd-1-1")
+    assert (rule.wrong, rule.mended, rule.right, rule.spoilt) == (3, 0, 2, 0)  # the rule asks nobody there
+    assert (both.wrong, both.mended, both.right, both.spoilt) == (3, 1, 2, 0)  # "surer": 0.7 against 0.95
+    assert 0 < calibration_error(runs, "draft") < 1
+
+
+async def test_replaced_places_add_up() -> None:
+    one = await run()
+    single, twice = places([one], "cosd"), places([one, one], "cosd")
+    assert single is not None and twice is not None
+    assert (single.assistant, single.draft) == (2, 1)
+    assert (twice.places, twice.answers.won, twice.answers.lost) == (2 * single.places, 4, 2)
+    assert places([one], "draft") is None
+    assert replaced_or_changed([one])[2] == 8 * len([way for way in one.ways if "cosd" in way or way == RANDOM])
+
+
+def test_an_interval_does_not_collapse() -> None:
+    same = [[[0.0] * 80, [0.0] * 80]]
+    assert drawn(same) == Estimated(0, 0, 0)
+    part = paired_difference(PairedCounts(40, 0, 0, 40))
+    found = combined([[part, part]])
+    assert found.value == 0 and part.low < found.low < 0 < found.high < part.high
+    assert found.low == pytest.approx(part.low / math.sqrt(2))
+
+
+def test_the_bootstrap_covers() -> None:
+    """Of 95 % intervals for two seeds of two tasks, about as many as they say cover the mean of what was drawn from."""
+    draw = random.Random(4)
+    covered = 0
+    for _ in range(30):
+        values = [[[float(draw.random() < chance) for _ in range(40)] for chance in (0.3, 0.6)] for _ in range(2)]
+        found = drawn(values)
+        assert found.value == pytest.approx(fmean(fmean(fmean(task) for task in seed) for seed in values))
+        covered += found.low <= 0.45 <= found.high
+    assert covered >= 24

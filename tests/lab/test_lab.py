@@ -1,0 +1,111 @@
+"""The whole laboratory at toy size, on live servers: from models and questions to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lab import __main__ as lab
+from benchmarks.lab import models
+from benchmarks.lab.analysis import replaced_or_changed
+from benchmarks.lab.answers import comparison_in
+from benchmarks.lab.claims import CONTROLS
+from benchmarks.lab.graph import Graph, Step
+from benchmarks.lab.models import model_step
+from benchmarks.lab.page import page, scenarios
+from benchmarks.lab.plan import asked
+from benchmarks.lab.protocol import FULL, QUICK, TOY
+from benchmarks.lab.runs import of_cell
+from cosd_api.demo.servers import MODELS
+
+STAND_INS = {"a": "sums", "b": "words"}
+"""Bundled models with one tokenizer, in the place of weights of this recipe."""
+
+
+@pytest.fixture
+def weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kept weights for every recipe that the toy size needs."""
+    model_step.cache_clear()
+    monkeypatch.setattr(models, "kept", lambda name, seed: MODELS / f"{STAND_INS[name]}.gguf")
+    monkeypatch.setattr(models, "WEIGHTS", MODELS)
+    yield
+    model_step.cache_clear()
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("weights")
+def test_the_whole_laboratory(tmp_path: Path) -> None:
+    size = replace(TOY, tasks=("steps",))
+    began: list[str] = []
+    graph = Graph(tmp_path, began.append)
+    file = lab.run(size, graph)
+    assert {one.cell for one in file.runs} == {*TOY.cells}
+    assert all(one.comparison.stopped is None and not one.comparison.failures for one in file.runs)
+    # N1: a model with itself writes its own text, and nothing is replaced.
+    replaced, changed, total = replaced_or_changed(of_cell(file.runs, "n1"))
+    assert (replaced, changed) == (0, 0) and total
+    # N6: an assistant that reads another question does not win.
+    [n6] = [one.measure(scenarios(file.runs)) for one in CONTROLS if one.source == "N6"]
+    assert n6.effect is not None and n6.effect.value >= 0
+    assert "| N1 " in page(file)
+
+    # What is finished is not made again; what was killed within goes on from the answers that it has.
+    began.clear()
+    assert lab.run(size, graph).runs == file.runs
+    assert began == []
+    [step] = [one.step for one in asked(size) if one.cell == "a-b"]
+    before = comparison_in(graph.path(step))
+    _cut(graph.path(step))
+    assert graph.state(step) == "begun"
+    after = comparison_in(graph.finish(step))
+    assert [line.split(":")[0] for line in began] == ["goes on"]
+    assert 0 < after.spent_tokens < before.spent_tokens
+    assert {one.question for one in after.answers} == {one.question for one in before.answers}
+    assert len(after.answers) == len(before.answers)
+
+
+def _cut(folder: Path) -> None:
+    """Leave what a process would have left that was killed in the middle of a line."""
+    (folder / "step.json").unlink()
+    (folder / "comparison.json").unlink()
+    journal = folder / "answers.jsonl"
+    journal.write_bytes(journal.read_bytes()[: journal.stat().st_size * 2 // 3])
+
+
+def test_keys_change_with_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys() -> dict[str, str]:
+        return {one.step.name: one.step.key for one in asked(QUICK)}
+
+    first = keys()
+    assert first == keys()
+    assert len({*first.values()}) == len(first)
+    monkeypatch.setattr("benchmarks.lab.plan.items_seed", lambda: 1)  # other questions
+    assert not {*first.values()} & {*keys().values()}
+
+
+def test_the_list_shows_every_step_with_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.main(["--quick", "--list", "--work", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("model a, seed 1" in line for line in lines)
+    assert any("closed, reversed: steps, seed 1" in line for line in lines)
+    assert lines[-1].startswith("to come: about ") and lines[-1].endswith(" hours")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_full_size_asks_every_cell_of_two_models() -> None:
+    several = asked(FULL)
+    cells = {one.cell for one in several}
+    assert {"half", "forgot-badly, reversed", "a-b-bytes", "epochs-16", "n2", "n4"} <= cells
+    assert {one.task for one in several if one.cell == "a-b"} >= {"report 128", "report 512", "mixed"}
+    assert {one.seed for one in several} == {*FULL.seeds}
+
+
+def test_a_model_that_begins_with_another_has_it_as_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = model_step("between-badly", 1)
+    names = [one.name for one in step.inputs.values()]
+    assert names == ["model half, seed 1", "model forgot-badly, seed 1"]
+    [half] = step.inputs["model_1"].inputs.values()
+    assert isinstance(half, Step) and half.key == step.inputs["model_0"].key

@@ -1,0 +1,42 @@
+"""What was kept gives the same numbers, and the page in the documents is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lab.analysis import table
+from benchmarks.lab.page import page
+from benchmarks.lab.protocol import FOLDER
+from benchmarks.lab.runs import RunsFile, read_runs, write_runs
+from lab_runs import run
+
+KEPT = FOLDER / "results" / "quick.jsonl.xz"
+ABOUT = {"size": "toy", "date": "2026-01-01", "hash": "0" * 64, "machine": "Linux", "seconds": 61}
+
+
+async def test_runs_come_back_with_the_same_numbers(tmp_path: Path) -> None:
+    file = RunsFile([await run(), await run("n1", "steps")], ABOUT)
+    write_runs(tmp_path / "runs", file)
+    found = read_runs(tmp_path / "runs")
+    assert found.about == ABOUT
+    assert [(one.cell, one.task, one.seed) for one in found.runs] == [("a-b", "bio", 1), ("n1", "steps", 1)]
+    for mine, theirs in zip(file.runs, found.runs, strict=True):
+        assert table([mine]) == table([theirs])
+    assert page(found) == page(file)
+
+
+async def test_the_page_says_what_was_run_and_what_was_not() -> None:
+    words = page(RunsFile([await run(), await run("a-b", "mixed"), await run("n1")], ABOUT))
+    assert "| cells | `a-b`, `n1` |" in words
+    assert "`n2`" in words.split("| not run |")[1].splitlines()[0]
+    assert "## What this does not show" in words
+    assert "### Apart from the headline" in words
+    assert "{" not in words
+
+
+@pytest.mark.skipif(not KEPT.exists(), reason="the laboratory was not run yet")
+def test_the_page_is_what_was_kept() -> None:
+    written = (FOLDER.parents[1] / "docs" / "laboratory.md").read_text(encoding="utf-8")
+    assert written == page(read_runs(KEPT)), "run `make lab ARGS='--quick --page'`"
