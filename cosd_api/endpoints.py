@@ -169,14 +169,15 @@ class Endpoints:
                 hint = 'method="steps" asks by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
-        unit = self.unit
+        unit, everybody = self.unit, len(known) == len(self.names)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
-            everybody = len(known) == len(self.names)
             unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
                 words += ", and the models are not known to have one tokenizer"
                 raise UnsupportedError(words, endpoint=draft.endpoint, hint=_ONE_TOKENIZER)
+        if unit is not None and (everybody or self.unit is not None):
+            self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", warnings, cues)
 

@@ -29,6 +29,7 @@ from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
 from cosd_api.comparison.prices import ComparisonEstimate, Price
 from cosd_api.comparison.result import Comparison, Gathered, comparison_of
+from cosd_api.comparison.shared_limit import SharedLimit
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -47,10 +48,6 @@ _QUESTIONS = 3
 """Different questions among them, at least: one that nobody can take fails for every contestant."""
 _BASELINES = {SELF_CONSISTENCY: COSD, RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED}
 """Baselines that are made after the development questions, by the contestant whose bill theirs is about."""
-_SPILL = 16
-"""Tokens beyond its limit that the questions of an answer may write, which count when they are billed."""
-_ROOM = 2
-"""An answer beside others may bill this many times what the contestant's largest one has billed, at least."""
 
 
 @dataclass(slots=True)
@@ -104,12 +101,7 @@ class Asking:
         self._failed: dict[str, dict[str, str]] = {}
         self._keys: dict[tuple[str, str], str] = {}  # of answers, by contestant and question
         self._in_a_row: dict[str, list[str]] = {}  # questions that failed, by endpoint, and at the grader
-        self._reserved = 0  # tokens that the answers in flight may bill
-        self._flying = 0  # answers that are being asked for
-        self._workers = 0
-        self._landed = anyio.Event()  # set, and replaced, when an answer is there
-        self._largest: dict[str, int] = {}  # bill of an answer, by contestant
-        self._at_limit = False
+        self._limit = SharedLimit(self.most, lambda: self.journal.billed)
         self._before = self.journal.billed
         self.notes: list[str] = []
 
@@ -232,18 +224,17 @@ class Asking:
                 except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
                     errors.append(error)
                     waiting.clear()
-            self._workers -= 1
-            self._notify()
+            self._limit.ended()
 
         report()
-        self._workers = min(concurrency, len(waiting))
+        self._limit.workers = min(concurrency, len(waiting))
         async with anyio.create_task_group() as group:
-            for _ in range(self._workers):
+            for _ in range(self._limit.workers):
                 group.start_soon(work)
         if errors:
             raise errors[0]
-        if self._at_limit:  # answers in flight have been billed since
-            self.stopped = self._limit_words()
+        if self._limit.reached and self.stopped is not None:  # answers in flight have been billed since
+            self.stopped = self._limit.words()
 
     def _in_order(self, several: Sequence[Contestant], example: Example) -> list[Contestant]:
         def place(one: Contestant) -> bytes:
@@ -277,7 +268,7 @@ class Asking:
         else:
             self._fail(one, example, answer.error or "", ("grader",))
         tally.billed += answer.billed
-        self._largest[one.name] = max(self._largest.get(one.name, 0), answer.billed)
+        self._limit.note(one.name, answer.billed)
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
         """The contestant's answer, not graded; None if there is none, which the journal says."""
@@ -287,14 +278,15 @@ class Asking:
             limits["seed"] = self.seed
         result, least = None, 0
         while result is None:
-            allowed = await self._allowed(one, example, least)
+            guess = len(str(example.prompt)) + self.max_tokens  # of the first answer
+            allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
+            if self._limit.reached:
+                self.stopped = self.stopped or self._limit.words()
             if allowed is None and self.most is not None:
                 return None
             if allowed is not None:
                 limits["max_billed_tokens"] = allowed
-            reserved = 0 if allowed is None else allowed + _SPILL
-            self._reserved += reserved
-            self._flying += 1
+            self._limit.take(allowed)
             try:
                 result = await fusion.generate(example.prompt, **limits)
             except ProviderError as error:
@@ -311,9 +303,7 @@ class Asking:
                 self._give_up(one, example, error)
                 return None
             finally:
-                self._reserved -= reserved
-                self._flying -= 1
-                self._notify()
+                self._limit.give_back(allowed)
         answer = GradedAnswer.of(result, one, **keys)
         for name, spent in answer.usage.items():
             if spent.requests:
@@ -336,48 +326,6 @@ class Asking:
         else:
             about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
             self._fail(one, example, str(error), () if about_one else (DRAFT_ALONE, ASSISTANT_ALONE))
-
-    async def _allowed(self, one: Contestant, example: Example, least: int) -> int | None:
-        """The tokens that an answer may bill: an equal share of what is left, or all of it once nothing is in flight.
-
-        Where the share might not do, the answers in flight are waited for. None if there is no limit, or if what is
-        left does not do, which ends the comparison.
-
-        Args:
-            one: the contestant.
-            example: the question.
-            least: tokens without which the answer need not be tried.
-        """
-        if self.most is None:
-            return None
-        guess = len(str(example.prompt)) + self.max_tokens  # of the first answer
-        while self.stopped is None:
-            most = self._largest.get(one.name, 0)
-            left = self.most - self.journal.billed - self._reserved
-            share = left // max(1, self._workers - self._flying)
-            if share - _SPILL >= max(_ROOM * (most or guess), least):
-                return share - _SPILL
-            if not self._flying:
-                if left - _SPILL >= max(most, least, 1):
-                    return left - _SPILL
-                self._stop_at_limit()
-            else:
-                await self._landed.wait()
-        return None
-
-    def _notify(self) -> None:
-        """Wake those who wait for a part of the limit."""
-        self._landed.set()
-        self._landed = anyio.Event()
-
-    def _stop_at_limit(self) -> None:
-        if self.stopped is None:
-            self._at_limit = True
-            self.stopped = self._limit_words()
-
-    def _limit_words(self) -> str:
-        words = f"max_billed_tokens={self.most} is reached ({self.journal.billed:,} were billed)"
-        return f"{words}: allow more, and what is known is not asked again"
 
     def _leave_out(self, one: Contestant, error: UnsupportedError) -> None:
         """Ask a contestant no more, which the endpoints turned out not to serve.

@@ -114,6 +114,13 @@ class Method(ABC):
         """
         return ()
 
+    def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
+        """Check that the method can judge by the unit that comparing the tokenizers has found, or the user's.
+
+        Raises:
+            UnsupportedError: it cannot; `endpoint` is the draft's.
+        """
+
     def check_models(self, count: int) -> None:
         """Check the number of models.
 

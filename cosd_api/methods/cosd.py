@@ -115,11 +115,21 @@ class CoSD(DraftFirst):
         if not self.temperature:
             return super().start(work)
         prompt = work.turns[0]
-        if work.unit != "token":
+        self.examine_unit(work.unit, prompt.provider.name)
+        return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
+
+    def examine_unit(self, unit: Unit, endpoint: str) -> None:
+        """Refuse words where tokens are drawn, or the verifier looks at them; see `Method.examine_unit`."""
+        if unit == "token":
+            return
+        if self.temperature:
             words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
             hint = 'If you know that they have, give unit="token"; without a temperature any models can be fused.'
-            raise UnsupportedError(words, endpoint=prompt.provider.name, hint=hint)
-        return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
+            raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        if looks := looks_at(self.verifier):
+            words = f"the verifier looks at {looks} each draft token, and words are judged"
+            hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
+            raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
     def options(self) -> dict[str, Any]:
         """None: a result records the verifier and the unit by themselves."""
@@ -184,10 +194,7 @@ class CoSD(DraftFirst):
         Raises:
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
-        if (looks := looks_at(self.verifier)) and work.unit != "token":
-            words = f"the verifier looks at {looks} each draft token, and words are judged"
-            hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
-            raise UnsupportedError(words, endpoint=work.turns[0].provider.name, hint=hint)
+        self.examine_unit(work.unit, work.turns[0].provider.name)
         return CoSDDecoder.of(work, self.verifier, unit=work.unit)
 
 

@@ -542,6 +542,28 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     assert "steps" in [one.name for one in found.standings]
 
 
+async def test_a_verifier_that_cannot_judge_words_is_left_out_before_the_estimate() -> None:
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    draft, assistant = pair(SMALL)
+    options: dict[str, Any] = {"methods": ["cosd", "cosd-surprise"], "unit": "word", "baselines": False}
+    found = await compare(
+        SMALL.values(),
+        draft=draft,
+        assistant=assistant,
+        max_tokens=4,
+        confirm=confirm,
+        **options,
+    )
+    assert [one.name for one in found.left_out] == ["cosd-surprise", "cosd-surprise, reversed"]
+    assert "and words are judged" in found.left_out[0].reason
+    assert seen[0].answers == len(found.answers)
+
+
 # ------------------------------------------------------------------------------------------- estimate and progress
 
 
