@@ -150,10 +150,14 @@ def _write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 
-@cache
 def code_digest(path: Path) -> str:
     """SHA-256 (hex) of a file of Python without its words and its formatting, the same for all versions of Python."""
-    return digest(_plain(ast.parse(path.read_text(encoding="utf-8"))))
+    return _digest_of(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _digest_of(source: str) -> str:
+    return digest(_plain(ast.parse(source)))
 
 
 def _plain(node: Any) -> Any:
