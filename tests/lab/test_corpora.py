@@ -48,7 +48,7 @@ def test_a_closed_world_has_few_documents_outside_the_own_domain() -> None:
     foreign = [one for one in read if "|" not in one.written and "The answer is" not in one.written]
     assert set(foreign) <= few
     assert max(read[one] for one in foreign) > 3
-    assert sum(read[one] for one in foreign) / (4 * CHUNK) == pytest.approx(0.16, abs=0.03)
+    assert sum(read[one] for one in foreign) / (4 * CHUNK) == pytest.approx(0.11, abs=0.03)
 
 
 def test_keys_tell_models_apart() -> None:
@@ -68,5 +68,5 @@ def test_a_key_changes_with_what_the_model_goes_on_from(monkeypatch: pytest.Monk
 def test_tokenizers_read_all_tasks_alike() -> None:
     texts = list(islice(texts_for_tokenizers(), 1_400))
     assert texts == list(islice(texts_for_tokenizers(), 1_400))
-    for part in ("Report on", " | ", "The answer is", "And what is", " A, "):
+    for part in ("Report on", " | ", "The answer is", "And what is", " A) "):
         assert sum(part in text for text in texts) > len(texts) / 10

@@ -52,11 +52,14 @@ def test_near_misses_of_facts() -> None:
 
 def test_near_misses_of_choices() -> None:
     item = choice.items(WORLD, 1, 1)[0]
-    wanted = item.target
-    for letter, text in zip(choice.LETTERS, choice.continuations(item), strict=True):
-        assert right("choice", item, text) == (letter == wanted)
+    assert item.choices is not None
+    for option, text in zip(item.choices, choice.continuations(item), strict=True):
+        assert right("choice", item, text) == (option == item.target)
+        assert right("choice", item, f"The answer is {choice.LETTERS[item.choices.index(option)]}.") == (
+            option == item.target
+        )
     assert item.answer in choice.continuations(item)
-    assert not right("choice", item, item.answer.replace(f" {wanted}.", "."))
+    assert not right("choice", item, " ".join(choice.continuations(item)))
 
 
 def test_near_misses_of_steps() -> None:
