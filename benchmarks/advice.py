@@ -27,7 +27,7 @@ __all__ = ["ADVICE", "CASES", "COMPARED", "Case", "asked", "run"]
 
 NOISE = 0.3
 COPY, NOISY = "copy of sums", "sums with noise"
-ADVISED, FRESH, QUICK = 100, 60, 20
+ADVISED, FRESH, QUICK = 60, 50, 20
 SEED = 71
 BESIDE = ("route", "cascade")
 """Methods that are compared beside CoSD and the way that was chosen."""

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from cosd_api.config.document import Document, FieldPath
 from cosd_api.config.shape import (
+    INFINITY,
     USE_ENVIRONMENT,
     LimitsConfig,
     ServerConfig,
@@ -23,7 +24,7 @@ from cosd_api.config.shape import (
 )
 from cosd_api.errors import SettingError
 
-__all__ = ["fault", "faults_of", "refuse_keys"]
+__all__ = ["fault", "faults_of", "refuse_keys", "refuse_other_types"]
 
 _MOST = 5  # faults in one message
 _SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
@@ -71,6 +72,34 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
     for name, one in inside:
         yield (*at, name), one
         yield from _entries(one, (*at, name))
+
+
+def refuse_other_types(path: Path, document: Document, found: BaseModel) -> None:
+    """Refuse what was read as another type than it has in the file, which the schema does not take either.
+
+    Raises:
+        SettingError: a number is text, or true or false; or one of these is a number or text.
+    """
+    for at, words in _other_types(document.value, found):
+        raise fault(path, document, at, words)
+
+
+def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """The places of such values, with words on them."""
+    if isinstance(found, BaseModel) and isinstance(given, Mapping):
+        for name, one in cast("Mapping[str, object]", given).items():
+            yield from _other_types(one, getattr(found, name), (*at, name))
+    elif isinstance(found, list | tuple) and isinstance(given, list):
+        pairs = zip(cast("list[object]", given), cast("Sequence[object]", found), strict=False)
+        for index, (one, made) in enumerate(pairs):
+            yield from _other_types(one, made, (*at, index))
+    elif isinstance(found, bool):
+        if not isinstance(given, bool):
+            yield at, "it must be true or false"
+    elif isinstance(found, int | float) and isinstance(given, str | bool):
+        if at[0] == "verifier" and given == INFINITY:
+            return  # JSON has no other word for it
+        yield at, "it must be a number" + (", without quotes" if isinstance(given, str) else ", not true or false")
 
 
 def faults_of(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
 from cosd_api.config.document import Document, as_json, as_yaml, read_document
-from cosd_api.config.faults import fault, faults_of, refuse_keys
+from cosd_api.config.faults import fault, faults_of, refuse_keys, refuse_other_types
 from cosd_api.config.shape import (
     TRAINED,
     AnyMethod,
@@ -39,6 +41,7 @@ from cosd_providers.messages import OnSpecialTokens
 __all__ = ["FusionConfig", "placed", "server_of"]
 
 _PATHS = ("tokenizer", "chat_template", "report")
+_MODELS = ("draft", "assistants", "models")
 _NO_FOLDER = "tiktoken:"
 _OWN = ("draft_length", "ask", "on_assistant_error", "on_special_tokens")
 """Settings of a fusion that are plain values, beside those of its method."""
@@ -100,6 +103,18 @@ class FusionConfig(BaseModel):
         return self
 
     @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema, in which every field may be empty; the models are needed."""
+        own = handler(schema)
+        found = handler.resolve_ref_schema(own)
+        for name, one in found["properties"].items():
+            if {"type": "null"} not in one.get("anyOf", []):
+                outer = {key: one.pop(key) for key in ("default", "title", "description") if key in one}
+                found["properties"][name] = {"anyOf": [one, {"type": "null"}], **outer}
+        found["oneOf"] = [_needs(*_MODELS[:2]), _needs(*_MODELS[2:])]
+        return own
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a settings file of YAML or JSON, and check it; nothing is sent. Paths in it are from its folder.
 
@@ -114,7 +129,9 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            found = cls.model_validate(document.value)._from(path.parent)
+            read = cls.model_validate(document.value)
+            refuse_other_types(path, document, read)
+            found = read._from(path.parent)
         except ValidationError as error:
             raise faults_of(path, document, error, cls) from None
         found._check(path, document)
@@ -307,6 +324,12 @@ def _connected(name: str, server: ServerConfig) -> Provider:
     with suppress(TypeError):  # of a provider that cannot be looked up
         _SERVERS[provider] = server
     return provider
+
+
+def _needs(*names: str) -> JsonSchemaValue:
+    """The schema of a file that names its models so, and not in the other way."""
+    given = {name: {"not": {"type": "null"}} if name in names else {"type": "null"} for name in _MODELS}
+    return {"required": [*names], "properties": given}
 
 
 def server_of(provider: Provider) -> ServerConfig | None:

@@ -35,6 +35,7 @@ from cosd_providers.strategies import Strategy
 
 __all__ = [
     "HOISTED",
+    "INFINITY",
     "TRAINED",
     "USE_ENVIRONMENT",
     "AnyMethod",
@@ -55,14 +56,25 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_i
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
 """Advice on a key that stands in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_KEYLESS = "^[^@?]*$"
 TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
     "tree": TreeVerifier,
     "deferral": DeferralVerifier,
     "co-llm": CoLLMVerifier,
 }
 """Verifiers that are files of their own, by their kind."""
+INFINITY = "Infinity"
+"""The word for it in files of JSON, where a verifier has no upper bound."""
 HOISTED = ("verifier", "unit", "temperature")
 """Settings of CoSD that stand beside it, as they do among the arguments of `Fusion`."""
+
+
+def _at_least(least: int, default: Any) -> Any:
+    """A number that is checked elsewhere, in words; the schema says its least value."""
+    return ModelField(default=default, json_schema_extra={"minimum": least})
+
+
+_Text = Annotated[str, ModelField(json_schema_extra={"minLength": 1})]
 
 
 class ServerLimitsConfig(BaseModel):
@@ -91,7 +103,7 @@ class ServerConfig(BaseModel):
     url: str
     engine: str | None = None
     model: str | None = None
-    api_key_env: str | None = None
+    api_key_env: str | None = ModelField(default=None, json_schema_extra={"pattern": f"^{_VARIABLE.pattern}$"})
     api: Literal["completions", "chat", "messages"] | None = None
     dialect: str | None = None
     strategy: Strategy | None = None
@@ -128,7 +140,8 @@ class ServerConfig(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         own = handler(schema)
-        url = {"type": "string", "description": "The URL of a server."}
+        url = {"type": "string", "description": "The URL of a server.", "pattern": _KEYLESS}
+        handler.resolve_ref_schema(own)["properties"]["url"]["pattern"] = _KEYLESS
         return {"anyOf": [url, own]}
 
 
@@ -181,10 +194,10 @@ class TuningConfig(BaseModel):
 
     model_config = _STRICT
 
-    hedge: int = 0
-    in_flight: int = 1
-    batch_wait: float = 0.0
-    max_ahead: int | None = None
+    hedge: int = _at_least(0, 0)
+    in_flight: int = _at_least(1, 1)
+    batch_wait: float = _at_least(0, 0.0)
+    max_ahead: int | None = _at_least(1, None)
 
     @model_validator(mode="after")
     def _is_tuning(self) -> Self:
@@ -201,13 +214,13 @@ class LimitsConfig(BaseModel):
 
     model_config = _STRICT
 
-    max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    timeout: float | None = None
-    max_requests: int | None = None
-    max_billed_tokens: int | None = None
+    max_tokens: int | None = _at_least(1, None)
+    stop: _Text | list[_Text] | None = None
+    timeout: float | None = ModelField(default=None, json_schema_extra={"exclusiveMinimum": 0})
+    max_requests: int | None = _at_least(1, None)
+    max_billed_tokens: int | None = _at_least(1, None)
     on_budget: OnBudget | None = None
-    seed: int | None = None
+    seed: int | None = _at_least(0, None)
 
     @model_validator(mode="after")
     def _are_limits(self) -> Self:
@@ -271,7 +284,13 @@ class AnyMethod:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"enum": [*METHODS], "description": "A method, with its defaults."}, handler(schema)]}
+        alone = [name for name, shape in method_shapes().items() if not _required(shape)]
+        return {"anyOf": [{"enum": alone, "description": "A method, with its defaults."}, handler(schema)]}
+
+
+def _required(shape: type[MethodConfig]) -> list[str]:
+    """The settings of a method that have no default."""
+    return [name for name, field in shape.model_fields.items() if field.is_required() and name != "name"]
 
 
 def verifier_kinds() -> dict[str, type[BaseModel]]:
@@ -303,4 +322,10 @@ class AnyVerifier:
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         alone = [kind for kind in verifier_kinds() if kind not in TRAINED]
-        return {"anyOf": [{"enum": alone, "description": "A kind, with its defaults."}, handler(schema)]}
+        union = handler(schema)
+        for one in union["oneOf"]:
+            for field in handler.resolve_ref_schema(one)["properties"].values():
+                if field.get("type") == "number" and "maximum" not in field:
+                    bounds = {key: field.pop(key) for key in [*field] if key not in ("title", "default")}
+                    field["anyOf"] = [bounds, {"const": INFINITY}]
+        return {"anyOf": [{"enum": alone, "description": "A kind, with its defaults."}, union]}

@@ -352,6 +352,15 @@ def test_keys_are_not_saved(tmp_path: Path) -> None:
         (HEAD + "limits: {max_token: 1}", "limits.max_token: there is no such field; did you mean 'max_tokens'?"),
         (HEAD + "tuning: {hedges: 1}", "tuning.hedges: there is no such field; did you mean 'hedge'?"),
         (HEAD + "method: cool\nunit: token", "line 1: unit means nothing to the method 'cool'"),
+        (HEAD + 'tuning:\n  hedge: "1"', "line 4: tuning.hedge: it must be a number, without quotes"),
+        (HEAD + "limits: {max_tokens: true}", "line 3: limits.max_tokens: it must be a number, not true or false"),
+        (
+            HEAD + "limits: {stop: [x]}\nmethod: {name: cool, align: 1}",
+            "line 4: method.align: it must be true or false",
+        ),
+        (HEAD + "method: {name: safe, weights: [1, '2']}", "line 3: method.weights[1]: it must be a number, without"),
+        (HEAD + "verifier: {kind: rule, alpha: '1'}", "line 3: verifier.alpha: it must be a number, without quotes"),
+        (HEAD + "schema_version: true", "line 3: schema_version: "),
         (HEAD + "limits: {seed: 1}", "seed is not accepted: the method 'cosd' draws nothing"),
     ],
 )
@@ -450,20 +459,3 @@ async def test_limits_of_the_file_hold_for_every_answer(tmp_path: Path) -> None:
         assert [one.text async for one in fusion.map(["Q"])] == [" a b"]
         result = await fusion.generate("Q", stop=" b")
         assert (result.text, result.settings.max_tokens) == (" a", 2)
-
-
-# -------------------------------------------------------------------------------------------------------------- schema
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"draft": "http://a", "assistants": ["http://b"], "method": "coool"},
-        {"draft": "http://a", "assistants": ["http://b"], "method": {"name": "cool", "alin": True}},
-        {"draft": "http://a", "assistants": ["http://b"], "verifier": {"kind": "rule", "alpha": -1}},
-        {"draft": {"url": "http://a", "api_key": "x"}, "assistants": ["http://b"]},
-    ],
-)
-def test_the_schema_refuses_what_loading_refuses(value: dict[str, Any]) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate(value)
