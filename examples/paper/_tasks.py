@@ -1,0 +1,165 @@
+"""The benchmarks of both papers: how an answer is graded, where it ends, and what is measured of it."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cosd_api import Example
+from cosd_api.comparison.graders import grader_named
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.journal import GradedAnswer
+
+CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+
+
+def anything(example: Example, text: str) -> bool:  # noqa: ARG001 - a grader
+    """Every answer is right: for what is not graded."""
+    return True
+
+
+# Questions with a short text for an answer: any line of the target is right.
+
+
+def plain(text: str) -> list[str]:
+    """The words of a text as SQuAD compares them: lower case, without punctuation and articles."""
+    kept = "".join(" " if letter == "-" else letter for letter in text.lower() if letter not in PUNCTUATION)
+    return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+
+PUNCTUATION = {*string.punctuation} - {"-"}
+
+
+def references(example: Example) -> list[list[str]]:
+    return [plain(line) for line in (example.target or example.answer).splitlines() if line.strip()]
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def exact_match(example: Example, text: str) -> bool:
+    return plain(first_line(text)) in references(example)
+
+
+def f1(example: Example, text: str) -> float:
+    """The best harmonic mean of precision and recall of words, over the references."""
+    found = Counter(plain(first_line(text)))
+    best = 0.0
+    for reference in map(Counter, references(example)):
+        common = (found & reference).total()
+        best = max(best, 2 * common / ((found + reference).total() or 1))
+    return best
+
+
+# MATH: the content of the last \boxed{}.
+
+
+def boxed(text: str) -> str | None:
+    """The content of the last `\\boxed{...}`, braces matched; None without one."""
+    start = text.rfind(r"\boxed{")
+    depth = 0
+    for at in range(start + len(r"\boxed"), len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if not depth:
+            return text[start + len(r"\boxed{") : at]
+    return None
+
+
+def formula(text: str) -> str:
+    """A formula without what does not change it: spaces, sizes of brackets and fractions, units, a full stop."""
+    text = re.sub(r"\\(left|right|!|,|;|\$|%|[td](?=frac))|\\text\{\s.*?\}|[\s$%]", _small, text)
+    return text.rstrip(".")
+
+
+def _small(found: re.Match[str]) -> str:
+    return "\\" if found[0] in (r"\d", r"\t") else ""
+
+
+def math_right(example: Example, text: str) -> bool:
+    """The formula in the last box; without one that between the first and the last dollar sign, or the whole text."""
+    within = re.search(r"\$(.*)\$", text, re.DOTALL)
+    answer = boxed(text) or (within[1] if within else text)
+    return formula(answer) == formula(example.target or example.answer)
+
+
+# Tasks.
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark.
+
+    Attributes:
+        title: as the papers call it.
+        grader: a grader's name, or a function.
+        max_tokens: limit for each answer.
+        stop: strings that end an answer to a prompt that is text.
+    """
+
+    title: str
+    grader: str | Callable[[Example, str], bool]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+
+    def judge(self) -> str | Grader | Callable[[Example, str], bool]:
+        return grader_named("program", run_programs=True) if self.grader == "program" else self.grader
+
+
+LANGUAGES = {"en": "English", "zh": "Chinese", "es": "Spanish", "fr": "French", "de": "German", "ru": "Russian"}
+SUBJECTS = {"algebra": "Algebra", "counting_and_probability": "Count-prob", "prealgebra": "Prealgebra"}
+
+TASKS: Mapping[str, Task] = {
+    "mmlu": Task("MMLU", "choice", 64, ("\n\n",)),
+    "gsm8k": Task("GSM8K", "last-number", 256, ("Question:",)),
+    "humaneval": Task("HumanEval", "program", 512, CODE_ENDS),
+    "hellaswag": Task("HellaSwag", "choice", 64, ("\n\n",)),
+    "truthfulqa": Task("TruthfulQA", "choice", 64, ("\n\n",)),
+    "alpacaeval": Task("AlpacaEval", anything, 512),
+    "coqa": Task("CoQA", exact_match, 64, ("\nQ:", "\n\n")),
+    "drop": Task("DROP", exact_match, 64, ("\n",)),
+    "triviaqa": Task("TriviaQA", exact_match, 64, ("\n",)),
+    **{f"math_{name}": Task(title, math_right, 512, ("Problem:",)) for name, title in SUBJECTS.items()},
+    **{f"mgsm_{name}": Task(title, "last-number", 256, ("Question:",)) for name, title in LANGUAGES.items()},
+}
+"""The tasks; the questions of each are in a file of its name in the folder `--data`, which convert.py writes."""
+
+
+# Measures.
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a row of a table is about.
+
+    Attributes:
+        of: its value for one answer; None where the answer has none.
+        share: whether it is right or wrong (Wilson's interval); else the interval is Student's, of the mean.
+    """
+
+    of: Callable[[Example, GradedAnswer], float | None]
+    share: bool = False
+
+
+def iterations(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure
+    """Drafting rounds: one, and one after each replacement that does not end the answer."""
+    if answer.acceptance is None:
+        return None
+    last = answer.replaced[-1] if answer.replaced else None
+    ends = last is not None and last.start + len(last.fused.encode()) >= len(answer.text.encode())
+    return 1 + len(answer.replaced) - ends
+
+
+def latency(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure
+    """Milliseconds a token."""
+    return 1000 * answer.seconds / answer.tokens if answer.seconds is not None and answer.tokens else None
+
+
+ACCURACY = Measure(lambda _, answer: bool(answer.right), share=True)
+F1 = Measure(lambda example, answer: f1(example, answer.text))
+ITERATIONS = Measure(iterations)
+LATENCY = Measure(latency)
+ACCEPTANCE = Measure(lambda _, answer: answer.acceptance)
