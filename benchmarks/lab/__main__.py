@@ -6,13 +6,13 @@ import argparse
 import datetime
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.graph import Graph
 from benchmarks.lab.page import write_pages
-from benchmarks.lab.plan import Asked, asked
+from benchmarks.lab.plan import BACK, Asked, asked
 from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, protocol_hash
 from benchmarks.lab.runs import Run, RunsFile, read_runs, write_runs
 
@@ -23,18 +23,27 @@ WORK = FOLDER / "work"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the laboratory. What is finished is not made again: the same command goes on after any interruption."""
     parser = argparse.ArgumentParser("python -m benchmarks.lab", description=main.__doc__)
+    parser.add_argument("cells", nargs="*", metavar="CELL", help="only these; what others have finished is kept, too")
     parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
+    parser.add_argument("--so-far", action="store_true", help="keep and show what is finished, and run nothing")
     parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what was kept, and no more")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
-    path = RESULTS / f"{size.name}.jsonl.xz"
+    unknown = {*given.cells} - {*size.cells}
+    if unknown:
+        parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(size.cells)}")
+    several = asked(size)
+    chosen = [one for one in several if not given.cells or one.cell.removesuffix(BACK) in given.cells]
+    path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work, _say)
     if given.list:
-        print(listing(asked(size), Graph(given.work)))
+        print(listing(chosen, graph))
         return
     if not given.page:
-        write_runs(path, run(size, Graph(given.work, _say)))
+        for one in () if given.so_far else chosen:
+            graph.finish(one.step)
+        write_runs(path, finished(size, several, graph))
     for written in write_pages(read_runs(path)):
         print(written)
 
@@ -44,19 +53,19 @@ def _say(words: str) -> None:
     print(f"{now:%H:%M:%S} {words}", file=sys.stderr, flush=True)
 
 
-def run(size: Size, graph: Graph, plan: Callable[[Size], Sequence[Asked]] = asked) -> RunsFile:
-    """Finish every step of a size; returns all comparisons."""
-    several = plan(size)
-    runs = [Run(one.cell, one.task, one.seed, comparison_in(graph.finish(one.step))) for one in several]
-    steps = {step.key: step for one in several for step, _ in graph.listing([one.step, *one.step.inputs.values()])}
+def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
+    """The comparisons that are finished, and what is to be known of them."""
+    done = [one for one in several if graph.state(one.step) == "done"]
+    steps = {step.key: step for one in done for step in (one.step, *one.step.inputs.values())}
     about = {
         "size": size.name,
         "hash": protocol_hash(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "seconds": round(sum(graph.measured(step) or 0.0 for step in steps.values())),
         "machine": f"{platform.system()} {platform.machine()}",
+        "to_come": [f"{one.cell}: {one.task}, seed {one.seed}" for one in several if one not in done],
     }
-    return RunsFile(runs, about)
+    return RunsFile([Run(one.cell, one.task, one.seed, comparison_in(graph.path(one.step))) for one in done], about)
 
 
 def listing(several: Sequence[Asked], graph: Graph) -> str:

@@ -115,6 +115,7 @@ def _about(file: RunsFile) -> dict[str, str]:
         "test": str(max(run.comparison.questions for run in file.runs)),
         "development": str(max(len(run.comparison.development) for run in file.runs)),
         "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
+        "to_come": "; ".join(file.about["to_come"]) or "nothing",
         "not_run": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name not in ran) or "none",
     }
 

@@ -41,7 +41,10 @@ def test_the_whole_laboratory(tmp_path: Path) -> None:
     size = replace(TOY, tasks=("steps",))
     began: list[str] = []
     graph = Graph(tmp_path, began.append)
-    file = lab.run(size, graph)
+    several = asked(size)
+    for one in several:
+        graph.finish(one.step)
+    file = lab.finished(size, several, graph)
     assert {one.cell for one in file.runs} == {*TOY.cells}
     assert all(one.comparison.stopped is None and not one.comparison.failures for one in file.runs)
     # N1: a model with itself writes its own text, and nothing is replaced.
@@ -54,12 +57,15 @@ def test_the_whole_laboratory(tmp_path: Path) -> None:
 
     # What is finished is not made again; what was killed within goes on from the answers that it has.
     began.clear()
-    assert lab.run(size, graph).runs == file.runs
+    for one in asked(size):
+        graph.finish(one.step)
     assert began == []
-    [step] = [one.step for one in asked(size) if one.cell == "a-b"]
+    assert lab.finished(size, several, graph).runs == file.runs
+    [step] = [one.step for one in several if one.cell == "a-b"]
     before = comparison_in(graph.path(step))
     _cut(graph.path(step))
     assert graph.state(step) == "begun"
+    assert len(lab.finished(size, several, graph).runs) == len(several) - 1
     after = comparison_in(graph.finish(step))
     assert [line.split(":")[0] for line in began] == ["goes on"]
     assert 0 < after.spent_tokens < before.spent_tokens
@@ -92,6 +98,12 @@ def test_the_list_shows_every_step_with_its_time(tmp_path: Path, capsys: pytest.
     assert any("model a, seed 1" in line for line in lines)
     assert any("closed, reversed: steps, seed 1" in line for line in lines)
     assert lines[-1].startswith("to come: about ") and lines[-1].endswith(" hours")
+    lab.main(["--quick", "--list", "--work", str(tmp_path), "n1"])
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < len(lines) and any(" n1: " in line for line in shown)
+    with pytest.raises(SystemExit):
+        lab.main(["--quick", "--list", "n7"])
+    assert "there is no cell n7 in this size, but a-b," in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
 
