@@ -9,10 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab.answers import comparison_in
+from benchmarks.lab.answers import answers, comparison_in
 from benchmarks.lab.graph import Graph
+from benchmarks.lab.likelihoods import likelihoods, likelihoods_in
 from benchmarks.lab.page import write_pages
-from benchmarks.lab.plan import BACK, Asked, asked
+from benchmarks.lab.plan import BACK, Asked, asked, scored
 from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, protocol_hash
 from benchmarks.lab.runs import Run, RunsFile, read_runs, write_runs
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = {*given.cells} - {*size.cells}
     if unknown:
         parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(size.cells)}")
-    several = asked(size)
+    several = [*asked(size), *scored(size)]
     chosen = [one for one in several if not given.cells or one.cell.removesuffix(BACK) in given.cells]
     path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work, _say)
     if given.list:
@@ -63,9 +64,15 @@ def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "seconds": round(sum(graph.measured(step) or 0.0 for step in steps.values())),
         "machine": f"{platform.system()} {platform.machine()}",
-        "to_come": [f"{one.cell}: {one.task}, seed {one.seed}" for one in several if one not in done],
+        "likelihoods": [
+            {"cell": one.cell, "task": one.task, "seed": one.seed, "ways": likelihoods_in(graph.path(one.step))}
+            for one in done
+            if one.step.kind == likelihoods.__name__
+        ],
+        "to_come": [one.step.name for one in several if one not in done],
     }
-    return RunsFile([Run(one.cell, one.task, one.seed, comparison_in(graph.path(one.step))) for one in done], about)
+    compared = [one for one in done if one.step.kind == answers.__name__]
+    return RunsFile([Run(one.cell, one.task, one.seed, comparison_in(graph.path(one.step))) for one in compared], about)
 
 
 def listing(several: Sequence[Asked], graph: Graph) -> str:

@@ -21,9 +21,12 @@ from cosd_api.methods.base import Method
 from cosd_api.training.dataset import Example, read_examples
 from cosd_providers import connect
 
-__all__ = ["answers", "comparison_in", "questions", "tree"]
+__all__ = ["QUESTIONS", "answers", "comparison_in", "questions", "served", "tree"]
 
-_QUESTIONS, _TREE, _COMPARISON = "questions.jsonl", "tree.json", "comparison.json"
+QUESTIONS = "questions.jsonl"
+"""The file of a step of `questions`."""
+
+_TREE, _COMPARISON = "tree.json", "comparison.json"
 
 
 def questions(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -32,11 +35,11 @@ def questions(folder: Path, settings: Mapping[str, Any]) -> None:
         World(settings["world"]), settings["seed"], settings["count"], settings["split"]
     )
     lines = [one.model_dump_json(exclude_none=True) + "\n" for one in drawn]
-    (folder / _QUESTIONS).write_text("".join(lines), encoding="utf-8")
+    (folder / QUESTIONS).write_text("".join(lines), encoding="utf-8")
 
 
 @contextmanager
-def _served(draft: Path, assistant: Path) -> Iterator[tuple[str, str]]:
+def served(draft: Path, assistant: Path) -> Iterator[tuple[str, str]]:
     """URLs of two servers. A model beside itself has two, too: it is asked as any other pair."""
     with serve(draft / MODEL, name="draft") as one, serve(assistant / MODEL, name="assistant") as other:
         yield one.url, other.url
@@ -48,10 +51,10 @@ def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: P
     Where just one of the models is right nowhere in these, twice as many are taken. The samples are kept as they come,
     so that an interrupted step goes on.
     """
-    several = read_examples(examples / _QUESTIONS)
+    several = read_examples(examples / QUESTIONS)
 
     async def learn() -> None:
-        with _served(draft, assistant) as (first, second):
+        with served(draft, assistant) as (first, second):
             count = settings["count"]
             while True:
                 samples = await collect(several[:count], draft=first, assistant=second, path=folder / "samples.jsonl")
@@ -78,14 +81,14 @@ def answers(
     own_tree: Path | None = None,
 ) -> None:
     """All ways to fuse one pair, and both models alone, on one task; the journal is `answers.jsonl`."""
-    examples = read_examples(asked / _QUESTIONS)
+    examples = read_examples(asked / QUESTIONS)
     methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
     for name, path in ((TREE, tree), (OWN_TREE, own_tree)):
         if path is not None:
             methods[name] = CoSD(verifier=TreeVerifier.load(path / _TREE))
 
     async def ask() -> Comparison:
-        with _served(draft, assistant) as urls:
+        with served(draft, assistant) as urls:
             return await _compared(urls, examples, methods, folder / "answers.jsonl", settings)
 
     found = anyio.run(ask)

@@ -27,7 +27,7 @@ from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, Cell
 from benchmarks.lab.runs import ALONE, Run, RunsFile
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
-from cosd_api.comparison.statistics import Estimated
+from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.wording import counted
 
 __all__ = ["page", "scenarios", "write_pages"]
@@ -67,6 +67,7 @@ def page(file: RunsFile) -> str:
         "places": [_places(names, found)],
         "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
         "miniature": [*(_beside(one, found) for one in PRINTED), _lengths(found)],
+        "likelihoods": [_likelihoods(file)],
         "claims": [_claims(CLAIMS, found)],
     }
     words = _WORDS.read_text(encoding="utf-8")
@@ -112,8 +113,8 @@ def _about(file: RunsFile) -> dict[str, str]:
         "minutes": f"{file.about['seconds'] / 60:.0f}",
         "seeds": counted(len({run.seed for run in file.runs}), "training seed"),
         "answers": f"{sum(len(run.comparison.answers) for run in file.runs):,}",
-        "test": str(max(run.comparison.questions for run in file.runs)),
-        "development": str(max(len(run.comparison.development) for run in file.runs)),
+        "test": str(max((run.comparison.questions for run in file.runs), default=0)),
+        "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
         "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
         "to_come": "; ".join(file.about["to_come"]) or "nothing",
         "not_run": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name not in ran) or "none",
@@ -252,6 +253,18 @@ def _lengths(found: Scenarios) -> Table:
 
 
 _LONG = ("cosd", "cosd-tree", "cosd-1-1", "cosd-surprise")
+
+
+def _likelihoods(file: RunsFile) -> Table:
+    """Options chosen by their likelihood, and the perplexity of right answers."""
+    rows: list[list[str]] = []
+    for one in file.about["likelihoods"]:
+        for way, found in one["ways"].items():
+            chosen = interval(wilson(found["right"], found["questions"])) if one["task"] == "choice" else ""
+            rows.append(
+                [f"{one['cell']}, {one['task']}, seed {one['seed']}", way, chosen, f"{found['perplexity']:.3f}"]
+            )
+    return Table("", ["texts", "way", "right option is the likeliest", "perplexity of a token"], rows)
 
 
 def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:

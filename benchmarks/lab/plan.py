@@ -8,12 +8,13 @@ from typing import Any
 
 from benchmarks.lab.answers import answers, questions, tree
 from benchmarks.lab.graph import Step
+from benchmarks.lab.likelihoods import SCORED, likelihoods
 from benchmarks.lab.models import model_step
 from benchmarks.lab.protocol import CELLS, FOLDER, MAX_TOKENS, WORLD_SEED, Cell, Size, items_seed
 from benchmarks.lab.ways import BACKWARD, OWN_TREE, TREE, WAYS, ways_of
 from cosd_api.version import __version__
 
-__all__ = ["BACK", "Asked", "asked", "left_out"]
+__all__ = ["BACK", "Asked", "asked", "left_out", "scored"]
 
 BACK = ", reversed"
 """Ends the name of a cell whose two models have changed places."""
@@ -57,6 +58,24 @@ def asked(size: Size) -> list[Asked]:
                 for task in size.tasks:
                     found += _of_task(cell, task, seed, size, back=back)
     return found
+
+
+def scored(size: Size) -> list[Asked]:
+    """All texts that are scored under the gated mixture: of `choice` and `held`, by models with one tokenizer."""
+    tasks = [task for task in ("choice", "held") if task in size.tasks]
+    several = [cell for cell in CELLS if cell.name in size.cells and cell.scenario in ("complementary", "calibration")]
+    return [_scored(cell, task, seed, size) for cell in several for seed in size.seeds for task in tasks]
+
+
+def _scored(cell: Cell, task: str, seed: int, size: Size) -> Asked:
+    inputs = {
+        "draft": model_step(cell.draft, seed),
+        "assistant": model_step(cell.assistants[0], seed),
+        "asked": _questions(task, items_seed(), size.items, "test"),
+    }
+    settings = {"task": task, "gates": repr(SCORED), "version": __version__}
+    name = f"{cell.name}: {task} by likelihood, seed {seed}"
+    return Asked(cell.name, task, seed, Step(name, likelihoods, settings, inputs, seconds=size.items))
 
 
 def left_out(cell: Cell) -> str | None:

@@ -14,9 +14,10 @@ from benchmarks.lab.analysis import replaced_or_changed
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.claims import CONTROLS
 from benchmarks.lab.graph import Graph, Step
+from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
 from benchmarks.lab.page import page, scenarios
-from benchmarks.lab.plan import asked
+from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY
 from benchmarks.lab.runs import of_cell
 from cosd_api.demo.servers import MODELS
@@ -33,6 +34,22 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(models, "WEIGHTS", MODELS)
     yield
     model_step.cache_clear()
+
+
+@pytest.mark.live
+@pytest.mark.extended
+@pytest.mark.usefixtures("weights")
+def test_texts_are_scored(tmp_path: Path) -> None:
+    size = replace(TOY, tasks=("choice", "held"), items=2)
+    steps = scored(size)
+    assert [one.task for one in steps] == ["choice", "held"]
+    graph = Graph(tmp_path)
+    for one in steps:
+        found = likelihoods_in(graph.finish(one.step))
+        assert {*found} == {*SCORED}
+        assert all(way["questions"] == 2 and 0 <= way["right"] <= 2 and way["perplexity"] > 1 for way in found.values())
+    words = page(lab.finished(size, steps, graph))
+    assert words.count("| a-b, held, seed 1 ") == len(SCORED)
 
 
 @pytest.mark.live

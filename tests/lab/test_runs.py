@@ -13,7 +13,15 @@ from benchmarks.lab.runs import RunsFile, read_runs, write_runs
 from lab_runs import run
 
 KEPT = FOLDER / "results" / "quick.jsonl.xz"
-ABOUT = {"size": "toy", "date": "2026-01-01", "hash": "0" * 64, "machine": "Linux", "seconds": 61, "to_come": []}
+ABOUT = {
+    "size": "toy",
+    "date": "2026-01-01",
+    "hash": "0" * 64,
+    "machine": "Linux",
+    "seconds": 61,
+    "to_come": [],
+    "likelihoods": [],
+}
 
 
 async def test_runs_come_back_with_the_same_numbers(tmp_path: Path) -> None:

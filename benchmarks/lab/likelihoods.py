@@ -1,0 +1,79 @@
+"""A step that scores: the options of `choice`, and the unseen texts of `held`, under the gated mixture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.lab.answers import QUESTIONS, served
+from benchmarks.lab.tasks import choice
+from cosd_api import Fusion, RuleVerifier, Verifier
+from cosd_api.training.dataset import Example, read_examples
+from cosd_api.verification import DiffVerifier
+
+__all__ = ["SCORED", "likelihoods", "likelihoods_in"]
+
+SCORED: Mapping[str, tuple[bool, Verifier]] = {
+    "draft": (False, RuleVerifier(alpha=0)),
+    "assistant": (True, RuleVerifier(alpha=0)),
+    "cosd": (False, RuleVerifier()),
+    "cosd-1-1": (False, RuleVerifier(alpha=1, beta=1)),
+    "cosd-diff": (False, DiffVerifier()),
+}
+"""For each way whether the models change places, and the gate. One that never opens leaves the draft's distribution."""
+
+_FILE = "likelihoods.json"
+
+
+def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path) -> None:
+    """For each way and text the log-likelihood and its number of tokens; of `choice` for each option, in its order.
+
+    It takes a minute, so what was interrupted begins anew.
+    """
+    texts = [_texts(one, settings["task"]) for one in read_examples(asked / QUESTIONS)]
+
+    async def score() -> dict[str, list[list[tuple[float, int]]]]:
+        with served(draft, assistant) as urls:
+            return {way: await _scored(urls, way, texts) for way in SCORED}
+
+    (folder / _FILE).write_text(json.dumps(anyio.run(score)), encoding="utf-8")
+
+
+def _texts(example: Example, task: str) -> tuple[str, Sequence[str]]:
+    """The prompt, and what may follow it; the right answer is the first."""
+    assert isinstance(example.prompt, str)
+    others = [one for one in choice.continuations(example) if one != example.answer] if task == "choice" else []
+    return example.prompt, [example.answer, *others]
+
+
+async def _scored(
+    urls: tuple[str, str], way: str, texts: Sequence[tuple[str, Sequence[str]]]
+) -> list[list[tuple[float, int]]]:
+    back, gate = SCORED[way]
+    draft, assistant = reversed(urls) if back else urls
+    found: list[list[tuple[float, int]]] = []
+    async with Fusion(draft=draft, assistant=assistant, verifier=gate, unit="token") as fusion:
+        for prompt, several in texts:
+            scored = [await fusion.log_likelihood(prompt, text) for text in several]
+            found.append([(one.total, len(one.tokens)) for one in scored])
+    return found
+
+
+def likelihoods_in(folder: Path) -> dict[str, dict[str, float]]:
+    """By way: `right`, the number of `questions` whose right option is the likeliest; `perplexity` of right answers."""
+    kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, float]] = {}
+    for way, texts in kept.items():
+        likeliest = [max(range(len(several)), key=lambda at, of=several: of[at][0]) == 0 for several in texts]  # type: ignore[misc]
+        total, tokens = (math.fsum(several[0][part] for several in texts) for part in (0, 1))
+        found[way] = {
+            "questions": len(texts),
+            "right": sum(likeliest),
+            "perplexity": math.exp(min(700.0, -total / tokens)),
+        }
+    return found
