@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -159,18 +160,30 @@ class HarnessFusion:
     ) -> list[str]:
         """The answers, each before its first stop string."""
         temperature = self._arguments.fusion.settings.temperature
-        own = self._arguments.limits
         limits = [
             answer_options(given, max_gen_toks=self._max_gen_toks, temperature=temperature) for _, given in requests
         ]
+        own = self._repeated(requests)
 
         async def answer(fusion: Fusion, at: int) -> str:
-            options = cast("AnswerOptions", {**own, **limits[at]})
+            options = cast("AnswerOptions", {**own[at], **limits[at]})
             found = await fusion.generate(prompt_of(requests[at][0]), **options)
             self._count(found.usage)
             return found.text
 
         return self._all(answer, len(requests), done, "generate_until", where)
+
+    def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+        """The limits of each answer; a request that is there before, as of a task with `repeats`, has the next seed."""
+        limits, seen = self._arguments.limits, Counter[str]()
+        if limits.get("seed") is None:
+            return [limits] * len(requests)
+        found: list[Mapping[str, Any]] = []
+        for context, given in requests:
+            asked = json.dumps([context, given], sort_keys=True, default=repr)
+            found.append({**limits, "seed": limits["seed"] + seen[asked]})
+            seen[asked] += 1
+        return found
 
     def log_likelihoods(
         self, requests: Sequence[tuple[str, str]], done: Done, where: Where | None = None

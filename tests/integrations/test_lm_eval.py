@@ -71,6 +71,18 @@ def test_an_answer_is_heard_of_before_a_later_one_fails() -> None:
     assert list(heard) == [0]
 
 
+def test_repeats_of_a_request_are_drawn_anew_by_the_next_seeds() -> None:
+    drawn = {"do_sample": True, "temperature": 1, "max_gen_toks": 12}
+    asked = [("a b", drawn)] * 6 + [("b a", drawn)]
+
+    def texts(seed: int) -> list[str]:
+        return HarnessFusion({**servers(), "unit": "token", "temperature": 1, "seed": seed}).generate(asked, nothing)
+
+    assert texts(3) == texts(3)
+    assert len({*texts(3)[:6]}) > 1
+    assert texts(3)[1:6] == texts(4)[:5]
+
+
 def test_an_error_names_its_request() -> None:
     full = HarnessFusion({**servers(context=4), "unit": "token"}, concurrency=1)
     with pytest.raises(ContextLengthError) as caught:
