@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from _columns import Fused, Setup
@@ -92,10 +93,10 @@ async def ask(
         unit=setup.pair.unit,
         concurrency=concurrency,
         max_billed_tokens=None,
-    ) as run:
-        before = run.journal.billed
-        if args.max_billed_tokens is not None:
-            run.most = before + args.max_billed_tokens - found.billed
+    ) as unbounded:
+        before = unbounded.journal.billed
+        bound = args.max_billed_tokens  # of all that this run asks, whatever the journal has
+        run = replace(unbounded, most=None if bound is None else before + bound - found.billed)
         asked = await run.take_in(several)
         run.expect(examples, asked)
         if args.dry_run:
