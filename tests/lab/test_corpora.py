@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from benchmarks.lab import protocol
 from benchmarks.lab.corpora import CHUNK, chunk, closed_pools, own_tasks, recipe_key, texts_for_tokenizers, weights
-from benchmarks.lab.protocol import RECIPES, recipe_of
+from benchmarks.lab.keep import keep
+from benchmarks.lab.protocol import RECIPES, WEIGHTS, recipe_of
 
 pytestmark = pytest.mark.extended
 
@@ -70,3 +73,22 @@ def test_tokenizers_read_all_tasks_alike() -> None:
     assert texts == list(islice(texts_for_tokenizers(), 1_400))
     for part in ("Report on", " | ", "The answer is", "And what is", " A) "):
         assert sum(part in text for text in texts) > len(texts) / 10
+
+
+def test_models_are_kept_with_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    for name in ("a", "b-whole"):
+        (tmp_path / "new" / f"{name}-1.gguf").write_bytes(name.encode())
+        keys = keep(tmp_path / "new", tmp_path / "kept")
+    assert keys == {"a-1": recipe_key("a", 1), "b-whole-1": recipe_key("b-whole", 1)}
+    assert json.loads((tmp_path / "kept" / "keys.json").read_text(encoding="utf-8")) == keys
+    assert (tmp_path / "kept" / "b-whole-1.gguf").read_bytes() == b"b-whole"
+
+
+def test_the_models_of_the_repository_have_been_trained_for_what_is_written_here() -> None:
+    """Fails where a document or a recipe changes: train the model again, or take the change back."""
+    kept = json.loads((WEIGHTS / "keys.json").read_text(encoding="utf-8"))
+    assert sorted(f"{name}.gguf" for name in kept) == sorted(path.name for path in WEIGHTS.glob("*.gguf"))
+    for stem, key in kept.items():
+        name, _, seed = stem.rpartition("-")
+        assert recipe_key(name, int(seed)) == key, stem
