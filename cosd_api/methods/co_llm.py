@@ -26,7 +26,7 @@ from cosd_api.methods.cost import Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.defer import HandsOver, gate_given
 from cosd_api.verification import CoLLMVerifier
 from cosd_providers.contract import ServerInfo
-from cosd_providers.hidden_states import STRETCH
+from cosd_providers.hidden_states import SEARCH, STRETCH
 
 _TRAINED = "cosd train-deferral --method co-llm makes one from examples, and CoLLMVerifier.load(path) reads it"
 
@@ -71,7 +71,7 @@ class CoLLM(HandsOver):
         if model:
             return cost
         n, stretch = plan.max_tokens, min(STRETCH, plan.pace.draft_length or STRETCH)
-        drafts, most = cost.requests, 1 + n // STRETCH  # passes of one draft, at most
+        drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # passes of one draft, at most
         passes = drafts.expected + n / stretch
         requests = Bounds(drafts.low + 1, drafts.expected + passes, drafts.high * (1 + most))
         read = passes * (prompt.expected + n / 2)
@@ -82,4 +82,5 @@ class CoLLM(HandsOver):
         """The basis of `cost`."""
         found = super().assumptions(plan)
         more = f"the draft's states are asked for {STRETCH} tokens at a time, or as long as its drafts are"
-        return Assumptions(f"{found.expected}; {more}", found.high)
+        high = f"{found.high}; a text that the server does not take at once is halved until it does"
+        return Assumptions(f"{found.expected}; {more}", high)

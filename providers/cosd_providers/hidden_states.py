@@ -10,10 +10,14 @@ from typing import Protocol, TypeAlias
 from cosd_providers.contract import DraftEnd, State, Token
 from cosd_providers.errors import ContextLengthError, UnsupportedError
 
-__all__ = ["STRETCH", "StatesAfter", "no_states", "with_states"]
+__all__ = ["SEARCH", "STRETCH", "StatesAfter", "no_states", "with_states"]
 
 STRETCH = 16
 """Tokens of a draft whose states are asked for together, at most: the server reads all before them once."""
+
+SEARCH = 2 * (STRETCH.bit_length() - 1)
+"""Further requests of a draft, at most, where the server refuses a text as too long: a stretch is halved until the
+longest text that it takes is found."""
 
 StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
 """From raw ids of a draft to the last states behind them, this number of them: the very last is behind all ids."""

@@ -28,7 +28,7 @@ from cosd_providers import (
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import HiddenStates
 from cosd_providers.engines.llama_cpp import LlamaCpp
-from cosd_providers.hidden_states import STRETCH
+from cosd_providers.hidden_states import SEARCH, STRETCH
 from cosd_providers.testing import ScriptedProvider, TextModel
 from drawn import examples
 from fake_llama_cpp import FakeLlamaCpp
@@ -139,7 +139,7 @@ async def test_without_embeddings_it_is_refused(changed: dict[str, Any], words: 
         assert "--embeddings --pooling none" in found.value.hint
 
 
-@pytest.mark.parametrize("physical", [2, 15, 16, 17, 20, 31, 39])
+@pytest.mark.parametrize("physical", [2, 11, 15, 16, 17, 20, 31, 39])
 async def test_what_is_longer_than_a_physical_batch_is_refused_behind_all_that_fits(physical: int) -> None:
     server, provider = fake()
     server.physical = physical
@@ -155,6 +155,7 @@ async def test_what_is_longer_than_a_physical_batch_is_refused_behind_all_that_f
         await take_all()
     assert states_of(items) == [(1.0 + at, 1.0) for at in range(physical)]
     assert "--ubatch-size" in found.value.hint
+    assert usage.requests <= 1 + -(-40 // STRETCH) + SEARCH  # the draft, its stretches, and the search in the last one
     assert (usage.retries, found.value.retryable) == (0, False)
 
 
@@ -197,11 +198,12 @@ async def test_a_server_that_was_not_reached_is_asked_for_its_states_again(statu
     assert (await provider.describe()).capabilities.hidden_states == 2
 
 
-async def test_a_server_whose_embeddings_are_broken_reports_no_states() -> None:
+@pytest.mark.parametrize("status", [401, 403, 500])
+async def test_a_server_whose_embeddings_are_broken_or_forbidden_reports_no_states(status: int) -> None:
     server, _ = fake()
 
     def handle(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(500) if request.url.path == "/embedding" else server.handle(request)
+        return httpx.Response(status) if request.url.path == "/embedding" else server.handle(request)
 
     provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     assert (await provider.describe()).capabilities.hidden_states == 0

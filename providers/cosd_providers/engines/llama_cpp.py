@@ -66,6 +66,7 @@ from cosd_providers.engine import (
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.tokenizing import Head
 from cosd_providers.errors import (
+    AuthenticationError,
     ContextLengthError,
     InvalidRequestError,
     ResponseError,
@@ -955,7 +956,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         try:
             body = self._named(content=[visible, visible])
             [found] = self._read(_Embeddings, await self._transport.post("/embedding", body)).root
-        except (InvalidRequestError, ContextLengthError):
+        except (InvalidRequestError, ContextLengthError, AuthenticationError):  # a proxy may forbid this path alone
             return 0
         except ServerError as error:
             if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # loading, or a proxy's: it says nothing either
