@@ -104,11 +104,18 @@ class DraftToken(Record):
         text: its text; empty for the end of sequence.
         prob: the draft's probability of it, in [0, 1]; None if not reported.
         end: whether it is the end of sequence.
+        raw: its bytes in hexadecimal, where they are no characters.
     """
 
     text: str
     prob: Probability | None
     end: bool = False
+    raw: Annotated[str, Field(pattern=_HEXADECIMAL)] | None = None
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return self.text.encode() if self.raw is None else bytes.fromhex(self.raw)
 
 
 class FusedToken(Record):
@@ -181,18 +188,19 @@ class FusedToken(Record):
             reason=placed.reason or (deciding.reason if deciding else _no_decision(placed)),
             decisions=decisions,
             replaced_tokens=tuple(
-                DraftToken(text=readable(one.data), prob=one.prob, end=one.end) for one in placed.replaced
+                DraftToken(text=readable(one.data), prob=one.prob, end=one.end, raw=unreadable(one.data))
+                for one in placed.replaced
             ),
             unit=placed.unit,
             round=placed.round,
             draft=placed.draft,
             placed_at=placed.at,
             final_at=now,
-            raw=_unreadable(placed.token.data),
+            raw=unreadable(placed.token.data),
         )
 
 
-def _unreadable(data: bytes) -> str | None:
+def unreadable(data: bytes) -> str | None:
     """Bytes in hexadecimal, unless they are valid text."""
     try:
         data.decode()

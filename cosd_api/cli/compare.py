@@ -64,6 +64,7 @@ __all__ = [
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
 """Files in the folder of a comparison: the journal, and the result."""
+_COUNTED = ("questions", "answered", "right", "failed", "billed")
 _LINES = 10
 """Lines of progress where standard error is no terminal."""
 
@@ -198,7 +199,11 @@ def compare(
         except OSError as error:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
         if len(assistant) > 1:
-            raise typer.BadParameter("a comparison is of two models: give one assistant", param_hint="--assistant")
+            words = (
+                f"a comparison is of two models, and these are {len(assistant) + 1}: give one --assistant, and compare "
+            )
+            words += "each other pair by a command of its own, with a folder (--out) of its own"
+            raise typer.BadParameter(words, param_hint="--assistant")
         writer = connect_server(draft, draft_model, "--draft")
         (other,) = connect_assistants(assistant, assistant_model)
         confirming = Confirming(dry_run=dry_run, yes=yes or max_billed_tokens is not None)
@@ -355,7 +360,7 @@ def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
     live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
 
     def show(tallies: Sequence[Tally]) -> None:
-        live.update(_table(tallies))
+        live.update(_table(tallies, live.console.size.height))
         live.start()  # not before: a live table wipes what is typed at a question; started already, it goes on
 
     try:
@@ -385,12 +390,26 @@ class _Plain:
         say(words + (f", {failed:,} failed" if failed else ""))
 
 
-def _table(tallies: Sequence[Tally]) -> Table:
-    """The table that fills up."""
-    table = Table("", box=None, pad_edge=False)
+def _table(tallies: Sequence[Tally], height: int) -> Table:
+    """The table that fills up, in so many lines: where it has more, first those that are not done, and one line more.
+
+    Args:
+        tallies: of all contestants.
+        height: of the terminal, in lines.
+    """
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True, overflow="ellipsis")
     for head in ("answered", "of", "right", "failed", "billed tokens"):
-        table.add_column(head, justify="right")
-    for one in tallies:
+        table.add_column(head, justify="right", no_wrap=True)
+    room = max(1, height - 2)  # below the heads, with the cursor's line free
+    several = [*enumerate(tallies)]
+    if len(several) > room:
+        several.sort(key=lambda one: one[1].answered + one[1].failed >= one[1].questions)
+        rest = [one for _, one in several[room - 1 :]]
+        several = sorted(several[: room - 1], key=lambda one: one[0])
+        numbers = {name: sum(getattr(one, name) for one in rest) for name in _COUNTED}
+        several.append((-1, Tally(f"and {len(rest)} more", **numbers)))
+    for _, one in several:
         right = f"{one.right / one.answered:.0%}" if one.answered else ""
         cells = (one.answered, one.questions, right, one.failed or "", f"{one.billed:,}")
         table.add_row(visible(one.name), *map(str, cells))

@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, Self
@@ -15,7 +17,7 @@ from pydantic import Field, ValidationError
 from cosd_api.comparison.contestants import Contestant
 from cosd_api.comparison.prices import Price
 from cosd_api.errors import SettingError
-from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Probability, Record, Seconds
+from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Probability, Record, Seconds, unreadable
 from cosd_api.result import FusionResult
 from cosd_api.training.dataset import Example
 from cosd_api.training.json_lines import (
@@ -29,9 +31,11 @@ from cosd_api.training.json_lines import (
     read_lines,
 )
 from cosd_api.version import __version__
+from cosd_providers.text import readable
 
 __all__ = ["AnswerUsage", "GradedAnswer", "Journal", "JournalHeader", "ReplacedPlace", "graded_key"]
 
+_Hexadecimal = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$")]
 _START = f'{{"kind":"{COMPARISON}"'.encode()
 _ANOTHER = "give another folder, or move this one away"
 _REPAIR = ". Remove the line, and its question will be asked again"
@@ -46,6 +50,9 @@ class ReplacedPlace(Record):
         fused: the text that replaced it.
         draft_prob: the draft's probability of its own, in [0, 1]; None if not reported.
         prob: the assistant's of its own.
+        draft_raw: bytes of the draft's text in hexadecimal, where they are no characters.
+        fused_raw: bytes of the other text, likewise.
+        word: whether the text that replaced is a whole word; the draft's may be the beginning of one.
     """
 
     start: int
@@ -53,6 +60,19 @@ class ReplacedPlace(Record):
     fused: str
     draft_prob: Probability | None = None
     prob: Probability | None = None
+    draft_raw: _Hexadecimal | None = None
+    fused_raw: _Hexadecimal | None = None
+    word: bool = False
+
+    @property
+    def draft_data(self) -> bytes:
+        """The draft's text as bytes."""
+        return self.draft.encode() if self.draft_raw is None else bytes.fromhex(self.draft_raw)
+
+    @property
+    def fused_data(self) -> bytes:
+        """The text that replaced it as bytes."""
+        return self.fused.encode() if self.fused_raw is None else bytes.fromhex(self.fused_raw)
 
 
 class AnswerUsage(Record):
@@ -170,7 +190,7 @@ class GradedAnswer(Record):
                 "finish_reason": result.finish_reason,
                 "stop_reason": result.stop_reason,
                 "acceptance": result.acceptance_rate,
-                **(_judged(result.tokens) if judged else {}),
+                **(_judged(result) if judged else {}),
                 "confidence": mean,
                 "least": least,
                 "warnings": result.warnings,
@@ -200,32 +220,42 @@ class _Line(GradedAnswer):
         return GradedAnswer.model_construct(self.model_fields_set - {"spent"}, **fields)
 
 
-def _judged(tokens: tuple[FusedToken, ...]) -> dict[str, object]:
+def _judged(result: FusionResult) -> dict[str, object]:
     """Units of an answer whose draft was judged, counted, and the places that were replaced."""
     units: dict[int, list[FusedToken]] = {}
     replaced: list[ReplacedPlace] = []
-    start = 0
-    for token in tokens:
+    start, whole = 0, result.settings.unit == "word"
+    for at, token in enumerate(result.tokens):
         units.setdefault(token.unit, []).append(token)
         if token.replaced is not None:
+            several = [token, *takewhile(partial(_goes_on, token.source), result.tokens[at + 1 :])]
+            fused = b"".join(one.data for one in several)
+            draft = b"".join(one.data for one in token.replaced_tokens)
+            cut = result.finish_reason == "length" and several[-1] is result.tokens[-1]
             place = ReplacedPlace(
                 start=start,
                 draft=token.replaced,
-                fused=token.text,
+                fused=readable(fused),
                 draft_prob=token.draft_prob,
                 prob=token.assistant_prob,
+                draft_raw=unreadable(draft),
+                fused_raw=unreadable(fused),
+                word=whole and not cut,
             )
             replaced.append(place)
-        elif token.source != DRAFT and replaced:  # a replacement of several tokens
-            replaced[-1] = replaced[-1].model_copy(update={"fused": replaced[-1].fused + token.text})
         start += len(token.data)
-    several = [*units.values()]
+    by_unit = [*units.values()]
     return {
-        "units": len(several),
-        "asked": sum(any(one.asked for one in unit) for unit in several),
-        "differing": sum(any(not made.agreed for one in unit for made in one.decisions) for unit in several),
+        "units": len(by_unit),
+        "asked": sum(any(one.asked for one in unit) for unit in by_unit),
+        "differing": sum(any(not made.agreed for one in unit for made in one.decisions) for unit in by_unit),
         "replaced": tuple(replaced),
     }
+
+
+def _goes_on(source: str, token: FusedToken) -> bool:
+    """Test whether a token belongs to the replacement that this model has begun."""
+    return token.source == source and token.replaced is None
 
 
 def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:

@@ -37,6 +37,7 @@ from cosd_api.comparison.statistics import (
 from cosd_api.records import Endpoint, Record
 from cosd_api.training.dataset import Example
 from cosd_api.version import __version__
+from cosd_providers.text import first_character, last_character
 
 if TYPE_CHECKING:
     from cosd_api.comparison.advice import Advice
@@ -427,9 +428,21 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
         if text[: place.start] != before or len(before) < place.start:
             found.append("unknown")
             continue
-        draft, assistant = (_continues(rest, one.encode(), ends=example.ends) for one in (place.draft, place.fused))
+        draft = _continues(rest, place.draft_data, ends=example.ends)
+        assistant = _continues(rest, place.fused_data, ends=example.ends)
+        within = (
+            draft and place.word and _within_word(rest, place.draft_data)
+        )  # it may have been about to write the rest
+        if place.word and _within_word(rest, place.fused_data):
+            assistant = False
         found.append(
-            "unknown" if draft and assistant else "draft" if draft else "assistant" if assistant else "neither"
+            "unknown"
+            if within or (draft and assistant)
+            else "draft"
+            if draft
+            else "assistant"
+            if assistant
+            else "neither"
         )
     return found
 
@@ -439,6 +452,11 @@ def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
     if not text:
         return not rest
     return rest.startswith(text) or (not ends and not rest)
+
+
+def _within_word(rest: bytes, text: bytes) -> bool:
+    """Test whether the reference goes on within a word where a text that it begins with ends."""
+    return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
 
 
 def _calibration(answers: Sequence[GradedAnswer]) -> ModelCalibration | None:

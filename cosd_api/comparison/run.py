@@ -171,6 +171,8 @@ async def opened(
     check_count("concurrency", concurrency)
     if max_billed_tokens is not None:
         check_count("max_billed_tokens", max_billed_tokens)
+    if isinstance(assistant, list | tuple):
+        raise SettingError("a comparison is of two models: give one assistant, and compare each other pair by itself")
     judge = check_grader(grader)
     for number, example in enumerate(examples, 1):
         try:

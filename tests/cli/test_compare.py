@@ -19,7 +19,8 @@ from typer.testing import Result
 from commands import Scripted, cosd, start_scripted, words
 from compared import examples, pair
 from cosd_api import Comparison, Example
-from cosd_api.cli.compare import Confirming  # pyright: ignore[reportPrivateUsage]
+from cosd_api.cli.compare import Confirming, _table  # pyright: ignore[reportPrivateUsage]
+from cosd_api.comparison.asking import Tally
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
@@ -131,6 +132,20 @@ def test_the_table_that_fills_up_waits_for_the_answer(
     assert not one.is_started and "random gate" in written.getvalue()
 
 
+@pytest.mark.parametrize("height", [24, 3, 60])
+def test_the_table_fits_the_terminal(height: int) -> None:
+    tallies = [Tally(f"method {at}", 10, answered=10 if at % 2 else at // 5, right=1, billed=7) for at in range(40)]
+    written = io.StringIO()
+    Console(file=written, width=80, height=height).print(_table(tallies, height))
+    rows = [line.split("  ")[0] for line in written.getvalue().splitlines()[1:]]
+    if height == 60:
+        assert rows == [one.name for one in tallies]
+        return
+    assert len(rows) == height - 2 and rows[-1] == f"and {40 - len(rows) + 1} more"
+    unfinished = [one.name for one in tallies if one.answered < 10]
+    assert rows[:-1] == [*unfinished, "method 1"][: len(rows) - 1] or set(rows[:-1]) >= {*unfinished}
+
+
 @posix
 def test_an_interrupt_ends_the_question(scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def confirm(*given: object, **options: object) -> bool:
@@ -180,9 +195,14 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
         (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),
+        (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be"),
+        (("--grader", "exact", "--time-limit", "0"), "time_limit is a setting of the grader program, not of exact"),
         (("--prices", "draft=1"), "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         (("--prices", "nowhere.json"), "nowhere.json: No such file or directory"),
-        (("--assistant", "http://two"), "a comparison is of two models: give one assistant"),
+        (
+            ("--assistant", "http://two"),
+            "a comparison is of two models, and these are 3: give one --assistant, and compare each other pair by",
+        ),
     ],
 )
 def test_wrong_usage(scripted: Scripted, questions: Path, more: tuple[str, ...], message: str) -> None:

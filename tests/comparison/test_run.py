@@ -28,7 +28,9 @@ from cosd_api import (
 from cosd_api.comparison.asking import Tally
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.graders import ExactGrader
+from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.result import _verdicts  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -87,6 +89,36 @@ async def test_every_number_by_hand() -> None:
     assert found["cosd"].acceptance == pytest.approx((4 * 1 + 4 * 0.5) / 8)
     assert draft.open_requests == assistant.open_requests == 0
     assert found.stopped is None
+
+
+def verdicts(reference: str, *places: ReplacedPlace, text: str = "") -> list[str]:
+    answer = GradedAnswer(key="k", graded="g", contestant="c", question="q", text=text, replaced=places)
+    return _verdicts(Example(prompt="Q", answer=reference), answer)
+
+
+def test_a_word_is_not_right_for_beginning_another() -> None:
+    place = ReplacedPlace(start=0, draft=" 5", fused=" 4", word=True)
+    assert verdicts(" 4.", place) == ["assistant"]
+    assert verdicts(" 42", place) == ["neither"]
+    assert verdicts(" 42", place.model_copy(update={"word": False})) == ["assistant"]  # "2" may follow
+    assert verdicts(" 52", place) == ["unknown"]  # the draft may have been about to write it
+    assert verdicts(" 5", place) == ["draft"]
+
+
+async def test_places_are_words_where_words_are_judged() -> None:
+    found, *_ = await cosd_alone(ASKED, unit="word", baselines=False)
+    places = [one for answer in found.answers_of("cosd").values() for one in answer.replaced]
+    assert len(places) == 4 and all(one.word for one in places)
+    found, *_ = await cosd_alone(ASKED, baselines=False)
+    assert not any(one.word for answer in found.answers for one in answer.replaced)
+
+
+def test_half_a_character_continues_a_reference() -> None:
+    place = ReplacedPlace(start=2, draft="\\xa8", fused="\\xa9", draft_raw="a8", fused_raw="a9")
+    half = place.model_copy(
+        update={"start": 0, "draft": " \\xc3", "draft_raw": "20c3", "fused": " e", "fused_raw": None}
+    )
+    assert verdicts(" é", half, place, text=" é") == ["draft", "assistant"]
 
 
 async def test_the_calibration_of_both_models_by_hand() -> None:
@@ -648,6 +680,13 @@ async def test_what_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError) as caught:
         await cosd_alone(SMALL, **options)
     assert words in str(caught.value)
+
+
+async def test_two_assistants_are_too_many() -> None:
+    draft, assistant = pair(SMALL)
+    several: Any = [assistant, assistant]
+    with pytest.raises(SettingError, match="two models: give one assistant, and compare each other pair by itself"):
+        await compare(SMALL.values(), draft=draft, assistant=several)
 
 
 async def test_one_question_is_not_enough() -> None:
