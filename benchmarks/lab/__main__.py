@@ -7,6 +7,7 @@ import datetime
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.lab.answers import answers, comparison_in
@@ -26,12 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.lab", description=main.__doc__)
     parser.add_argument("cells", nargs="*", metavar="CELL", help="only these; what others have finished is kept, too")
     parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
+    parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
     parser.add_argument("--so-far", action="store_true", help="keep and show what is finished, and run nothing")
     parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what was kept, and no more")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
+    size = replace(size, items=given.items or size.items)
     unknown = {*given.cells} - {*size.cells}
     if unknown:
         parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(size.cells)}")

@@ -54,28 +54,33 @@ WAYS: Mapping[str, Method] = {
 }
 """All ways to answer but the trees, by name."""
 
+_FEW = ("cosd", "cosd-1-1", "average")
 _VERIFIERS = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff")
-_MAIN = (*_VERIFIERS, TREE, "speculative", "average", "rerank", "cool")
 _BY_SCENARIO: Mapping[str, tuple[str, ...]] = {
-    "complementary": (*_MAIN, "cascade"),
-    "forgetting": _MAIN,
-    "capacity": ("cosd", TREE, "speculative", "average", "cascade"),
-    "tokenizers": ("cosd", "cosd-1-1", TREE, "chared", "safe", "rerank", "cool", "cool-align", "cool+rerank"),
-    "calibration": (*_MAIN, *_SURER, *_SURPRISES, *_WINDOWS),
-    "robustness": _MAIN,
-    "control": (*_VERIFIERS, "average"),
+    "complementary": ("cosd", "cosd-1-1", "cosd-surprise", TREE, "speculative", "average", "rerank", "cool"),
+    "capacity": ("cosd", "speculative", "average", "cascade"),
+    "tokenizers": ("cosd", "cosd-1-1", "chared", "rerank", "cool"),
+    "calibration": (*_VERIFIERS, "average", "rule 0.9 0.5", "cosd-surprise 0.5"),
+    "control": _FEW,
 }
-_MORE: Mapping[str, tuple[str, ...]] = {"a-b": (OWN_TREE, *_RULES)}
+_USUAL = (*_VERIFIERS, TREE, "speculative", "average", "rerank", "cool")
+_MORE: Mapping[str, tuple[str, ...]] = {
+    "complementary": (*_NAMED, *_VERIFIERS, *_RULES, OWN_TREE),
+    "forgetting": _NAMED,
+    "capacity": (*_NAMED, *_VERIFIERS, TREE),
+    "tokenizers": (*_NAMED, TREE),
+    "calibration": (*_USUAL, *_SURER, *_SURPRISES, *_WINDOWS),
+    "control": _VERIFIERS,
+}
+"""What the full size compares in addition."""
 
 BACKWARD = ("cosd", "cosd-1-1", "cosd-surprise")
 """The ways that are also compared with the two models in each other's place."""
 
 
 def ways_of(cell: Cell, size: Size) -> tuple[str, ...]:
-    """Names of the ways to answer that a cell compares; in the full size all methods, but in controls."""
+    """Names of the ways to answer that a cell compares."""
     if size.methods != "all":
         return tuple(str(one) for one in size.methods)
-    found = (*_BY_SCENARIO[cell.scenario], *_MORE.get(cell.name, ()))
-    if size.name == "full" and cell.scenario != "control":
-        found = (*found, *_NAMED)
-    return tuple(dict.fromkeys(found))
+    found = _BY_SCENARIO.get(cell.scenario, _USUAL)
+    return tuple(dict.fromkeys((*found, *_MORE.get(cell.scenario, ())))) if size.name == "full" else found
