@@ -29,6 +29,7 @@ NOISE = 0.3
 COPY, NOISY = "copy of sums", "sums with noise"
 ADVISED, FRESH, QUICK = 60, 50, 20
 SEED = 71
+QUICK_METHODS = ("cosd", "cosd-1-1")
 BESIDE = ("route", "cascade")
 """Methods that are compared beside CoSD and the way that was chosen."""
 
@@ -100,21 +101,22 @@ def asked(kinds: Sequence[str], count: int, *, after: int = 0) -> list[tuple[Exa
 async def run(options: Options) -> list[Table]:
     """The section `advice`."""
     count, fresh = (QUICK, QUICK) if options.quick else (ADVISED, FRESH)
+    methods: Any = QUICK_METHODS if options.quick else "all"
     advised: list[list[Cell]] = []
     compared: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         urls = _servers(stack)
-        for case in CASES[:: 6 if options.quick else 1]:
+        for case in (CASES[0], CASES[6]) if options.quick else CASES:
             options.say(f"advice: {case.draft} drafts, {case.assistant} assists")
             seen: list[ComparisonEstimate] = []
             common = _settings(case, urls, seen)
             questions = asked(case.kinds, count)
-            advice = await advise([one for one, _ in questions], **common, grader=_grader(questions))
+            advice = await advise([one for one, _ in questions], **common, methods=methods, grader=_grader(questions))
             questions = asked(case.kinds, fresh, after=count)
             way = advice.way or "cosd"
-            methods = [*dict.fromkeys(("cosd", way, *BESIDE))]
-            found = await compare([one for one, _ in questions], **common, grader=_grader(questions), methods=methods)
+            beside = [*dict.fromkeys(("cosd", way, *BESIDE))]
+            found = await compare([one for one, _ in questions], **common, grader=_grader(questions), methods=beside)
             advised.append(_advised(case, advice, seen[0]))
             compared.append(_compared(case, found, way, seen[1]))
             kept = advice.model_dump(mode="json", exclude={"parts", "left_out", "draft", "assistant"})

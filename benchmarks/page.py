@@ -25,6 +25,7 @@ _SECTIONS = {
     "vllm": "The same on vLLM",
     "strategies": "Ways to ask an assistant",
     "trees": "Trees and a tuned rule",
+    "advice": "Advice where the answer is known",
     "imports": "The time of an import",
 }
 
@@ -91,6 +92,7 @@ the present three, which have one million.
 """
 
 
+_PAIRS, _PAIRS_END = "<!-- pairs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of pairs -->\n"
 _COSTS, _COSTS_END = "<!-- costs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of costs -->\n"
 
 
@@ -114,20 +116,61 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         trees=_bare(right_answers(folder)),
     )
     methods = (DOCS / "methods.md").read_text(encoding="utf-8")
+    comparison = (DOCS / "comparison.md").read_text(encoding="utf-8")
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(methods, folder),
+        DOCS / "comparison.md": _between(comparison, _PAIRS, _PAIRS_END, _bare(known_pairs(folder))),
     }
 
 
 def with_costs(text: str, folder: Path = RESULTS) -> str:
     """The page of the methods with the cost of each in its place."""
-    before, rest = text.split(_COSTS)
     shown = "".join(
         _bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
     )
-    return before + _COSTS + shown + "\n" + _COSTS_END + rest.split(_COSTS_END)[1]
+    return _between(text, _COSTS, _COSTS_END, shown)
+
+
+def _between(text: str, begin: str, end: str, shown: str) -> str:
+    """The text with something else between two marks."""
+    before, rest = text.split(begin)
+    return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
+
+
+def known_pairs(folder: Path = RESULTS) -> Table:
+    """Advice on pairs of which the answer is known, beside what the same way did on new questions."""
+    advised, compared = tables("advice", folder)
+    kept = _columns(advised, advised.rows, but=("ways",))
+    difference = compared.columns.index("difference")
+    at = kept.columns.index("advice") + 1
+    columns = [*kept.columns[:at], "on new questions", *kept.columns[at:]]
+    rows = [
+        [*row[:at], f"{new[difference]} ({new[difference + 1]})", *row[at:]]
+        for row, new in zip(kept.rows, compared.rows, strict=True)
+    ]
+    return Table("", columns, rows)
+
+
+def advice_in_words(folder: Path = RESULTS) -> str:
+    """The README's sentences on when fusing helped and when not."""
+    advised, compared = tables("advice", folder)
+    gain, advice = advised.columns.index("gain"), advised.columns.index("advice")
+    difference = compared.columns.index("difference")
+    gains = [int(str(row[gain])) for row in advised.rows if row[advice] == "fuse them"]
+    losses = [
+        int(str(new[difference]))
+        for row, new in zip(advised.rows, compared.rows, strict=True)
+        if row[advice] != "fuse them"
+    ]
+    return (
+        "Of the bundled models each knows what the others do not: on every pair of them, either drafting, `cosd "
+        f"advise` said to fuse, for a gain of {min(gains)} to {max(gains)} points over the better model alone on "
+        "questions that had no part in the choice. Beside a copy of itself, and beside one that noise had made worse, "
+        f"it said to use the one model alone; where the worse one drafts, CoSD loses {-min(losses)} points (`make "
+        "bench ARGS=advice`)."
+    )
 
 
 def all_tables(folder: Path = RESULTS) -> str:
