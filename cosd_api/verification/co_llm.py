@@ -7,15 +7,15 @@ one of its tokens: behind the prompt and all of the answer before it, where the 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.deferral import Deferral, Weight, deferral_at, sigmoid
-from cosd_api.verification.place import Place, PlaceVerifier
-from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_api.verification.gate import TrainedGate
+from cosd_api.verification.place import Place
+from cosd_api.verification.trained_file import TrainedFile, shown
 from cosd_providers.contract import Token
 
 __all__ = ["WIDEST", "CoLLMVerifier"]
@@ -34,7 +34,7 @@ _FILE = TrainedFile(
 )
 
 
-class CoLLMVerifier(PlaceVerifier):
+class CoLLMVerifier(TrainedGate):
     """A trained gate on hidden states: replaces where the probability of deferral is above `eta`.
 
     The gate looks at the state that the draft computed its own token from, so it decides before the assistant is asked.
@@ -52,9 +52,7 @@ class CoLLMVerifier(PlaceVerifier):
         pydantic.ValidationError: a number is out of its range, or there are more or fewer weights.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
-
-    needs_q: ClassVar[bool] = False
+    _file: ClassVar[TrainedFile] = _FILE
     basis: ClassVar[str] = "looks at the draft's hidden state, not at p and q"
 
     kind: Literal["co-llm"] = "co-llm"
@@ -77,27 +75,6 @@ class CoLLMVerifier(PlaceVerifier):
         """Numbers of the hidden state that the draft has to report with each of its tokens."""
         return self.width
 
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a gate from its JSON file.
-
-        Raises:
-            OSError: the file cannot be read.
-            SettingError: it is not a gate of this schema; the message names the file and says what is wrong.
-        """
-        try:
-            return cls.model_validate(_FILE.read(Path(path)))
-        except ValidationError as error:
-            raise SettingError(f"{path} is not a Co-LLM gate: {_first_fault(error)}") from None
-
-    def save(self, path: str | Path) -> None:
-        """Write the gate as JSON: the whole file, or none.
-
-        Raises:
-            OSError: the file cannot be written; an old one is unchanged.
-        """
-        write_whole(Path(path), self.model_dump_json() + "\n")
-
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose state is known.
 
@@ -118,18 +95,14 @@ class CoLLMVerifier(PlaceVerifier):
         """
         return deferral_at(self, place)
 
-    def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
-        """True if there may be a place where it replaces."""
-        return self.eta < 1
-
-
-def _first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a gate, in words."""
-    first = error.errors(include_url=False)[0]
-    if not first["loc"]:
-        return first["msg"].removeprefix("Value error, ")
-    name = str(first["loc"][0])
-    if first["type"] == "missing":
-        return f"its {name} is missing; {_FILE.described}"
-    number = f" number {int(first['loc'][1]) + 1}" if len(first["loc"]) > 1 else ""
-    return f"its {name}{number} is {shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    @staticmethod
+    def _fault(error: ValidationError) -> str:
+        """The first thing that is wrong with a gate, in words."""
+        first = error.errors(include_url=False)[0]
+        if not first["loc"]:
+            return first["msg"].removeprefix("Value error, ")
+        name = str(first["loc"][0])
+        if first["type"] == "missing":
+            return f"its {name} is missing; {_FILE.described}"
+        number = f" number {int(first['loc'][1]) + 1}" if len(first["loc"]) > 1 else ""
+        return f"its {name}{number} is {shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"

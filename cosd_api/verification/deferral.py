@@ -18,15 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol, Self
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.place import Place, PlaceVerifier
+from cosd_api.verification.gate import TrainedGate
+from cosd_api.verification.place import Place
 from cosd_api.verification.rule import exactly, shortened
-from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_api.verification.trained_file import TrainedFile, shown
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
 
@@ -86,7 +86,7 @@ class DeferralWeights(BaseModel):
         return math.fsum([self.bias, *(getattr(self, name) * one for name, one in zip(FEATURES, found, strict=True))])
 
 
-class DeferralVerifier(PlaceVerifier):
+class DeferralVerifier(TrainedGate):
     """A trained gate: replaces where the probability of deferral is above `eta`, whatever the assistant's own is.
 
     The gate looks at what the draft shows of its own token, so it decides before the assistant is asked. For models
@@ -102,9 +102,8 @@ class DeferralVerifier(PlaceVerifier):
         pydantic.ValidationError: a number is out of its range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
-
-    needs_q: ClassVar[bool] = False
+    _file: ClassVar[TrainedFile] = _FILE
+    _indent: ClassVar[int | None] = 2
     basis: ClassVar[str] = "looks at the draft's list of tokens, not at p and q"
 
     kind: Literal["deferral"] = "deferral"
@@ -118,27 +117,6 @@ class DeferralVerifier(PlaceVerifier):
     def draft_alternatives(self) -> int:
         """Other tokens that the draft has to list with each of its own."""
         return self.listed
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a gate from its JSON file.
-
-        Raises:
-            OSError: the file cannot be read.
-            SettingError: it is not a gate of this schema; the message names the file and says what is wrong.
-        """
-        try:
-            return cls.model_validate(_FILE.read(Path(path)))
-        except ValidationError as error:
-            raise SettingError(f"{path} is not a deferral gate: {_first_fault(error)}") from None
-
-    def save(self, path: str | Path) -> None:
-        """Write the gate as JSON: the whole file, or none.
-
-        Raises:
-            OSError: the file cannot be written; an old one is unchanged.
-        """
-        write_whole(Path(path), self.model_dump_json(indent=2) + "\n")
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose probability is known."""
@@ -154,9 +132,18 @@ class DeferralVerifier(PlaceVerifier):
         """
         return deferral_at(self, place)
 
-    def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
-        """True if there may be a place where it replaces."""
-        return self.eta < 1
+    @staticmethod
+    def _fault(error: ValidationError) -> str:
+        """The first thing that is wrong with a gate, in words."""
+        first = error.errors(include_url=False)[0]
+        name, *inside = [str(one) for one in first["loc"]]
+        if first["type"] == "missing":
+            return f"its {name if not inside else f'weight {inside[0]}'} is missing; {_FILE.described}"
+        if not inside or name != "weights":
+            return f"its {name} is {shown(first['input'])}, not {_EXPECTED.get(name, 'what it should be')}"
+        if first["type"] == "extra_forbidden":
+            return f"it has an unknown weight {inside[0]!r}"
+        return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"
 
 
 class Gate(Protocol):
@@ -233,16 +220,3 @@ def features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ..
     letter, spaced = bare[:1].isalpha(), bare != text
     kinds = (bare[:1].isdigit(), letter and spaced, letter and not spaced, end)
     return (top, top - second, entropy, *map(float, kinds))
-
-
-def _first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a gate, in words."""
-    first = error.errors(include_url=False)[0]
-    name, *inside = [str(one) for one in first["loc"]]
-    if first["type"] == "missing":
-        return f"its {name if not inside else f'weight {inside[0]}'} is missing; {_FILE.described}"
-    if not inside or name != "weights":
-        return f"its {name} is {shown(first['input'])}, not {_EXPECTED.get(name, 'what it should be')}"
-    if first["type"] == "extra_forbidden":
-        return f"it has an unknown weight {inside[0]!r}"
-    return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"
