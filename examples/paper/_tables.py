@@ -171,6 +171,8 @@ def chosen(args: argparse.Namespace, table: Table) -> dict[str, Pair]:
 async def measure_pair(args: argparse.Namespace, table: Table, name: str, pair: Pair, found: Found) -> None:
     """Ask what a table needs of one pair."""
     rows = rows_of(args, table, name, found)
+    if not rows:
+        return
     asked: dict[Limited, tuple[Sequence[Example], Answers]] = {}
     async with AsyncExitStack() as stack:
         providers = [await stack.enter_async_context(one.connected()) for one in pair.models]
@@ -242,6 +244,8 @@ def main(table: Table, description: str | None) -> None:
         if args.dry_run:
             print("\n".join(found.notes))
             sys.exit()
+        if not found.cells:
+            raise SettingError("\n".join(["there is nothing to ask", *found.notes]))
         rows, notes = lines_of(table, found), about(table, found)
         print(f"{table.title}\n\n{as_text(rows)}\n")
         print("\n".join(notes))

@@ -445,10 +445,20 @@ def test_pairs_that_do_not_fit_are_refused(options: tuple[str, ...], words: str,
 def test_a_file_of_pairs_is_checked_and_no_key_repeated(content: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text(content, encoding="utf-8")
-    ran = run_script("paper/table2", "--pairs", path, "--out", tmp_path)
+    lines(tmp_path / "mmlu.jsonl", [{"prompt": "q", "answer": " A", "choices": ["a", "b"]}])
+    ran = run_script("paper/table2", "--pairs", path, "--data", tmp_path, "--out", tmp_path / "out")
     assert (ran.code, ran.out) == (1, "")
     assert words in ran.err
     assert "sk-secret" not in ran.err
+
+
+def test_without_questions_no_server_is_asked(tmp_path: Path) -> None:
+    ran = run_script("paper/table8", "--data", tmp_path / "data", "--out", tmp_path / "out")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "error: there is nothing to ask\n"
+        f"three: the row MMLU is left out: there is no {tmp_path / 'data' / 'mmlu.jsonl'}; convert.py makes it\n"
+    )
 
 
 def test_the_file_of_pairs_beside_the_tables_has_all_of_them() -> None:
