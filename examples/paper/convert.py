@@ -5,7 +5,7 @@
     python examples/paper/convert.py alpacaeval alpaca_eval.json --first 3 > data/train/alpacaeval.jsonl
     python examples/paper/convert.py alpacaeval alpaca_eval.json --after 3 > data/alpacaeval.jsonl
 
-Files may be JSON lines, JSON, or CSV; of a Parquet file make JSON lines first (pandas: `read_parquet(...)`,
+Files may be JSON lines (also `.gz`), JSON, or CSV; of a Parquet file make JSON lines first (pandas: `read_parquet(...)`,
 `to_json(..., orient="records", lines=True)`). Each line of the output is a question as `cosd compare` reads it.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import hashlib
 import json
 import re
@@ -205,7 +206,8 @@ def records(path: Path) -> Iterator[Record]:
     elif path.suffix == ".parquet":
         raise ValueError(f"{path}: make JSON lines of it first; --help says how")
     else:
-        yield from map(json.loads, filter(str.strip, path.read_text(encoding="utf-8").split("\n")))
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text(encoding="utf-8")
+        yield from map(json.loads, filter(str.strip, text.split("\n")))
 
 
 def _table(path: Path) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -196,6 +197,12 @@ def test_files_as_they_are_published(name: str, content: str, questions: int, tm
     path.write_text(content, encoding="utf-8")
     given = path.parent if "/" in name else path
     assert len(convert.questions(kinds[name], given)) == questions
+
+
+def test_compressed_lines(tmp_path: Path) -> None:
+    path = tmp_path / "HumanEval.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, RECORDS["humaneval"])).encode()))
+    assert convert.questions("humaneval", path) == [convert.humaneval(one) for one in RECORDS["humaneval"]]
 
 
 def test_examples_before_a_question_and_messages(tmp_path: Path) -> None:
