@@ -176,12 +176,13 @@ class HarnessFusion:
     def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
         """The limits of each answer; a request that is there before, as of a task with `repeats`, has the next seed."""
         limits, seen = self._arguments.limits, Counter[str]()
-        if limits.get("seed") is None:
+        seed = limits.get("seed")
+        if seed is None:
             return [limits] * len(requests)
         found: list[Mapping[str, Any]] = []
         for context, given in requests:
             asked = json.dumps([context, given], sort_keys=True, default=repr)
-            found.append({**limits, "seed": limits["seed"] + seen[asked]})
+            found.append({**limits, "seed": seed + seen[asked]})
             seen[asked] += 1
         return found
 
