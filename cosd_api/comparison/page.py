@@ -167,8 +167,10 @@ def results_table(found: Comparison) -> Element:
     )
     better = _named(found, found.better)
     mark = better.accuracy.value if better is not None else math.nan
-    rows = [(*_row(one, mark), *([_money(one)] if money else [])) for one in found.standings]
-    made = table((*heads, *(["per 1,000"] if money else [])), rows, range(4, 15), "Results of all contestants")
+    more = {"cached": _cached} if _reports_cached(found) else {}
+    more |= {"per 1,000": _money} if money else {}
+    rows = [(*_row(one, mark), *(cell(one) for cell in more.values())) for one in found.standings]
+    made = table((*heads, *more), rows, range(4, 16), "Results of all contestants")
     for one, row in zip(found.standings, made.iterfind(".//tbody/tr"), strict=True):
         if one.name == found.better:
             row.set("class", "better")
@@ -200,6 +202,14 @@ def _ends(low: float, high: float) -> str:
     return f"{100 * low:+z.0f} to {100 * high:+z.0f}"
 
 
+def _reports_cached(found: Comparison) -> bool:
+    return any(any(one.cached.values()) for one in found.standings)
+
+
+def _cached(one: Standing) -> str:
+    return f"{sum(one.cached.values()):,.0f}" if one.answered else ""
+
+
 def _money(one: Standing) -> str:
     return "" if one.money is None else f"{1000 * one.money:,.4g}"
 
@@ -219,7 +229,9 @@ def about_results(found: Comparison) -> Iterator[Element]:
         "are questions that only one of the two answered right. Intervals: Wilson's for accuracies, Newcombe's method",
         "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
         "tokens. time: median. Requests and tokens: means of an answer, both models together. *: nothing is better for",
-        f"as many tokens.{' per 1,000: the price of 1,000 answers.' if money else ''}",
+        "as many tokens.",
+        *(["cached: those of them from the cache of a server."] if _reports_cached(found) else []),
+        *(["per 1,000: the price of 1,000 answers."] if money else []),
         "The best of many owes a part of its lead to luck: expect less of it on other questions.",
     )
     yield element("p", "note", " ".join(words))

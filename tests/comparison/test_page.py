@@ -55,6 +55,18 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
     assert "user:key" not in body and "key=1" not in body
 
 
+def test_cached_tokens_have_a_column_where_a_server_reports_some() -> None:
+    found = sample_comparison()
+    words = "cached: those of them from the cache of a server"
+    assert words not in comparison_page(found) and "cached" not in str(found).split("\n\n")[1]
+    standings = [one.model_copy(update={"cached": {"draft": 1200.0, "assistant": 34.0}}) for one in found.standings]
+    found = found.model_copy(update={"standings": tuple(standings)})
+    page = comparison_page(found)
+    assert words in page and "1,234" in next(text for text in Seen(page).texts["tr"] if text.startswith("cosd *"))
+    row = next(line for line in str(found).splitlines() if line.startswith("cosd *"))
+    assert row.split()[-2] == "1,234"  # before the price
+
+
 def test_the_row_of_a_contestant() -> None:
     cells = next(text for text in Seen(comparison_page(sample_comparison())).texts["tr"] if text.startswith("cosd *"))
     for words in (
