@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import EndpointEstimate, Estimate, Fusion, FusionClosedError, Range, RuleVerifier, SettingError, Tuning
+from cosd_api import (
+    DiffVerifier,
+    EndpointEstimate,
+    Estimate,
+    Fusion,
+    FusionClosedError,
+    RandomVerifier,
+    Range,
+    RuleVerifier,
+    SettingError,
+    Tuning,
+    Verifier,
+)
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
@@ -97,6 +109,23 @@ async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
     assert "10% of them asked about" in before.assumptions[0]
     assert after.assumptions[0] == "expected: for each token what past answers cost, and as long as they were (3 seen)"
     assert Estimate.model_validate_json(after.model_dump_json()) == after
+
+
+@pytest.mark.parametrize(
+    ("verifier", "asked"),
+    [
+        (RuleVerifier(), 1),  # a tenth of ten tokens
+        (RuleVerifier(alpha=1, beta=1), 10),
+        (DiffVerifier(), 10),
+        (RandomVerifier(rate=0.4), 4),
+        (RandomVerifier(rate=0), 0),
+    ],
+)
+async def test_what_a_verifier_contests_is_asked_about(verifier: Verifier, asked: int) -> None:
+    models = ScriptedProvider.from_texts(SCRIPT), ScriptedProvider.from_texts(SCRIPT)
+    async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+        estimate = await fusion.estimate("Q: What?", max_tokens=10)
+    assert estimate.endpoints["assistant"].requests == Range(low=0, expected=asked, high=880)
 
 
 async def test_a_prompt_that_nobody_counts_is_guessed() -> None:

@@ -44,6 +44,7 @@ from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
 from cosd_api.verification import (
     Place,
+    RandomVerifier,
     RuleVerifier,
     Verifier,
     alternatives_of,
@@ -57,6 +58,8 @@ from cosd_api.verification import (
 )
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
+
+_SURE = 0.99  # a verifier that contests such a token contests about every one
 
 
 class Phase(Enum):
@@ -181,7 +184,12 @@ class CoSD(DraftFirst):
     def _plan(self, plan: Plan) -> Plan:
         if self.temperature and plan.pace.draft_length is None:
             plan = replace(plan, pace=replace(plan.pace, draft_length=AHEAD))
-        return replace(plan, skip=False) if alternatives_of(self.verifier) else plan
+        if alternatives_of(self.verifier):
+            return replace(plan, skip=False)
+        if isinstance(self.verifier, RandomVerifier):
+            return replace(plan, contested=self.verifier.rate)
+        every = not decides_by_place(self.verifier) and self.verifier.contestable(_SURE)
+        return replace(plan, contested=1.0) if every else plan
 
     @property
     def judge(self) -> Verifier:

@@ -31,17 +31,19 @@ class Plan:
         models: how many there are.
         pace: the schedule of methods that draft.
         skip: questions whose answers cannot matter are left out.
+        contested: the part of the draft's tokens about which they can, by assumption.
     """
 
     max_tokens: int
     models: int
     pace: Pace
     skip: bool
+    contested: float = _SHARE
 
     @property
     def share(self) -> float:
         """The part of the draft's tokens that an assistant is asked about, by assumption."""
-        return _SHARE if self.skip else 1.0
+        return self.contested if self.skip else 1.0
 
 
 @dataclass(frozen=True, slots=True)
