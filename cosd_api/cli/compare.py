@@ -377,11 +377,13 @@ class _Plain:
     """Progress in lines: one for each tenth of the answers."""
 
     def __init__(self) -> None:
-        self._next = 1
+        self._next, self._total = 1, 0
 
     def __call__(self, tallies: Sequence[Tally]) -> None:
         """Print a line, where the next tenth is done."""
         total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
+        if total != self._total:  # a contestant was left out, or there is more to ask
+            self._total, self._next = total, done * _LINES // max(1, total) + 1
         if not total or done * _LINES < self._next * total:
             return
         self._next = done * _LINES // total + 1

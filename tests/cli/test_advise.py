@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,9 @@ def test_a_paragraph_and_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert words(done).startswith(begins)
     assert f"wrote {out}: cosd fuse --config {out} takes it" in done.stderr
     assert "about" in done.stderr.splitlines()[0]  # the estimate
+    shown = re.findall(r"cosd: (\d+) of (\d+) answers", done.stderr)  # of the first part, then of both
+    assert shown[-1] == ("102", "102") and [total for _, total in shown].count("48") >= 9
+    assert [total for _, total in shown].count("102") >= 5
     text = out.read_text()
     assert text.startswith("# Fuse them. ")
     assert Fusion.load(out).settings.verifier == RuleVerifier(alpha=1, beta=1)
