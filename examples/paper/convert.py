@@ -5,8 +5,8 @@
     python examples/paper/convert.py alpacaeval alpaca_eval.json --first 3 > data/train/alpacaeval.jsonl
     python examples/paper/convert.py alpacaeval alpaca_eval.json --after 3 > data/alpacaeval.jsonl
 
-Files may be JSON lines (also `.gz`), JSON, or CSV; of a Parquet file make JSON lines first (pandas: `read_parquet(...)`,
-`to_json(..., orient="records", lines=True)`). Each line of the output is a question as `cosd compare` reads it.
+Files may be JSON lines (also `.gz`), JSON, or CSV. Of a Parquet file make JSON lines first (pandas: `read_parquet(...)`
+and `to_json(..., orient="records", lines=True)`). Each line of the output is a question as `cosd compare` reads it.
 """
 
 from __future__ import annotations
