@@ -108,6 +108,20 @@ def test_at_a_terminal_it_asks(
     assert ("cosd" in done.stdout) == (answer == "y\n")
 
 
+def test_a_finished_comparison_asks_nobody(
+    scripted: Scripted, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confirm(*given: object, **options: object) -> bool:
+        raise AssertionError("it asked")
+
+    assert compare(questions, "--yes", "--out", str(tmp_path)).exit_code == 0
+    monkeypatch.setattr(Confirming, "check", _nothing)
+    monkeypatch.setattr("typer.confirm", confirm)
+    done = compare(questions, "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "cosd: 0 answers to 5 questions (24 more are known): about 0 billed tokens" in done.stderr
+
+
 def test_the_table_that_fills_up_waits_for_the_answer(
     scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
