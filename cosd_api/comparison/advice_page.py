@@ -10,6 +10,7 @@ from cosd_api.comparison.advice import Advice
 from cosd_api.comparison.drawings import frontier_plot, share
 from cosd_api.comparison.page import (
     about_results,
+    about_the_best,
     endpoints_table,
     failures_table,
     left_out_table,
@@ -93,13 +94,14 @@ def _sections(advice: Advice) -> Iterator[Element]:
 def _ways(advice: Advice, part: Comparison) -> Element:
     """The ways to choose from; of one comparison that advised, all of its contestants on all of its questions."""
     if len(advice.parts) == 1 and advice.way is not None:
-        return section("Results", results_table(part), *about_results(part))
+        return section("Results", results_table(part), *about_results(part), about_the_best())
     words = f"{counted(part.questions, 'question')} that choose"
     if advice.way is not None:
         words += f": the first way, {advice.way}, was tested"
     elif advice.stopped is None:
         words += ": no way was ahead of the better model alone"
-    return section("Ways to choose from", element("p", "note", f"{in_line(words)}."), results_table(_ranked(part)))
+    ranked = results_table(_ranked(part))
+    return section("Ways to choose from", element("p", "note", f"{in_line(words)}."), ranked, about_the_best())
 
 
 def _ranked(part: Comparison) -> Comparison:

@@ -19,6 +19,7 @@ from cosd_api.wording import counted
 
 __all__ = [
     "about_results",
+    "about_the_best",
     "comparison_page",
     "endpoints_table",
     "failures_table",
@@ -59,7 +60,7 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
         yield section("Notes", *(element("p", "warning", visible(warning)) for warning in found.warnings))
     if (words := _advice(found)) is not None:
         yield section("Advice", element("p", None, visible(words)), element("p", "note", _ABOUT_ADVICE))
-    yield section("Results", results_table(found), *about_results(found))
+    yield section("Results", results_table(found), *about_results(found), about_the_best())
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in found.standings if one.replaced is not None]
     if replaced:
@@ -232,9 +233,14 @@ def about_results(found: Comparison) -> Iterator[Element]:
         "as many tokens.",
         *(["cached: those of them from the cache of a server."] if _reports_cached(found) else []),
         *(["per 1,000: the price of 1,000 answers."] if money else []),
-        "The best of many owes a part of its lead to luck: expect less of it on other questions.",
     )
     yield element("p", "note", " ".join(words))
+
+
+def about_the_best() -> Element:
+    """Note where the best of many is shown."""
+    words = "The best of many owes a part of its lead to luck: expect less of it on other questions."
+    return element("p", "note", words)
 
 
 # Replaced places.

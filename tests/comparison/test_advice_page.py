@@ -43,6 +43,10 @@ async def test_the_page_has_the_advice_the_test_and_all_ways() -> None:
     assert "8 questions that choose: the first way, cosd, was tested." in seen.texts["p"]
     test, ways, _ = seen.texts["table"]
     assert "cool" not in test and ways.index("cosd") < ways.index("cool")
+    luck = "The best of many owes a part of its lead to luck: expect less of it on other questions."
+    assert seen.texts["p"].count(luck) == 1 and seen.texts["p"].index(luck) > seen.texts["p"].index(
+        "8 questions that choose: the first way, cosd, was tested."
+    )
     assert seen.texts["p"].count("answers of at most 4 tokens, seed 0") == 1
     assert advice_page(Advice.model_validate_json(advice.model_dump_json())) == advice_page(advice)
 
