@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.lab.analysis import (
+    SURE,
     Row,
     accuracy,
     calibration_error,
     caught,
+    difference,
     gain,
     of_tasks,
     places,
@@ -23,10 +25,11 @@ from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Scenarios
 from benchmarks.lab.figure import draw
 from benchmarks.lab.plan import BACK, LENGTHS
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
-from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, Cell
+from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell
 from benchmarks.lab.runs import ALONE, Run, RunsFile
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
+from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.wording import counted
 
@@ -60,9 +63,10 @@ def page(file: RunsFile) -> str:
     found = scenarios(file.runs)
     names = {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
     tables: Mapping[str, Iterable[Table]] = {
-        "summary": [_summary(names, found), _apart(found)],
+        "summary": [_summary(names, found), _single(names, found), _apart(found)],
         "controls": [_controls(found)],
         "surprise": _surprise(names, found),
+        "beyond": [_beyond(names, found)],
         "calibration": [_calibration(names, found)],
         "places": [_places(names, found)],
         "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
@@ -117,7 +121,8 @@ def _about(file: RunsFile) -> dict[str, str]:
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
         "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
         "to_come": "; ".join(file.about["to_come"]) or "nothing",
-        "not_run": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name not in ran) or "none",
+        "not_run": ", ".join(f"`{one.name}`" for one in CELLS if one.name not in SIZES[file.about["size"]].cells)
+        or "none",
     }
 
 
@@ -132,6 +137,31 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
         alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
         rows.append([name, *alone, *(points(gain(runs, way)) if way in ways(runs) else None for way in shown)])
     return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", *shown], rows)
+
+
+def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    """Against one model for all tasks."""
+    shown = [way for way in SHOWN if any(way in ways(found[name]) for name in names)]
+    rows: list[list[str | None]] = []
+    for name in names:
+        runs = found[name]
+        better = better_overall(runs)
+        apart = [points(difference(runs, way, better)) if way in ways(runs) else None for way in shown]
+        rows.append([name, f"{better}: {percent(accuracy(runs, better).value)}", *apart])
+    title = "Against the better single model for all tasks, in points"
+    return Table(title, ["cell", "better model", *shown], rows)
+
+
+def better_overall(runs: Sequence[Run]) -> str:
+    """The model that is better over all tasks on the development questions; of equals the draft."""
+
+    def right(model: str) -> float:
+        several = [
+            [bool(one.right) for one in run.comparison.answers_of(model, development=True).values()] for run in runs
+        ]
+        return sum(sum(one) / len(one) for one in several)
+
+    return max(ALONE, key=right)
 
 
 def _apart(found: Scenarios) -> Table:
@@ -173,6 +203,24 @@ def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Iterator[Table]:
                 lines.append([way, mended, spoilt, points(row.gain), *cost])
         columns = ["way", "sure and wrong, put right", "sure and right, spoilt", "gain", "requests", "tokens billed"]
         yield Table(name, [*columns, "ms a token"], lines)
+
+
+def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    """The answers that were put right, and those of them that took a replacement where the draft was sure."""
+    rows: list[list[str | int]] = []
+    for name in names:
+        for way in ("cosd", "cosd-1-1", "cosd-diff", "cosd-surprise", "cosd-surprise 0.5", "rule 0.9 0.5", "cosd-tree"):
+            mended = [one for run in found[name] if way in run.ways for one in _mended(run, way)]
+            sure = [[place for place in one.replaced if (place.draft_prob or 0.0) >= SURE] for one in mended]
+            if mended:
+                rows.append([f"{name}, {way}", len(mended), sum(map(bool, sure)), sum(map(len, sure))])
+    columns = ["", "answers put right", "with a sure token replaced", "such tokens"]
+    return Table("", columns, rows)
+
+
+def _mended(run: Run, way: str) -> list[GradedAnswer]:
+    alone = run.right("draft")
+    return [one for key, one in run.comparison.answers_of(way).items() if one.right and alone.get(key) is False]
 
 
 def _calibration(names: Mapping[str, Cell], found: Scenarios) -> Table:

@@ -11,6 +11,8 @@ from benchmarks.lab.page import scenarios
 from cosd_api.comparison.statistics import Estimated
 from lab_runs import run
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 @pytest.mark.parametrize(
     ("effect", "bound", "verdict"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.lab import __main__ as lab
-from benchmarks.lab import models
 from benchmarks.lab.analysis import replaced_or_changed
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.claims import CONTROLS
@@ -20,25 +18,12 @@ from benchmarks.lab.page import page, scenarios
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY
 from benchmarks.lab.runs import of_cell
-from cosd_api.demo.servers import MODELS
 
-STAND_INS = {"a": "sums", "b": "words"}
-"""Bundled models with one tokenizer, in the place of weights of this recipe."""
-
-
-@pytest.fixture
-def weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kept weights for every recipe that the toy size needs."""
-    model_step.cache_clear()
-    monkeypatch.setattr(models, "kept", lambda name, seed: MODELS / f"{STAND_INS[name]}.gguf")
-    monkeypatch.setattr(models, "WEIGHTS", MODELS)
-    yield
-    model_step.cache_clear()
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.mark.live
 @pytest.mark.extended
-@pytest.mark.usefixtures("weights")
 def test_texts_are_scored(tmp_path: Path) -> None:
     size = replace(TOY, tasks=("choice", "held"), items=2)
     steps = scored(size)
@@ -53,9 +38,8 @@ def test_texts_are_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.usefixtures("weights")
 def test_the_whole_laboratory(tmp_path: Path) -> None:
-    size = replace(TOY, tasks=("steps",))
+    size = replace(TOY, tasks=("bio",), items=6)
     began: list[str] = []
     graph = Graph(tmp_path, began.append)
     several = asked(size)
@@ -67,9 +51,10 @@ def test_the_whole_laboratory(tmp_path: Path) -> None:
     # N1: a model with itself writes its own text, and nothing is replaced.
     replaced, changed, total = replaced_or_changed(of_cell(file.runs, "n1"))
     assert (replaced, changed) == (0, 0) and total
-    # N6: an assistant that reads another question does not win.
+    # N6: an assistant that reads another question does not win, but for a lucky hit.
     [n6] = [one.measure(scenarios(file.runs)) for one in CONTROLS if one.source == "N6"]
-    assert n6.effect is not None and n6.effect.value >= 0
+    assert n6.effect is not None and n6.effect.value > -0.2
+    assert n6.verdict != "reversed"
     assert "| N1 " in page(file)
 
     # What is finished is not made again; what was killed within goes on from the answers that it has.

@@ -1,4 +1,4 @@
-"""What was kept gives the same numbers, and the page in the documents is made of it."""
+"""What was kept gives the same numbers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.lab.analysis import table
 from benchmarks.lab.page import page
-from benchmarks.lab.protocol import FOLDER
 from benchmarks.lab.runs import RunsFile, read_runs, write_runs
 from lab_runs import run
 
-KEPT = FOLDER / "results" / "quick.jsonl.xz"
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 ABOUT = {
     "size": "toy",
     "date": "2026-01-01",
@@ -42,9 +42,3 @@ async def test_the_page_says_what_was_run_and_what_was_not() -> None:
     assert "## What this does not show" in words
     assert "### Apart from the headline" in words
     assert "{" not in words
-
-
-@pytest.mark.skipif(not KEPT.exists(), reason="the laboratory was not run yet")
-def test_the_page_is_what_was_kept() -> None:
-    written = (FOLDER.parents[1] / "docs" / "laboratory.md").read_text(encoding="utf-8")
-    assert written == page(read_runs(KEPT)), "run `make lab ARGS='--quick --page'`"
