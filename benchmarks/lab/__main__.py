@@ -63,6 +63,7 @@ def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
     steps = {step.key: step for one in done for step in (one.step, *one.step.inputs.values())}
     about = {
         "size": size.name,
+        "items": size.items,
         "hash": protocol_hash(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "seconds": round(sum(graph.measured(step) or 0.0 for step in steps.values())),

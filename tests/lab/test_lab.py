@@ -14,7 +14,7 @@ from benchmarks.lab.claims import CONTROLS
 from benchmarks.lab.graph import Graph, Step
 from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
-from benchmarks.lab.page import page, scenarios
+from benchmarks.lab.page import near_ties, page, scenarios
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY
 from benchmarks.lab.runs import of_cell
@@ -48,9 +48,10 @@ def test_the_whole_laboratory(tmp_path: Path) -> None:
     file = lab.finished(size, several, graph)
     assert {one.cell for one in file.runs} == {*TOY.cells}
     assert all(one.comparison.stopped is None and not one.comparison.failures for one in file.runs)
-    # N1: a model with itself writes its own text, and nothing is replaced.
-    replaced, changed, total = replaced_or_changed(of_cell(file.runs, "n1"))
-    assert (replaced, changed) == (0, 0) and total
+    # N1: a model with itself writes its own text, and nothing is replaced; but for ties that rounding decides.
+    itself = of_cell(file.runs, "n1")
+    replaced, changed, total = replaced_or_changed(itself)
+    assert replaced == near_ties(itself) and changed <= replaced and total
     # N6: an assistant that reads another question does not win, but for a lucky hit.
     [n6] = [one.measure(scenarios(file.runs)) for one in CONTROLS if one.source == "N6"]
     assert n6.effect is not None and n6.effect.value > -0.2

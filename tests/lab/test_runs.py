@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("few_draws")
 
 ABOUT = {
     "size": "toy",
+    "items": 10,
     "date": "2026-01-01",
     "hash": "0" * 64,
     "machine": "Linux",
