@@ -269,17 +269,18 @@ async def advise(
 async def _beforehand(
     run: Asking, first: Sequence[Example], second: Sequence[Example], prices: Mapping[str, Price] | None
 ) -> ComparisonEstimate:
-    """The cost of both parts; where the first is known, that of the way that it has chosen."""
+    """The cost of both parts; where the first is known and graded, that of the way that it has chosen."""
     models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
     estimate = await run.forecast(run.tested, first, prices)
-    if not estimate.answers:
+    certain = all(len(run.answered(one, first)) == len(first) for one in run.tested)
+    if certain:
         name = choose(outcomes_of(run.comparison([], first, prices, run.tested)))
         ways = [one for one in ways if one.name == name]
     if not ways:
         return estimate
     alone_there = await run.forecast(models, second, prices)
     each = [await run.forecast([one], second, prices) for one in ways]
-    return with_test(estimate, alone_there, each, certain=not estimate.answers)
+    return with_test(estimate, alone_there, each, certain=certain)
 
 
 def advice_of(comparison: Comparison, *, choosing: float = CHOOSING) -> Advice:

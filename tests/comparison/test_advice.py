@@ -12,6 +12,7 @@ import pytest
 from compared import pair
 from cosd_api import Advice, ComparisonEstimate, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
 from cosd_api.comparison.choice import parts
+from cosd_api.comparison.graders import ExactGrader
 from cosd_providers.testing import ScriptedProvider
 
 QUESTIONS = 30
@@ -224,6 +225,21 @@ async def test_the_estimate_covers_both_parts_and_is_confirmed_once(tmp_path: Pa
     await advise(questions.values(), **again)
     assert (seen[2].answers, seen[2].known) == (18 * 3, 12 * 6)
     assert seen[2].test is not None and seen[2].test.low == seen[2].billed_tokens.low > 0
+
+
+async def test_a_grader_that_has_yet_to_grade_the_first_part_leaves_the_choice_open(tmp_path: Path) -> None:
+    class Named(ExactGrader):
+        @property
+        def identity(self) -> str:
+            return "exact, with an identity"
+
+    seen: list[ComparisonEstimate] = []
+    path = tmp_path / "answers.jsonl"
+    await advice_on("complementary", path=path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: 1 + 12 * 6]))  # the first part alone, under another grader
+    await advice_on("complementary", path=path, grader=Named(), confirm=lambda one: bool(seen.append(one)))
+    assert seen[0].answers == 18 * 3 and seen[0].test is not None and seen[0].test.low == 0 < seen[0].test.high
 
 
 async def test_it_is_unknown_where_it_was_stopped() -> None:
