@@ -27,6 +27,7 @@ from cosd_api.comparison.forecast import estimated
 from cosd_api.comparison.grades import graded, grading_key
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
+from cosd_api.comparison.known import Known
 from cosd_api.comparison.prices import ComparisonEstimate, Price
 from cosd_api.comparison.result import Comparison, Gathered, comparison_of
 from cosd_api.comparison.shared_limit import SharedLimit
@@ -99,10 +100,11 @@ class Asking:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
         self._failed: dict[str, dict[str, str]] = {}
-        self._keys: dict[tuple[str, str], str] = {}  # of answers, by contestant and question
+        self._asked: dict[str, anyio.Lock] = {}  # one at a time asks for a text, which several questions may have
         self._in_a_row: dict[str, list[str]] = {}  # questions that failed, by endpoint, and at the grader
         self._limit = SharedLimit(self.most, lambda: self.journal.billed)
         self._before = self.journal.billed
+        self._known = Known(self.journal, self.judge, self.facts, self.max_tokens, self.stop, self.seed, self.unit)
         self.notes: list[str] = []
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
@@ -155,10 +157,7 @@ class Asking:
         }
         gone = {*asked, *(one.name for one in self.left_out)}
         later = {name: by for name, by in _BASELINES.items() if baselines and name not in gone and by in asked}
-        to_come = {
-            one.name: [example for example in asked[one.name] if self._text(one, example) is None]
-            for one in self.contestants
-        }
+        to_come = {one.name: self._known.missing(one, asked[one.name]) for one in self.contestants}
         return await estimated(
             self._fusions,
             to_come | dict.fromkeys(later, test),
@@ -176,7 +175,7 @@ class Asking:
         self, several: Sequence[Contestant], questions: Sequence[Example], prices: Mapping[str, Price] | None
     ) -> ComparisonEstimate:
         """The cost of what these contestants are still to answer of these questions."""
-        to_come = {one.name: [at for at in questions if self._text(one, at) is None] for one in several}
+        to_come = {one.name: self._known.missing(one, questions) for one in several}
         return await estimated(
             self._fusions,
             to_come,
@@ -201,11 +200,11 @@ class Asking:
     ) -> None:
         """Let these contestants answer the questions, one question after the other.
 
-        The order of the contestants hangs on the question, as the first ones read a prompt that no server has in its
+        The order of the contestants depends on the question, as the first ones read a prompt that no server has in its
         cache yet. What failed in an earlier run comes last, so that it does not end every run at the same place.
         """
         pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
-        pairs.sort(key=lambda pair: self._key(*pair) in self.journal.failed)
+        pairs.sort(key=lambda pair: self._known.key(*pair) in self.journal.failed)
         waiting = deque(pairs)
         errors: list[Exception] = []
 
@@ -243,22 +242,22 @@ class Asking:
         return sorted(several, key=place)
 
     async def _take(self, one: Contestant, example: Example) -> None:
-        """One question of one contestant: known, graded anew, or asked."""
-        grading = grading_key(self.judge, example)
-        answer = self._text(one, example)
-        known = answer is not None
-        if answer is None or answer.graded != grading or answer.right is None:
-            keys: dict[str, Any] = {"key": self._key(one, example), "graded": grading, "question": example.key}
-            if answer is None:
-                answer = await self._answer(one, example, keys)
-            if answer is None:
-                return
-            answer = answer.model_copy(update=keys)
-            try:
-                answer = await self._grade(answer, example)
-            finally:  # a text is paid for, whatever becomes of its grading
-                if answer.right is not None or answer.error is not None or not known:
-                    self.journal.add(answer, spent=not known)
+        """One question of one contestant: known, graded, or asked."""
+        key = self._known.key(one, example)
+        async with self._asked.setdefault(key, anyio.Lock()):
+            answer = self._known.answer(one, example)
+            if answer is None or not answer.complete:
+                keys = {"key": key, "graded": grading_key(self.judge, example), "question": example.key}
+                known = answer is not None
+                if answer is None:
+                    answer = await self._answer(one, example, keys)
+                if answer is None:
+                    return
+                try:
+                    answer = await self._grade(answer, example)
+                finally:  # a text is paid for, whatever becomes of its grading
+                    if answer.right is not None or answer.error is not None or not known:
+                        self.journal.add(answer, spent=not known)
         if one not in self.contestants:
             return
         tally = self._tallies[one.name]
@@ -352,32 +351,13 @@ class Asking:
         if any(len(row) >= _IN_A_ROW and len({*row}) >= _QUESTIONS for row in map(self._in_a_row.__getitem__, who)):
             self.stopped = self.stopped or f"{_IN_A_ROW} answers in a row have failed, the last one with: {words}"
 
-    def _key(self, one: Contestant, example: Example) -> str:
-        """Identity of a contestant's answer."""
-        if (known := self._keys.get((one.name, example.key))) is not None:
-            return known
-        prompt = example.model_dump(mode="json", include={"prompt"})
-        drawn = self.seed if one.method is not None and one.method.temperature else None
-        models = [self.facts.draft.model, self.facts.assistants[0].model]
-        made = one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
-        self._keys[one.name, example.key] = made
-        return made
-
-    def _text(self, one: Contestant, example: Example) -> GradedAnswer | None:
-        """The contestant's answer as far as it is known, graded or not."""
-        found = self.journal.answers.get(self._key(one, example))
-        return None if found is None else found.model_copy(update={"contestant": one.name, "question": example.key})
-
     def texts(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
         """The answers of a contestant to these questions, graded or not, by question."""
-        several = ((example.key, self._text(one, example)) for example in questions)
-        return {key: answer for key, answer in several if answer is not None}
+        return self._known.answers(one, questions)
 
     def answered(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
         """The complete answers of a contestant to these questions, by question."""
-        several = self.texts(one, questions)
-        keys = {example.key: grading_key(self.judge, example) for example in questions}
-        return {key: answer for key, answer in several.items() if answer.complete and answer.graded == keys[key]}
+        return self._known.complete(one, questions)
 
     # ---------------------------------------------------------------------------------------------------- the result
 

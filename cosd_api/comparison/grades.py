@@ -1,4 +1,4 @@
-"""Grades of answers: given, known again by the grader and the example, and given anew where nobody keeps them."""
+"""Grades of answers: given, known again by the grader and the example, and given again where nobody keeps them."""
 
 from __future__ import annotations
 

@@ -302,7 +302,8 @@ class Journal:
         regrade: take the texts of the file without their grades, so that they are graded again.
 
     Attributes:
-        answers: the complete answers, and texts that are not graded yet, by their keys.
+        answers: the texts, without their grades, by their keys.
+        grades: of each text, by the identity of the grading: questions with one prompt share a text.
         failed: keys of the texts whose last line in the file, when it was read, says that they failed.
         billed: tokens of all lines, of failed answers too.
 
@@ -314,8 +315,9 @@ class Journal:
 
     def __init__(self, path: Path | None, header: JournalHeader, *, regrade: bool = False) -> None:
         self.answers: dict[str, GradedAnswer] = {}
+        self.grades: dict[str, dict[str, bool]] = {}
         self._regrade = regrade
-        self._grades: dict[str, tuple[str, bool | None]] = {}  # in the file, by answer
+        self._there: dict[tuple[str, str], bool | None] = {}  # grades in the file
         self.failed: set[str] = set()
         self.billed = 0
         self._path = path
@@ -338,21 +340,28 @@ class Journal:
             self._appender.__exit__(kind, error, trace)
 
     def add(self, answer: GradedAnswer, *, spent: bool = True) -> None:
-        """Add an answer; a complete one replaces an earlier one of the same text.
+        """Add an answer; its text replaces an earlier one of the same key.
 
         Args:
-            answer: the answer.
-            spent: whether its tokens were billed now; False for a text that was graded anew.
+            answer: the answer, with its grade if there is one.
+            spent: whether its tokens were billed now; False for a text that was graded again.
         """
         self._take(answer, spent=spent)
-        known = not spent and answer.error is None and self._grades.get(answer.key) == (answer.graded, answer.right)
+        grading = (answer.key, answer.graded)
+        known = not spent and answer.error is None and grading in self._there and self._there[grading] == answer.right
         if self._appender is not None and not known:
             self._appender.write(_Line.of_answer(answer, spent=spent).model_dump_json(exclude_defaults=True))
 
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0
-        if answer.type == "answer":
-            self.answers[answer.key] = answer
+        if answer.type != "answer":
+            return
+        before = self.answers.get(answer.key)
+        if before is None or before.text != answer.text:
+            self.grades[answer.key] = {}
+        if answer.right is not None:
+            self.grades[answer.key][answer.graded] = answer.right
+        self.answers[answer.key] = answer.model_copy(update={"right": None, "error": None})
 
     def _read(self, path: Path) -> JsonLines:
         if foreign_kind(path, wanted=COMPARISON) is not None:
@@ -372,7 +381,7 @@ class Journal:
             spent = found.key not in self.answers if found.spent is None else found.spent
             answer = found.answer()
             if self._regrade and answer.type == "answer":
-                self._grades[answer.key] = (answer.graded, answer.right)
+                self._there[answer.key, answer.graded] = answer.right
                 answer = answer.model_copy(update={"right": None, "error": None})
             self._take(answer, spent=spent)
             if found.type == "failed" or found.error is not None:

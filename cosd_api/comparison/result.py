@@ -313,6 +313,9 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     tested = [at for at, one in enumerate(standings) if one.p is not None]
     for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
         standings[at] = standings[at].model_copy(update={"holm": adjusted})
+    if fields.get("stopped") is None:
+        lost = [one.name for one in standings if one.asked != len(gathered.test)]
+        assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
     asked = max(one.asked for one in standings)  # who stopped before is no better for it
     there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
     there = [at for at in there if standings[at].asked == asked]

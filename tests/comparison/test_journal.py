@@ -121,7 +121,7 @@ def test_every_line_is_billed_that_was_paid(tmp_path: Path) -> None:
         assert journal.billed == 20
     with Journal(path, header()) as journal:
         assert journal.billed == 20
-        assert journal.answers == {"k": line(right=False)}
+        assert (journal.answers, journal.grades) == ({"k": line()}, {"k": {"g": False}})
 
 
 def test_files_without_a_word_on_the_bill_are_read(tmp_path: Path) -> None:
@@ -130,4 +130,16 @@ def test_files_without_a_word_on_the_bill_are_read(tmp_path: Path) -> None:
     lines = [header().model_dump_json(), *(one.model_dump_json(exclude_defaults=True) for one in several)]
     path.write_text("".join(f"{one}\n" for one in lines))
     with Journal(path, header()) as journal:
-        assert (journal.billed, journal.answers) == (20, {"k": line(right=True)})
+        assert (journal.billed, journal.answers, journal.grades) == (20, {"k": line()}, {"k": {"g": True}})
+
+
+def test_a_text_has_a_grade_for_each_question_and_another_text_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with Journal(path, header()) as journal:
+        journal.add(line(text="a", right=True))
+        journal.add(line(text="a", right=False).model_copy(update={"graded": "h"}), spent=False)
+    with Journal(path, header()) as journal:
+        assert journal.grades == {"k": {"g": True, "h": False}}
+        journal.add(line(text="b"))
+    with Journal(path, header()) as journal:
+        assert (journal.answers["k"].text, journal.grades) == ("b", {"k": {}})

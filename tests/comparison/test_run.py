@@ -308,6 +308,27 @@ async def test_other_settings_are_other_answers(tmp_path: Path) -> None:
         await cosd_alone(SMALL, path=path, models={"name": "other"})
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_questions_with_one_prompt_share_a_text_and_have_their_own_grades(
+    tmp_path: Path, concurrency: int
+) -> None:
+    twins = {name: one.model_copy(update={"answer": " w"}) for name, one in ASKED.items()}
+    asked = {**ASKED, **{f"{name}, other": one for name, one in twins.items()}}
+    draft, assistant = pair(ASKED)
+    options: dict[str, Any] = {"methods": ["cosd"], "both_ways": False, "baselines": False, "max_tokens": 4}
+    options |= {"draft": draft, "assistant": assistant, "concurrency": concurrency, "path": tmp_path / "answers.jsonl"}
+    found = await compare(asked.values(), **options)
+    assert [(one.answered, one.failed) for one in found.standings] == [(16, 0)] * 5
+    for name in ("draft", "assistant"):
+        answers = found.answers_of(name) | found.answers_of(name, development=True)
+        for which, example in ASKED.items():
+            first, second = answers[example.key], answers[twins[which].key]
+            assert (first.text, first.right, second.right) == (second.text, first.text == " r", first.text == " w")
+    assert found.billed_tokens == sum({one.key: one.billed for one in found.answers}.values())  # nobody is asked twice
+    again = await compare(asked.values(), **options)
+    assert again.spent_tokens == 0 and outcomes(again) == outcomes(found)
+
+
 # ------------------------------------------------------------------------------------------------ limits and failures
 
 
