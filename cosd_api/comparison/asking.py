@@ -246,18 +246,14 @@ class Asking:
         key = self._known.key(one, example)
         async with self._asked.setdefault(key, anyio.Lock()):
             answer = self._known.answer(one, example)
-            if answer is None or not answer.complete:
+            if answer is None:
                 keys = {"key": key, "graded": grading_key(self.judge, example), "question": example.key}
-                known = answer is not None
-                if answer is None:
-                    answer = await self._answer(one, example, keys)
-                if answer is None:
-                    return
-                try:
-                    answer = await self._grade(answer, example)
-                finally:  # a text is paid for, whatever becomes of its grading
-                    if answer.right is not None or answer.error is not None or not known:
-                        self.journal.add(answer, spent=not known)
+                answer = await self._answer(one, example, keys)
+            if answer is None:
+                return
+            self._limit.note(one.name, answer.billed)
+            if not answer.complete:
+                answer = await self._grade(answer, example)
         if one not in self.contestants:
             return
         tally = self._tallies[one.name]
@@ -267,16 +263,15 @@ class Asking:
         else:
             self._fail(one, example, answer.error or "", ("grader",))
         tally.billed += answer.billed
-        self._limit.note(one.name, answer.billed)
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
-        """The contestant's answer, not graded; None if there is none, which the journal says."""
+        """The contestant's answer, not graded; None if there is none. The journal has it, and what was billed."""
         limits: AnswerOptions = {"max_tokens": self.max_tokens, "stop": self.stop}
         fusion = self._fusions[one.name]
         if fusion.settings.method.temperature:
             limits["seed"] = self.seed
-        result, least = None, 0
-        while result is None:
+        answer, least = None, 0
+        while answer is None:
             guess = len(str(example.prompt)) + self.max_tokens  # of the first answer
             allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
             if self._limit.reached:
@@ -301,9 +296,11 @@ class Asking:
                     continue
                 self._give_up(one, example, error)
                 return None
+            else:  # it counts in the limit at once: its grading may take long, or never end
+                answer = GradedAnswer.of(result, one, **keys)
+                self.journal.add(answer)
             finally:
                 self._limit.give_back(allowed)
-        answer = GradedAnswer.of(result, one, **keys)
         for name, spent in answer.usage.items():
             if spent.requests:
                 self._in_a_row[name] = []
@@ -312,6 +309,7 @@ class Asking:
     async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
         """The answer with its grade; see `grades.graded`."""
         found = await graded(self.judge, answer, example)
+        self.journal.grade(found)
         if found.right is not None:
             self._in_a_row["grader"] = []
         return found

@@ -41,7 +41,7 @@ async def regrade(journal: Journal, judge: Grader, questions: Sequence[Example],
     async def grade(answer: GradedAnswer, example: Example) -> None:
         found = await graded(judge, answer.model_copy(update={"graded": grading_key(judge, example)}), example)
         if found.right is not None:
-            journal.add(found, spent=False)
+            journal.grade(found)
 
     known = [answer for answer in journal.answers.values() if answer.question in examples]
     await concurrently([partial(grade, answer, examples[answer.question]) for answer in known], concurrency)

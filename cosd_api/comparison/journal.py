@@ -1,4 +1,4 @@
-"""Journal of a comparison: a line for each answer, appended as it is complete, so that an interrupted run resumes."""
+"""Journal of a comparison: a line for each answer when it is there, and one for its grade, so that a run resumes."""
 
 from __future__ import annotations
 
@@ -204,20 +204,47 @@ class _Line(GradedAnswer):
 
     Attributes:
         spent: whether its tokens were billed for this line; None in a file of an earlier version, where only the first
-            line of a text was.
+            line of a text was, and False for a text that was graded again.
     """
 
     spent: bool | None = None
 
     @classmethod
-    def of_answer(cls, answer: GradedAnswer, *, spent: bool) -> Self:
-        """The line of an answer."""
-        return cls.model_construct(answer.model_fields_set, **dict(answer), spent=spent)
+    def of_answer(cls, answer: GradedAnswer) -> Self:
+        """The line of an answer that was billed."""
+        return cls.model_construct(answer.model_fields_set, **dict(answer), spent=True)
 
     def answer(self) -> GradedAnswer:
         """The answer."""
         fields = {name: getattr(self, name) for name in GradedAnswer.model_fields}
         return GradedAnswer.model_construct(self.model_fields_set - {"spent"}, **fields)
+
+
+class _GradeLine(Record):
+    """The grade of a text whose line stands before."""
+
+    type: Literal["grade"] = "grade"
+    key: str
+    graded: str
+    contestant: str
+    question: str
+    right: bool | None = None
+    error: str | None = None
+
+    @classmethod
+    def of_answer(cls, answer: GradedAnswer) -> Self:
+        """The line of an answer's grade."""
+        return cls(**answer.model_dump(include=set(cls.model_fields) - {"type"}))
+
+    @property
+    def grading(self) -> tuple[str, str]:
+        """The text and how it is graded."""
+        return self.key, self.graded
+
+    @property
+    def found(self) -> tuple[bool | None, str | None]:
+        """The grade, or why there is none."""
+        return self.right, self.error
 
 
 def _judged(result: FusionResult) -> dict[str, object]:
@@ -317,7 +344,7 @@ class Journal:
         self.answers: dict[str, GradedAnswer] = {}
         self.grades: dict[str, dict[str, bool]] = {}
         self._regrade = regrade
-        self._there: dict[tuple[str, str], bool | None] = {}  # grades in the file
+        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file
         self.failed: set[str] = set()
         self.billed = 0
         self._path = path
@@ -339,18 +366,18 @@ class Journal:
         if self._appender is not None:
             self._appender.__exit__(kind, error, trace)
 
-    def add(self, answer: GradedAnswer, *, spent: bool = True) -> None:
-        """Add an answer; its text replaces an earlier one of the same key.
+    def add(self, answer: GradedAnswer) -> None:
+        """Add an answer that was billed, not graded yet; its text replaces an earlier one of the same key."""
+        self._take(answer, spent=True)
+        if self._appender is not None:
+            self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 
-        Args:
-            answer: the answer, with its grade if there is one.
-            spent: whether its tokens were billed now; False for a text that was graded again.
-        """
-        self._take(answer, spent=spent)
-        grading = (answer.key, answer.graded)
-        known = not spent and answer.error is None and grading in self._there and self._there[grading] == answer.right
-        if self._appender is not None and not known:
-            self._appender.write(_Line.of_answer(answer, spent=spent).model_dump_json(exclude_defaults=True))
+    def grade(self, answer: GradedAnswer) -> None:
+        """Add the grade of a text that is there, or the reason why it has none."""
+        line = _GradeLine.of_answer(answer)
+        self._mark(line)
+        if self._appender is not None and self._there.get(line.grading) != line.found:
+            self._appender.write(line.model_dump_json(exclude_none=True))
 
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0
@@ -359,9 +386,11 @@ class Journal:
         before = self.answers.get(answer.key)
         if before is None or before.text != answer.text:
             self.grades[answer.key] = {}
-        if answer.right is not None:
-            self.grades[answer.key][answer.graded] = answer.right
         self.answers[answer.key] = answer.model_copy(update={"right": None, "error": None})
+
+    def _mark(self, line: _GradeLine) -> None:
+        if line.right is not None:
+            self.grades.setdefault(line.key, {})[line.graded] = line.right
 
     def _read(self, path: Path) -> JsonLines:
         if foreign_kind(path, wanted=COMPARISON) is not None:
@@ -374,16 +403,18 @@ class Journal:
         first, *rest = lines.lines
         self._check(path, first)
         for line in rest:
+            kind = _GradeLine if line.fields.get("type") == "grade" else _Line
             try:
-                found = _Line.model_validate(line.fields)
+                found = kind.model_validate(line.fields)
             except ValidationError as error:
-                raise line_error(path, line.number, problem(error, [*_Line.model_fields]) + _REPAIR) from None
-            spent = found.key not in self.answers if found.spent is None else found.spent
-            answer = found.answer()
-            if self._regrade and answer.type == "answer":
-                self._there[answer.key, answer.graded] = answer.right
-                answer = answer.model_copy(update={"right": None, "error": None})
-            self._take(answer, spent=spent)
+                raise line_error(path, line.number, problem(error, [*kind.model_fields]) + _REPAIR) from None
+            grade = found if isinstance(found, _GradeLine) else _GradeLine.of_answer(found)
+            if isinstance(found, _Line):
+                spent = found.key not in self.answers if found.spent is None else found.spent
+                self._take(found.answer().model_copy(update={"right": None}), spent=spent)
+            self._there[grade.grading] = grade.found
+            if not self._regrade:
+                self._mark(grade)
             if found.type == "failed" or found.error is not None:
                 self.failed.add(found.key)
             else:

@@ -60,7 +60,7 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     assert "2/4" in rows["draft"] and "3/4" in rows["assistant"] and "3/4" in rows["cosd"] and "4/4" in rows["oracle"]
     found = Comparison.model_validate_json((folder / "comparison.json").read_text())
     assert (found["cosd"].right, found.stopped) == (3, None)
-    assert len((folder / "answers.jsonl").read_text().splitlines()) == 1 + len(found.answers)
+    assert len((folder / "answers.jsonl").read_text().splitlines()) == 1 + 2 * len(found.answers)
     assert "small</b> as the draft" in (folder / "report.html").read_text()
     assert (folder / "table.csv").read_text().count("\n") == 1 + len(found.standings)
     assert (folder / "results.jsonl").read_text().count("\n") == len(found.answers)

@@ -221,7 +221,7 @@ async def test_the_estimate_covers_both_parts_and_is_confirmed_once(tmp_path: Pa
     await advise(questions.values(), **again)
     assert (seen[1].answers, seen[1].billed_tokens.high) == (0, 0)
     lines = more["path"].read_text().splitlines(keepends=True)
-    more["path"].write_text("".join(lines[: 1 + 12 * 6]))  # the first part alone
+    more["path"].write_text("".join(lines[: 1 + 2 * 12 * 6]))  # the first part alone
     await advise(questions.values(), **again)
     assert (seen[2].answers, seen[2].known) == (18 * 3, 12 * 6)
     assert seen[2].test is not None and seen[2].test.low == seen[2].billed_tokens.low > 0
@@ -237,7 +237,7 @@ async def test_a_grader_that_has_yet_to_grade_the_first_part_leaves_the_choice_o
     path = tmp_path / "answers.jsonl"
     await advice_on("complementary", path=path)
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[: 1 + 12 * 6]))  # the first part alone, under another grader
+    path.write_text("".join(lines[: 1 + 2 * 12 * 6]))  # the first part alone, under another grader
     await advice_on("complementary", path=path, grader=Named(), confirm=lambda one: bool(seen.append(one)))
     assert seen[0].answers == 18 * 3 and seen[0].test is not None and seen[0].test.low == 0 < seen[0].test.high
 

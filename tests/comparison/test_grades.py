@@ -51,8 +51,9 @@ async def test_only_the_grades_of_a_grader_with_an_identity_are_kept(
     judge = kind(lambda example, text: False, "mine")
     right = answer(right=True, graded=grading_key(judge, ASKED))
     with Journal(tmp_path / "a.jsonl", header) as journal:
-        journal.add(right)
-        journal.add(answer(key="other", question="not asked", right=True))
+        for one in (right, answer(key="other", question="not asked", right=True)):
+            journal.add(one.model_copy(update={"right": None}))
+            journal.grade(one)
     with Journal(tmp_path / "a.jsonl", header, regrade=kind is FunctionGrader) as journal:
         await regrade(journal, judge, [ASKED], 2)
         assert journal.grades["k"] == {right.graded: kind is Kept}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -211,7 +212,8 @@ async def test_a_kill_at_any_byte(tmp_path: Path) -> None:
     for size in sorted(places):
         path.write_bytes(data[:size])
         kept = [line for line in data[:size].split(b"\n")[1:] if line.endswith(b"}") and line + b"\n" in data]
-        known = sum(requests[one.key] for one in whole.answers if any(one.key.encode() in line for line in kept))
+        texts = [line for line in kept if b'"text"' in line]
+        known = sum(requests[one.key] for one in whole.answers if any(one.key.encode() in line for line in texts))
         again, *providers = await cosd_alone(SMALL, path=path)
         assert sent(*providers) == everything - known, size
         assert outcomes(again) == outcomes(whole), size
@@ -354,6 +356,51 @@ async def test_a_limit_holds_for_answers_at_the_same_time(most: int, concurrency
     assert found.billed_tokens <= most
     words = f"max_billed_tokens={most} is reached ({found.billed_tokens:,} were billed)"
     assert found.stopped is not None and found.stopped.startswith(words)
+
+
+class Waiting:
+    """A grader that waits until everybody waits for it; then it keeps what the journal has, and goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begun, self._free = anyio.Event(), anyio.Event()
+        self.lines: list[bytes] = []
+        self.asked: list[str] = []
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        self.asked.append(example.key)
+        self._begun.set()
+        await self._free.wait()
+        return text == " r"
+
+    async def let_go(self) -> None:
+        await self._begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        self.lines = self._path.read_bytes().splitlines(keepends=True)
+        self._free.set()
+
+
+async def test_a_limit_holds_while_answers_are_graded(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    grader = Waiting(path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(grader.let_go)
+        found, *_ = await cosd_alone(ASKED, max_billed_tokens=40, concurrency=8, grader=grader, path=path)
+    assert found.stopped is not None and found.billed_tokens <= 40
+    assert len(grader.asked) == len(found.answers) > 1
+
+
+async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    grader = Waiting(path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(grader.let_go)
+        whole, *asked = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
+    assert len(grader.lines) == 1 + 4  # what a kill at that moment would have left
+    path.write_bytes(b"".join(grader.lines))
+    again, *asked_again = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
+    assert again.billed_tokens == whole.billed_tokens and outcomes(again) == outcomes(whole)
+    assert again.spent_tokens < whole.billed_tokens and sent(*asked_again) < sent(*asked)
 
 
 async def test_a_share_that_is_too_small_is_no_limit() -> None:
@@ -575,8 +622,8 @@ async def test_an_answer_that_was_paid_is_kept_whatever_its_grader_does(tmp_path
 
     with pytest.raises(KeyError, match="oops"):
         await cosd_alone(ASKED, path=path, grader=graded, concurrency=4)
-    lines = path.read_bytes().splitlines()
-    assert len(lines) == 1 + 4
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert len(lines) == 1 + 4 and not any("right" in line for line in lines)
     again, *providers = await cosd_alone(ASKED, path=path)
     whole, *asked = await cosd_alone(ASKED)
     assert outcomes(again) == outcomes(whole) and again.billed_tokens == whole.billed_tokens
