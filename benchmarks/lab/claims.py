@@ -255,5 +255,10 @@ CONTROLS: tuple[Claim, ...] = (
         "an assistant that reads another question does not win",
         partial(_not_ahead, of="n6", way="cosd", than="draft", bound=MARGIN),
     ),
+    Claim(
+        "N6",
+        "nor does it where it is asked about every token (alpha = beta = 1)",
+        partial(_not_ahead, of="n6", way="cosd-1-1", than="draft", bound=MARGIN),
+    ),
 )
 """The controls with an interval; N1, a model with itself, is exact: see `analysis.replaced_or_changed`."""

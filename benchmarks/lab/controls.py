@@ -23,7 +23,7 @@ class Shuffled:
 
     Args:
         provider: the provider that answers.
-        prompts: the prompt that it reads, by the one that is given; others it reads as they are.
+        prompts: the prompt that it reads, by the one that is given. Another is an error, as it would be read as it is.
     """
 
     def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
@@ -48,22 +48,27 @@ class Shuffled:
 
     def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
-        return self._provider.generate(self._prompts.get(prompt, prompt), text, **options)
+        return self._provider.generate(self._other(prompt), text, **options)
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `Provider.propose`."""
-        other = self._prompts.get(prompt, prompt)
-        return await self._provider.propose(other, text, questions, alternatives=alternatives, usage=usage)
+        return await self._provider.propose(
+            self._other(prompt), text, questions, alternatives=alternatives, usage=usage
+        )
 
     async def score(
         self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
         """See `Provider.score`."""
-        other = self._prompts.get(prompt, prompt)
-        return await self._provider.score(other, text, alternatives=alternatives, end=end, usage=usage)
+        return await self._provider.score(self._other(prompt), text, alternatives=alternatives, end=end, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `Provider.tokenize`."""
         return await self._provider.tokenize(text)
+
+    def _other(self, prompt: str) -> str:
+        if prompt not in self._prompts:
+            raise ValueError(f"no other question is known for the prompt {prompt!r}, so it would not be shuffled")
+        return self._prompts[prompt]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import __main__ as lab
-from benchmarks.lab.analysis import replaced_or_changed
+from benchmarks.lab.analysis import difference, replaced_or_changed
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.claims import CONTROLS
 from benchmarks.lab.graph import Graph, Step
@@ -38,8 +38,10 @@ def test_texts_are_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_the_whole_laboratory(tmp_path: Path) -> None:
-    size = replace(TOY, tasks=("bio",), items=6)
+def test_the_whole_laboratory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft of all cells knows no sums and is unsure of them, so that every control has something to fail at."""
+    monkeypatch.setattr("benchmarks.lab.plan.items_seed", lambda: 5)  # the same questions whatever the protocol
+    size = replace(TOY, tasks=("steps",), items=10, methods=("cosd-1-1",))
     began: list[str] = []
     graph = Graph(tmp_path, began.append)
     several = asked(size)
@@ -52,10 +54,14 @@ def test_the_whole_laboratory(tmp_path: Path) -> None:
     itself = of_cell(file.runs, "n1")
     replaced, changed, total = replaced_or_changed(itself)
     assert replaced == near_ties(itself) and changed <= replaced and total
-    # N6: an assistant that reads another question does not win, but for a lucky hit.
-    [n6] = [one.measure(scenarios(file.runs)) for one in CONTROLS if one.source == "N6"]
-    assert n6.effect is not None and n6.effect.value > -0.2
-    assert n6.verdict != "reversed"
+    # The same with another model replaces much: near ties are not what explains every replacement.
+    pair = of_cell(file.runs, "a-b")
+    assert replaced_or_changed(pair)[0] > 10 * max(1, near_ties(pair))
+    # N6: an assistant that reads another question does not win; the same assistant does that reads the right one.
+    found = scenarios(file.runs)
+    *_, n6 = [one.measure(found) for one in CONTROLS if one.source == "N6"]
+    assert n6.effect is not None and n6.effect.value > -0.2 and n6.verdict != "reversed"
+    assert difference(found["a-b"], "cosd-1-1", "draft").value > 0.5
     assert "| N1 " in page(file)
 
     # What is finished is not made again; what was killed within goes on from the answers that it has.
