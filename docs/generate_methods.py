@@ -40,7 +40,10 @@ _EVERYTHING = replace(_WHOLE, hidden_states=_WIDTH)
 _LISTED = replace(_TEXT, end_prob=True, top_k=19, sampling=True)
 
 ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
-    "llama.cpp": {"": _WHOLE, "with `--embeddings`": _EVERYTHING},
+    "llama.cpp": {
+        "": replace(_WHOLE, scores_by_token=True),
+        "with `--embeddings`": replace(_EVERYTHING, scores_by_token=True),
+    },
     "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19)},
     "SGLang": {
         "": replace(_WHOLE, top_k=63, score_top_k=63, sampling=False),

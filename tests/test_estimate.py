@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
+from adapters import ENGINES, Engine
 from cosd_api import (
     DiffVerifier,
     EndpointEstimate,
@@ -22,6 +24,7 @@ from cosd_api import (
     Tuning,
     Verifier,
 )
+from cosd_api.methods.cost import Reading
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
@@ -188,6 +191,52 @@ async def test_one_that_is_certain_spares_those_listed_after_it() -> None:
     assert result.text == " Lima"
     for name, usage in result.usage.items():
         check(estimate, name, usage.requests, usage.billed_tokens)
+
+
+def letters(first: str, second: str) -> TableModel:
+    """A model that writes two letters, mostly the first one, and never ends; each byte is a token."""
+    tokens = [b"", *(bytes([byte]) for byte in range(256))]
+
+    def following(ids: Sequence[int]) -> list[float]:
+        rest = 0.001 + ids[-1] / 1e6 if ids else 0.001
+        probs = [0.0, *([rest] * 256)]
+        probs[1 + ord("Q")], probs[1 + ord(second)] = 0.1, 0.2
+        said = tokens[ids[-1]] if ids else b""
+        probs[1 + ord(first if said in {b"Q", b"a", b"b"} else ",")] = 1 - 0.3 - 253 * rest
+        return probs
+
+    return TableModel(tokens, following, end_ids=(0,))
+
+
+@pytest.mark.parametrize("method", ["route", "rerank", "adafuse", "cool", "cool+rerank"])
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.scores], ids=str)
+async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engine, method: str) -> None:
+    way = engine.way | ({"old": False} if engine.name == "sglang" else {})
+    cases = [engine.case(letters(*both), way) for both in ("ab", "ba")]
+    if method == "adafuse" and engine.name in {"tgi", "vllm"}:
+        pytest.skip("it lists no alternatives")
+    async with Fusion(models=[case.make() for case in cases], method=method) as fusion:
+        estimate = await fusion.estimate("Q" * 24, max_tokens=24)
+        result = await fusion.generate("Q" * 24, max_tokens=24)
+    for name, usage in result.usage.items():
+        check(estimate, name, usage.requests, usage.billed_tokens)
+    if method in {"route", "rerank"}:  # the others are a matter of how the models write
+        billed = sum(usage.billed_tokens for usage in result.usage.values())
+        assert 1 / 2 <= billed / estimate.billed_tokens.expected <= 2
+        assert (estimate.billed_tokens.expected > 600) == (engine.name == "llama.cpp")
+
+
+def test_a_score_by_tokens() -> None:
+    once, by_token = Reading(1, 10, 18), Reading(1, 10, 18, by_token=True)
+    assert once.scored(100, 10) == (1, 110)
+    requests, billed = by_token.scored(100, 10)
+    assert requests == pytest.approx(2.5)
+    assert billed == pytest.approx(1.15 * (10 * 100 + 10 * 12 / 2))
+    # Of each prompt for a token the billed ones are those before it, and one that is written.
+    for tokens in range(1, 9):
+        least = 3 * sum(100 + before + 1 for before in range(tokens))
+        assert by_token.most_scored(100, tokens)[0] == 3 * tokens + 40
+        assert by_token.most_scored(100, tokens)[1] >= least + 40 * (100 + tokens + 1)
 
 
 async def test_it_is_asked_as_a_fusion_is() -> None:

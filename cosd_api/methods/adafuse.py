@@ -45,7 +45,7 @@ from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
 from cosd_api.methods.cool import LONGEST
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import lists_needed
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.words import common_ends, unicode_words
@@ -178,20 +178,23 @@ class AdaFuse(ByPerplexity):
         """Continuations of each proposal, and a score of each at every model; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
         spans, proposals = n / _TOKENS, models * (1 + _UNSURE * (self.beams - 1))
-        asked = spans * (1 + _UNSURE * (self.beams - 1) + _DIFFERENT * proposals)
-        # At most a span for each token, and a score of each proposal there, by a prompt for each token.
-        most = n * self.beams * (1 + FINER * (LONGEST + 1) * models)
+        writes, scores = spans * (1 + _UNSURE * (self.beams - 1)), spans * _DIFFERENT * proposals
+        asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
+        # At most a span for each token, and a score of each proposal there.
+        most = n * self.beams
+        most_asked, most_read = prompt.most_scored(prompt.most + FINER * n, FINER * LONGEST)
         written = spans * LONGEST / 2
-        read_and_written = asked * (prompt.expected + n / 2) + written
-        tokens = Bounds(prompt.least + 1, read_and_written, most * (prompt.most + FINER * (n + LONGEST)))
-        return Cost(Bounds(1, asked, most), tokens, written)
+        read_and_written = writes * (prompt.expected + n / 2) + scores * read + written
+        high = most * (prompt.most + FINER * (n + LONGEST) + models * most_read)
+        tokens = Bounds(prompt.least + 1, read_and_written, high)
+        return Cost(Bounds(1, writes + scores * asked, most * (1 + models * most_asked)), tokens, written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
             f"max_tokens tokens in spans of {_TOKENS}; before {_UNSURE:.0%} of them each model is unsure, and proposes "
-            f"{self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal",
-            "a span for every token, about which all models are unsure and differ; each token is scored by a request",
+            f"{self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal; {SCORED}",
+            f"a span for every token, about which all models are unsure and differ; {HIGHEST_SCORED}",
         )
 
 

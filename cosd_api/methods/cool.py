@@ -43,7 +43,7 @@ from typing import ClassVar
 
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.rerank import Rerank, answers, proposed
 from cosd_api.methods.words import complete_words, unicode_words
@@ -53,7 +53,7 @@ LONGEST = 32
 """Tokens that a model writes for one segment, at most."""
 
 _TOKENS = 2  # of a segment, on average
-_DIFFERENT = 0.25  # segments about which the models differ
+_DIFFERENT = 0.5  # segments about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +103,13 @@ class CoolFusion(ByPerplexity):
         n, models = plan.max_tokens, plan.models
         differences = n / _TOKENS * _DIFFERENT
         scores = differences * (models - 1)
-        asked = 1 + differences + scores
-        # At most a new continuation for each token, and a score of each proposal there, by a prompt for each token.
-        requests = Bounds(1, asked, n * (1 + FINER * (LONGEST + 1) * models))
+        asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
+        # At most a new continuation for each token, and a score of each proposal there.
+        most_asked, most_read = prompt.most_scored(prompt.most + FINER * n, FINER * LONGEST)
+        requests = Bounds(1, 1 + differences + scores * asked, n * (1 + models * most_asked))
         written = (1 + differences) * LONGEST / 2
-        read_and_written = asked * (prompt.expected + n / 2) + written
-        high = requests.high * (prompt.most + FINER * (n + LONGEST))
+        read_and_written = (1 + differences) * (prompt.expected + n / 2) + scores * read + written
+        high = n * (prompt.most + FINER * (n + LONGEST) + models * most_read)
         tokens = Bounds(prompt.least + 1, read_and_written, high)
         if not self.rerank:
             return Cost(requests, tokens, written)
@@ -119,8 +120,8 @@ class CoolFusion(ByPerplexity):
         """The basis of `cost`."""
         return Assumptions(
             f"max_tokens tokens in segments of {_TOKENS}; for {_DIFFERENT:.0%} of them the models differ, each scores "
-            "the others' proposals, and writes on in a new request; the endpoints encode text",
-            "a segment for every token, about which all models differ; each token is scored by a request of its own",
+            f"the others' proposals, and writes on in a new request; the endpoints encode text; {SCORED}",
+            f"a segment for every token, about which all models differ; {HIGHEST_SCORED}",
         )
 
     async def _fuse(self, writer: AnswerWriter) -> None:

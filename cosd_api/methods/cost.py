@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST
@@ -13,6 +14,16 @@ FINER = 2
 """Tokens that a model reads or writes for one of the answer's, at most."""
 ROUNDS = 8
 """Requests for one place or one text, at most: mostly one, more where a word is long."""
+
+SCORED = "a text that is scored is read once, or, by llama.cpp, once for each of its tokens"
+"""The basis of what is expected of scores, in words."""
+HIGHEST_SCORED = f"a text that is scored is read {ROUNDS} times, or, by llama.cpp, three times for each of its tokens"
+"""The same of the highest."""
+
+_LISTED = 64  # prompts of one request, where a text is scored token by token
+_IMPROBABLE = 0.15  # of the tokens of a text, for each of which such a server takes one more request
+_PROMPTS = 3  # for one token of such a text, at most
+_ENDS = 40  # and for its end
 
 _UNDONE = 2  # times that the text behind one of the answer's tokens is written, at most
 _WRITTEN = 4  # tokens about one place, mostly
@@ -48,11 +59,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The prompt as one model reads it, in tokens: at least, most likely and at most."""
+    """The prompt as one model reads it, in tokens: at least, most likely and at most.
+
+    `by_token` says how its endpoint scores a text; see `Capabilities.scores_by_token`.
+    """
 
     least: int
     expected: int
     most: int
+    by_token: bool = False
+
+    def scored(self, before: float, tokens: float) -> tuple[float, float]:
+        """Requests and billed tokens of one score, of so many tokens behind so many others, most likely."""
+        if not self.by_token:
+            return 1, before + tokens
+        places = (1 + _IMPROBABLE) * tokens
+        return math.ceil(tokens / _LISTED) + _IMPROBABLE * tokens, places * (before + tokens / 2 + 1)
+
+    def most_scored(self, before: int, tokens: int) -> tuple[int, int]:
+        """The same, at most."""
+        if not self.by_token:
+            return ROUNDS, ROUNDS * (before + tokens + 1)
+        within = _PROMPTS * (tokens * before + tokens * (tokens + 1) // 2)  # each of them reads what is before it
+        prompts = _PROMPTS * tokens + _ENDS
+        return prompts, within + _ENDS * (before + tokens) + prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 
 
@@ -53,17 +53,17 @@ class Rerank(ByPerplexity):
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """One answer, and a score of every answer; see `Method.cost`."""
         n, others = plan.max_tokens, plan.models - 1
-        whole = prompt.expected + n
-        # An endpoint may score a text, its own too, by one prompt for each of its tokens.
-        high = 1 + FINER * (n + 1) * plan.models
-        tokens = Bounds(prompt.least + 1, whole * (1 + others), high * (prompt.most + FINER * n))
-        return Cost(Bounds(1, 1 + others, high), tokens, n)
+        asked, read = prompt.scored(prompt.expected, n)
+        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # of every answer, its own too
+        high = prompt.most + FINER * n + plan.models * most_read
+        tokens = Bounds(prompt.least + 1, prompt.expected + n + others * read, high)
+        return Cost(Bounds(1, 1 + others * asked, 1 + plan.models * most_asked), tokens, n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
         return Assumptions(
-            "every model writes max_tokens tokens, and scores every other answer in one request",
-            "no two answers are equal, and each of their tokens is scored by a request of its own",
+            f"every model writes max_tokens tokens, and scores every other answer; {SCORED}",
+            f"no two answers are equal; {HIGHEST_SCORED}",
         )
 
 

@@ -32,9 +32,11 @@ from cosd_api.checks import check_positive
 from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
 from cosd_providers.contract import Token
+
+_TWICE = 2  # requests for the answer, at most: a second one for its last token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +89,17 @@ class Route(Written):
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """A score of the prompt; and the answer, of one of the models. See `Method.cost`."""
         n, share = plan.max_tokens, 1 / plan.models
-        high = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
-        tokens = Bounds(1, prompt.expected + share * (prompt.expected + n), high * (prompt.most + FINER * n))
-        return Cost(Bounds(1, 1 + share, high), tokens, share * n)
+        asked, read = prompt.scored(0, prompt.expected)
+        most_asked, most_read = prompt.most_scored(0, prompt.most)
+        high = most_read + _TWICE * (prompt.most + FINER * n)
+        tokens = Bounds(1, read + share * (prompt.expected + n), high)
+        return Cost(Bounds(1, asked + share, most_asked + _TWICE), tokens, share * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """The basis of `cost`."""
         return Assumptions(
-            f"every model scores the prompt in one request, and answers with max_tokens tokens once in {plan.models} "
-            "times",
-            "this model answers, and each token of the prompt is scored by a request of its own",
+            f"every model scores the prompt, and answers with max_tokens tokens once in {plan.models} times; {SCORED}",
+            f"this model answers, in {_TWICE} requests; {HIGHEST_SCORED}",
         )
 
 

@@ -13,7 +13,7 @@ from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models, Written
-from cosd_api.methods.cost import Assumptions, Bounds, Cost, Reading
+from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Reading
 from cosd_api.methods.perplexity import scores_needed
 from cosd_api.methods.route import scored
 from cosd_api.methods.route import weights as weights_by
@@ -111,16 +111,17 @@ class Weighted(Written):
         """A cost at one model, with that of its weight: a score of the prompt."""
         if self.weights != _ROUTE:
             return cost
-        most = prompt.most + 2  # an endpoint may score a text by one prompt for each of its tokens
-        tokens = _sum(cost.tokens, 1, prompt.expected, most * prompt.most)
-        return Cost(_sum(cost.requests, 1, 1, most), tokens, cost.written)
+        asked, read = prompt.scored(0, prompt.expected)
+        most_asked, most_read = prompt.most_scored(0, prompt.most)
+        tokens = _sum(cost.tokens, 1, read, most_read)
+        return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
         """The basis of a cost, with that of the weights."""
         if self.weights != _ROUTE:
             return words
         own = "; every model scores the prompt first"
-        return Assumptions(f"{words.expected}{own}, in one request", f"{words.high}{own}, token by token")
+        return Assumptions(f"{words.expected}{own}; {SCORED}", f"{words.high}{own}; {HIGHEST_SCORED}")
 
 
 def _total(weights: Iterable[float]) -> float:

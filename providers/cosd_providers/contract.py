@@ -125,6 +125,8 @@ class Capabilities:
         end_prob: the probability of the end of sequence is reported.
         tokenize: the endpoint encodes text.
         score: the endpoint reports the probabilities of a given text.
+        scores_by_token: it takes a prompt for each token of that text, which reads all before it, and bills them all;
+            without it the text is read once.
         probs: the endpoint reports the probabilities of the tokens that it generates; without them an assistant can
             only agree or disagree.
         top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
@@ -145,6 +147,7 @@ class Capabilities:
     sampling: bool = False
     continues: bool = True
     hidden_states: int = 0
+    scores_by_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)

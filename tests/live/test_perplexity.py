@@ -79,3 +79,18 @@ async def test_fifty_prompts(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
 ) -> None:
     await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE)
+
+
+@pytest.mark.parametrize("method", ["route", "rerank"])
+async def test_the_estimate_holds_the_prompts_by_which_a_text_is_scored(three: Three, method: str) -> None:
+    expected = billed = 0
+    async with Fusion(models=[three["sums"], three["facts"]], method=method) as first:
+        lengths = {prompt: len((await first.generate(prompt, max_tokens=MAX_TOKENS)).tokens) for prompt in PROMPTS[:3]}
+    for prompt, length in lengths.items():
+        async with Fusion(models=[three["sums"], three["facts"]], method=method) as fusion:  # without past answers
+            estimate = await fusion.estimate(prompt, max_tokens=length)
+            result = await fusion.generate(prompt, max_tokens=length)
+        spent = sum(usage.billed_tokens for usage in result.usage.values())
+        assert spent <= estimate.billed_tokens.high
+        expected, billed = expected + estimate.billed_tokens.expected, billed + spent
+    assert expected / 2 <= billed <= 2 * expected

@@ -936,6 +936,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 end_prob=True,
                 tokenize=True,
                 score=True,
+                scores_by_token=True,
                 top_k=others,
                 score_top_k=others,
                 sampling=True,
