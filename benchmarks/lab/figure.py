@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.analysis import accuracy, gain, sure_and_wrong, table, ways
+from benchmarks.lab.analysis import accuracy, gain, table, ways
+from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.protocol import CELLS
@@ -39,7 +40,7 @@ def draw(found: Scenarios, picture: Path) -> None:
 
     figure, (shares, sure, cost) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     _curve(shares, [*_by_share(found)], "share of the own domain in the training")
-    _curve(sure, [*_by_sureness(found)], "share of the draft's wrong answers that are sure")
+    _curve(sure, [*_by_sureness(found)], "of the answers that cosd-1-1 puts right: with a sure token")
     _costs(cost, found)
     figure.savefig(picture, metadata={"Date": None})
     pyplot.close(figure)
@@ -58,8 +59,9 @@ def _by_sureness(found: Scenarios) -> Iterator[Spot]:
         for name in (cell.name, cell.name + BACK):
             runs = found.get(name, ())
             if runs and cell.scenario in ("complementary", "calibration"):
-                confident, wrong = sure_and_wrong(runs, "draft")
-                yield from ((confident / max(1, wrong), way, gain(runs, way)) for way in _STYLES if way in ways(runs))
+                everywhere = mended(runs, "cosd-1-1")
+                share = everywhere.sure / max(1, everywhere.answers)
+                yield from ((share, way, gain(runs, way)) for way in _STYLES if way in ways(runs))
 
 
 def _curve(axes: Any, spots: list[Spot], label: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.lab.analysis import (
-    SURE,
     Row,
     accuracy,
     calibration_error,
@@ -21,6 +20,7 @@ from benchmarks.lab.analysis import (
     table,
     ways,
 )
+from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Scenarios
 from benchmarks.lab.figure import draw
 from benchmarks.lab.plan import BACK, LENGTHS
@@ -29,7 +29,6 @@ from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell
 from benchmarks.lab.runs import ALONE, Run, RunsFile
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
-from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.wording import counted
 
@@ -115,6 +114,7 @@ def _p(value: float | None) -> str:
 
 def _about(file: RunsFile) -> dict[str, str]:
     ran = {run.cell.removesuffix(BACK) for run in file.runs}
+    findings = FOLDER / "results" / f"{file.about['size']}.md"  # what people wrote of these results
     return {
         **{name: str(file.about[name]) for name in ("size", "items", "date", "hash", "machine")},
         "minutes": f"{file.about['seconds'] / 60:.0f}",
@@ -123,6 +123,7 @@ def _about(file: RunsFile) -> dict[str, str]:
         "test": str(max((run.comparison.questions for run in file.runs), default=0)),
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
         "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
+        "findings": findings.read_text(encoding="utf-8") if findings.exists() else "Nothing was concluded yet.\n",
         "to_come": "; ".join(file.about["to_come"]) or "nothing",
         "not_run": ", ".join(f"`{one.name}`" for one in CELLS if one.name not in SIZES[file.about["size"]].cells)
         or "none",
@@ -138,8 +139,9 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
     for name in names:
         runs = found[name]
         alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
-        rows.append([name, *alone, *(points(gain(runs, way)) if way in ways(runs) else None for way in shown)])
-    return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", *shown], rows)
+        gains = [points(gain(runs, way)) if way in ways(runs) else None for way in shown]
+        rows.append([name, ", ".join(dict.fromkeys(run.task for run in runs)), *alone, *gains])
+    return Table("", ["cell", "tasks", "draft", "assistant", "better of each task", "oracle", *shown], rows)
 
 
 def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
@@ -225,17 +227,11 @@ def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
     rows: list[list[str | int]] = []
     for name in names:
         for way in ("cosd", "cosd-1-1", "cosd-diff", "cosd-surprise", "cosd-surprise 0.5", "rule 0.9 0.5", "cosd-tree"):
-            mended = [one for run in found[name] if way in run.ways for one in _mended(run, way)]
-            sure = [[place for place in one.replaced if (place.draft_prob or 0.0) >= SURE] for one in mended]
-            if mended:
-                rows.append([f"{name}, {way}", len(mended), sum(map(bool, sure)), sum(map(len, sure))])
+            one = mended(found[name], way)
+            if one.answers:
+                rows.append([f"{name}, {way}", one.answers, one.sure, one.tokens])
     columns = ["", "answers put right", "with a sure token replaced", "such tokens"]
     return Table("", columns, rows)
-
-
-def _mended(run: Run, way: str) -> list[GradedAnswer]:
-    alone = run.right("draft")
-    return [one for key, one in run.comparison.answers_of(way).items() if one.right and alone.get(key) is False]
 
 
 def _calibration(names: Mapping[str, Cell], found: Scenarios) -> Table:

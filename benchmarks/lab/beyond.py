@@ -1,0 +1,39 @@
+"""Sure tokens in answers that are not sure: what the rule's alpha cannot reach. Looked at after the first run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.lab.analysis import SURE
+from benchmarks.lab.runs import Run
+
+__all__ = ["Mended", "mended"]
+
+
+@dataclass(frozen=True)
+class Mended:
+    """The answers that the draft has wrong and a way to answer has right.
+
+    Attributes:
+        answers: their number.
+        sure: those of them in which a token of the draft was replaced that had a probability of 0.5 or more.
+        tokens: number of these tokens.
+    """
+
+    answers: int
+    sure: int
+    tokens: int
+
+
+def mended(runs: Sequence[Run], way: str) -> Mended:
+    """Count them, over all runs in which the way was compared."""
+    found: list[int] = []
+    for run in runs:
+        alone, answers = run.right("draft"), run.comparison.answers_of(way)
+        found += [
+            sum((place.draft_prob or 0.0) >= SURE for place in one.replaced)
+            for key, one in answers.items()
+            if one.right and alone.get(key) is False
+        ]
+    return Mended(len(found), sum(map(bool, found)), sum(found))
