@@ -251,7 +251,7 @@ async def advise(
         run.left_out += without
         await run.take_in([*alone(), *ways])
         run.expect(first, run.tested)
-        if confirm is not None and not confirm(await _beforehand(run, first, second, priced)):
+        if confirm is not None and not confirm(await _beforehand(run, first, second, priced, concurrency)):
             run.stopped = "it was not confirmed"
         await run.ask(first, run.tested, concurrency, progress)
         before = run.comparison([], first, priced, run.tested)
@@ -267,11 +267,17 @@ async def advise(
 
 
 async def _beforehand(
-    run: Asking, first: Sequence[Example], second: Sequence[Example], prices: Mapping[str, Price] | None
+    run: Asking,
+    first: Sequence[Example],
+    second: Sequence[Example],
+    prices: Mapping[str, Price] | None,
+    concurrency: int,
 ) -> ComparisonEstimate:
     """The cost of both parts; where the first is known and graded, that of the way that it has chosen."""
     models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
     estimate = await run.forecast(run.tested, first, prices)
+    if not estimate.answers:
+        await run.grade(first, run.tested, concurrency)
     certain = all(len(run.answered(one, first)) == len(first) for one in run.tested)
     if certain:
         name = choose(outcomes_of(run.comparison([], first, prices, run.tested)))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from cosd_api.comparison.contestants import (
 )
 from cosd_api.comparison.forecast import estimated
 from cosd_api.comparison.grades import graded, grading_key
-from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
 from cosd_api.comparison.known import Known
 from cosd_api.comparison.prices import ComparisonEstimate, Price
@@ -38,6 +39,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted
+from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 from cosd_providers.usage import Usage
 
@@ -201,10 +203,13 @@ class Asking:
         """Let these contestants answer the questions, one question after the other.
 
         The order of the contestants depends on the question, as the first ones read a prompt that no server has in its
-        cache yet. What failed in an earlier run comes last, so that it does not end every run at the same place.
+        cache yet. Texts that are known come first: they are graded, also where nothing is to be asked any more and the
+        grader keeps no grades. What failed in an earlier run comes last, so that it does not end every run at the same
+        place.
         """
         pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
-        pairs.sort(key=lambda pair: self._known.key(*pair) in self.journal.failed)
+        pairs.sort(key=lambda pair: (self._known.key(*pair) in self.journal.failed, not self._known.has(*pair)))
+        free = identity_of(self.judge) is None
         waiting = deque(pairs)
         errors: list[Exception] = []
 
@@ -213,9 +218,10 @@ class Asking:
                 progress([*self._tallies.values()])
 
         async def work() -> None:
-            while waiting and self.stopped is None:
+            while waiting:
                 one, example = waiting.popleft()
-                if one not in self.contestants:
+                over = self.stopped is not None and not (free and self._known.has(one, example))
+                if over or one not in self.contestants:
                     continue
                 try:
                     await self._take(one, example)
@@ -234,6 +240,21 @@ class Asking:
             raise errors[0]
         if self._limit.reached and self.stopped is not None:  # answers in flight have been billed since
             self.stopped = self._limit.words()
+
+    async def grade(self, questions: Sequence[Example], several: Sequence[Contestant], concurrency: int) -> None:
+        """Grade what these contestants are known to have answered, before anything is confirmed or shown.
+
+        A grader that keeps its grades is not asked: it may be dear.
+        """
+        if identity_of(self.judge) is not None:
+            return
+
+        async def grade(one: Contestant, example: Example) -> None:
+            answer = self._known.answer(one, example)
+            if answer is not None and not answer.complete:
+                await self._grade(answer, example)
+
+        await concurrently([partial(grade, one, example) for one in several for example in questions], concurrency)
 
     def _in_order(self, several: Sequence[Contestant], example: Example) -> list[Contestant]:
         def place(one: Contestant) -> bytes:

@@ -1,18 +1,14 @@
-"""Grades of answers: given, known again by the grader and the example, and given again where nobody keeps them."""
+"""Grades of answers: given, and known again by the grader and the example."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from cosd_api.comparison.grading import Grader, identity_of
-from cosd_api.comparison.journal import GradedAnswer, Journal, graded_key
+from cosd_api.comparison.journal import GradedAnswer, graded_key
 from cosd_api.errors import GradingError
 from cosd_api.training.dataset import Example
-from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import ProviderError
 
-__all__ = ["graded", "grading_key", "regrade"]
+__all__ = ["graded", "grading_key"]
 
 
 def grading_key(judge: Grader, example: Example) -> str:
@@ -30,18 +26,3 @@ async def graded(judge: Grader, answer: GradedAnswer, example: Example) -> Grade
         error.add_note(f"when the grader {judge.name} read the answer of {answer.contestant!r}")
         raise
     return answer.model_copy(update={"right": bool(right), "error": None})
-
-
-async def regrade(journal: Journal, judge: Grader, questions: Sequence[Example], concurrency: int) -> None:
-    """Grade the known texts to these questions, where the grader keeps no grades."""
-    if identity_of(judge) is not None:
-        return
-    examples = {example.key: example for example in questions}
-
-    async def grade(answer: GradedAnswer, example: Example) -> None:
-        found = await graded(judge, answer.model_copy(update={"graded": grading_key(judge, example)}), example)
-        if found.right is not None:
-            journal.grade(found)
-
-    known = [answer for answer in journal.answers.values() if answer.question in examples]
-    await concurrently([partial(grade, answer, examples[answer.question]) for answer in known], concurrency)

@@ -326,7 +326,7 @@ class Journal:
     Args:
         path: the file; None keeps the answers in memory alone.
         header: the models that are compared.
-        regrade: take the texts of the file without their grades, so that they are graded again.
+        regrade: take the texts of the file without their grades, which the grader does not keep.
 
     Attributes:
         answers: the texts, without their grades, by their keys.
@@ -344,7 +344,7 @@ class Journal:
         self.answers: dict[str, GradedAnswer] = {}
         self.grades: dict[str, dict[str, bool]] = {}
         self._regrade = regrade
-        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file
+        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or why none
         self.failed: set[str] = set()
         self.billed = 0
         self._path = path
@@ -378,6 +378,7 @@ class Journal:
         self._mark(line)
         if self._appender is not None and self._there.get(line.grading) != line.found:
             self._appender.write(line.model_dump_json(exclude_none=True))
+        self._there[line.grading] = line.found
 
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0

@@ -64,4 +64,8 @@ class Known:
 
     def missing(self, one: Contestant, questions: Sequence[Example]) -> list[Example]:
         """The questions that the contestant has no text for."""
-        return [example for example in questions if self.key(one, example) not in self.journal.answers]
+        return [example for example in questions if not self.has(one, example)]
+
+    def has(self, one: Contestant, example: Example) -> bool:
+        """Test whether there is a text, graded or not."""
+        return self.key(one, example) in self.journal.answers

@@ -29,7 +29,6 @@ from cosd_api.comparison.contestants import (
 )
 from cosd_api.comparison.forecast import MOST_SAMPLES, equal_bill
 from cosd_api.comparison.graders import check_grader
-from cosd_api.comparison.grades import regrade
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
 from cosd_api.comparison.prices import ComparisonEstimate, Price, Prices, checked_prices
@@ -140,6 +139,8 @@ async def compare(
         choosing = [one for one in run.contestants if one.kind in _CHOOSING or (baselines and one.name == COSD)]
         run.expect(held, choosing)
         run.expect(test, run.tested)
+        if baselines:
+            await run.grade(held, [one for one in run.contestants if one.kind == "alone"], concurrency)
         made = _Baselines(run, held, test, wanted, priced, make=baselines)
         await made.take_in(sure=True)
         if confirm is not None and not confirm(await run.estimate(priced, held, test, baselines=baselines)):
@@ -187,7 +188,6 @@ async def opened(
         ungraded = identity_of(judge) is None
         journal = stack.enter_context(Journal(None if path is None else Path(path), header, regrade=ungraded))
         run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
-        await regrade(journal, judge, examples, concurrency)
         yield run
 
 

@@ -148,6 +148,11 @@ def test_a_text_has_a_grade_for_each_question_and_another_text_has_none(tmp_path
         journal.grade(line(text="a", right=False).model_copy(update={"graded": "h"}))
     with Journal(path, header()) as journal:
         assert journal.grades == {"k": {"g": True, "h": False}}
+    data = path.read_bytes()
+    with Journal(path, header(), regrade=True) as journal:  # the grader does not keep its grades
+        assert (journal.answers["k"].text, journal.grades) == ("a", {"k": {}})
+        journal.grade(line(text="a", right=True))  # as it stands there
+        assert journal.grades == {"k": {"g": True}} and path.read_bytes() == data
         journal.add(line(text="b"))
     with Journal(path, header()) as journal:
         assert (journal.answers["k"].text, journal.grades) == ("b", {"k": {}})

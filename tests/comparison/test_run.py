@@ -277,6 +277,42 @@ async def test_an_edited_function_never_keeps_its_old_grades(tmp_path: Path) -> 
     assert (await cosd_alone(ASKED, **options, grader=graded("r")))[0].standings == whole.standings
 
 
+async def test_only_the_texts_of_this_run_are_graded_again_and_few_before_it_is_confirmed(tmp_path: Path) -> None:
+    calls: list[str] = []
+    shown: list[int] = []
+
+    def right(example: Example, text: str) -> bool:
+        calls.append(example.key)
+        return text == " r"
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        held = {one.key for name, one in ASKED.items() if "held" in name}
+        assert len(calls) == 2 * len(held) and {*calls} == held and not shown  # both models, to choose the better one
+        return False
+
+    def progress(tallies: Sequence[Tally]) -> None:
+        shown.append(sum(one.answered for one in tallies))
+
+    path = tmp_path / "answers.jsonl"
+    options: dict[str, Any] = {"path": path, "models": {"sampling": False}}
+    await cosd_alone(ASKED, **options, methods=["cosd", "average"])
+    await cosd_alone(ASKED, **options, max_tokens=3)
+    for sure in (confirm, None):
+        calls.clear()
+        shown.clear()
+        found, *_ = await cosd_alone(ASKED, **options, grader=right, confirm=sure, progress=progress)
+        assert len(calls) == len(found.answers) == shown[-1] == 40 and shown[-2] == shown[-1] - 1
+
+
+async def test_known_answers_are_graded_where_a_limit_has_ended_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    some = {name: one for name, one in ASKED.items() if name != "1 draft"}
+    first, *_ = await cosd_alone(some, path=path, baselines=False)
+    again, *_ = await cosd_alone(ASKED, path=path, baselines=False, max_billed_tokens=1, concurrency=1)
+    assert again.stopped is not None and again.spent_tokens == 0
+    assert {*outcomes(first).items()} <= {*outcomes(again).items()}
+
+
 async def test_a_dear_grader_keeps_its_grades_under_its_identity(tmp_path: Path) -> None:
     calls: list[str] = []
 
@@ -386,8 +422,8 @@ async def test_a_limit_holds_while_answers_are_graded(tmp_path: Path) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(grader.let_go)
         found, *_ = await cosd_alone(ASKED, max_billed_tokens=40, concurrency=8, grader=grader, path=path)
-    assert found.stopped is not None and found.billed_tokens <= 40
-    assert len(grader.asked) == len(found.answers) > 1
+        assert found.stopped is not None and found.billed_tokens <= 40
+        assert len(grader.asked) == len(found.answers) > 1
 
 
 async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Path) -> None:
@@ -396,11 +432,11 @@ async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Pa
     async with anyio.create_task_group() as group:
         group.start_soon(grader.let_go)
         whole, *asked = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
-    assert len(grader.lines) == 1 + 4  # what a kill at that moment would have left
-    path.write_bytes(b"".join(grader.lines))
-    again, *asked_again = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
-    assert again.billed_tokens == whole.billed_tokens and outcomes(again) == outcomes(whole)
-    assert again.spent_tokens < whole.billed_tokens and sent(*asked_again) < sent(*asked)
+        assert len(grader.lines) == 1 + 4  # what a kill at that moment would have left
+        path.write_bytes(b"".join(grader.lines))
+        again, *asked_again = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
+        assert again.billed_tokens == whole.billed_tokens and outcomes(again) == outcomes(whole)
+        assert again.spent_tokens < whole.billed_tokens and sent(*asked_again) < sent(*asked)
 
 
 async def test_a_share_that_is_too_small_is_no_limit() -> None:
