@@ -286,7 +286,7 @@ def _made(one: str | Method) -> Method:
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in _TRAINED and one in METHODS:
         raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VERIFIERS[one] if one in VERIFIERS else method_named(one)
+    return VERIFIERS[one] if one in VERIFIERS else method_named(one, also=[*VERIFIERS])
 
 
 def _name(method: Method) -> str:

@@ -436,10 +436,11 @@ class Journal:
             reason = f"its header is broken: {problem(error, [*JournalHeader.model_fields])}"
             raise line_error(path, line.number, reason) from None
         mine = self._header
+        swapped = (there.draft.model, there.assistant.model) == (mine.assistant.model, mine.draft.model)
         for old, new in ((there.draft, mine.draft), (there.assistant, mine.assistant)):
             if old.model != new.model:
                 words = f"{path} holds answers with {old.model} as the {old.name}, not {new.model}"
-                raise SettingError(f"{words}: {_ANOTHER}")
+                raise SettingError(f"{words}: {'swap draft and assistant, or ' if swapped else ''}{_ANOTHER}")
 
 
 def _not_a_journal(path: Path) -> SettingError:

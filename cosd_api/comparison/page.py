@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
+from cosd_api.comparison.choice import LEAST_QUESTIONS
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
 from cosd_api.comparison.report import limits_in_words
@@ -34,6 +35,10 @@ _ABOUT_ADVICE = (
     "Two fifths of the test questions chose the way to fuse, and the others tested it: the table below counts all of "
     "them, so its best may be another one."
 )
+_NO_ADVICE = (
+    f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that both models have answered, "
+    "better a hundred."
+)
 
 
 def comparison_page(
@@ -60,7 +65,10 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
         yield section("Notes", *(element("p", "warning", visible(warning)) for warning in found.warnings))
     if (words := _advice(found)) is not None:
         yield section("Advice", element("p", None, visible(words)), element("p", "note", _ABOUT_ADVICE))
-    yield section("Results", results_table(found), *about_results(found), about_the_best())
+    notes = [*about_results(found), about_the_best()]
+    if words is None and found.stopped is None:
+        notes.append(element("p", "note", _NO_ADVICE))
+    yield section("Results", results_table(found), *notes)
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in found.standings if one.replaced is not None]
     if replaced:

@@ -15,6 +15,7 @@ from cosd_api.training.json_lines import line_error, problem, read_lines
 __all__ = ["mapping_from", "read_questions"]
 
 _TEXTS = ("prompt", "answer", "target")
+_NAMED = ". If it has another name there, say which: --map prompt=question --map answer=gold"
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:
@@ -48,7 +49,7 @@ def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -
     """
     path = Path(path)
     if not mapping:
-        return read_examples(path)
+        return read_examples(path, hint=_NAMED)
     found: list[Example] = []
     for line in read_lines(path, may_be_cut=False).lines:
         fields: dict[str, Any] = {}

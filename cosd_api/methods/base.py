@@ -191,13 +191,15 @@ class Written(Method):
         return AnswerWriter(work, self.write)
 
 
-def method_named(name: str, **options: Any) -> Method:
+def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:
     """A method by its name, with its defaults or with the `options` given.
+
+    `also` are other names that would have been taken, for the error message.
 
     Raises:
         SettingError: there is no such method, or it has no such setting.
     """
-    made = method_class(name)
+    made = method_class(name, also)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
@@ -232,15 +234,16 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
     return method_named(name, **read)
 
 
-def method_class(name: str) -> type[Method]:
-    """The class of a method, by its name.
+def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
+    """The class of a method, by its name; `also` are other names for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(METHODS)}"
+        names = [*METHODS, *also]
+        near = difflib.get_close_matches(name, names, 1)
+        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(names)}"
         raise SettingError(f"there is no method {name!r}{more}")
     module, _, kind = METHODS[name].partition(":")
     found: type[Method] = getattr(import_module(f"cosd_api.methods.{module}"), kind)

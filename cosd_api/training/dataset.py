@@ -307,8 +307,12 @@ def _told(sample: DeferralSample) -> list[object]:
 # Files of examples.
 
 
-def read_examples(path: str | Path) -> list[Example]:
+def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
     """Read a file of examples: a line for each, such as `{"prompt": ..., "answer": ...}`.
+
+    Args:
+        path: the file.
+        hint: what to do about a line without prompt or answer, for the error message.
 
     Raises:
         OSError: the file cannot be read.
@@ -322,7 +326,8 @@ def read_examples(path: str | Path) -> list[Example]:
         try:
             examples.append(Example.model_validate(line.fields))
         except ValidationError as error:
-            raise line_error(path, line.number, problem(error, [*Example.model_fields])) from None
+            more = "" if {"prompt", "answer"} <= line.fields.keys() else hint
+            raise line_error(path, line.number, problem(error, [*Example.model_fields]) + more) from None
     if not examples:
         raise SettingError(f"{path} is empty: give {_EXAMPLE_LINES}")
     return examples

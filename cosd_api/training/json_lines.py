@@ -41,6 +41,8 @@ _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
 _BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",
     r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"text"': "result",
+    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"draft"': "comparison",
+    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"decision"': "advice",
     r'\s*\{\s*"prompt"': "examples",
 }
 _KINDS: Mapping[str, str] = {
@@ -52,6 +54,8 @@ _KINDS: Mapping[str, str] = {
     COMPARISON: "the answers of a comparison, which cosd compare resumes",
     "array": "one JSON array, not an object on each line",
     "result": "the result of a fusion, as cosd fuse --json prints it",
+    "comparison": "the result of a comparison, as cosd compare writes it",
+    "advice": "advice, as cosd advise --json prints it",
     "examples": "a file of examples, which cosd collect takes",
 }
 

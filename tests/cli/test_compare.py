@@ -195,6 +195,8 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
     done = compare(path, "--yes", *given, "--limit", "4", "--json")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["questions"] == 3
+    hint = "If it has another name there, say which: --map prompt=question --map answer=gold"
+    assert f"line 1: the field 'prompt' is missing. {hint}" in words(compare(path, "--yes"))
     assert "there is no field 'asked' for prompt; it has question, gold, id" in words(
         compare(path, "--yes", "--map", "prompt=asked")
     )
@@ -206,6 +208,8 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--map", "prompt"), "'prompt' is not FIELD=NAME, as in prompt=question"),
         (("--map", "text=question"), "an example has no field 'text'; it has prompt, answer"),
         (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
+        (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
+        (("--methods", "nope"), "cosd-1-1, cosd-chow, cosd-diff, cosd-surprise"),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
         (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),

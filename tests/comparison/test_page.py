@@ -88,11 +88,14 @@ def test_the_row_of_a_contestant() -> None:
 
 def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
     """A complete comparison of enough questions; one that stopped, or has few, has no advice."""
-    assert "Advice" not in Seen(comparison_page(sample_comparison(stopped=None))).texts["h2"]
+    few = Seen(comparison_page(sample_comparison(stopped=None)))
+    why = "There is no advice here: it takes 20 test questions that both models have answered, better a hundred."
+    assert "Advice" not in few.texts["h2"] and why in few.texts["p"]
     monkeypatch.setattr("cosd_api.comparison.choice.LEAST_QUESTIONS", 5)
-    assert "Advice" not in Seen(comparison_page(sample_comparison())).texts["h2"]
+    stopped = Seen(comparison_page(sample_comparison()))
+    assert "Advice" not in stopped.texts["h2"] and why not in stopped.texts["p"]
     seen = Seen(comparison_page(sample_comparison(stopped=None)))
-    assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"]
+    assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"] and why not in seen.texts["p"]
     assert any(text.startswith("Use the assistant (large) alone. ") for text in seen.texts["p"])
     assert any("Two fifths of the test questions chose the way to fuse" in text for text in seen.texts["p"])
 

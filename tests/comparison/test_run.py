@@ -344,6 +344,9 @@ async def test_other_settings_are_other_answers(tmp_path: Path) -> None:
     assert sent(*providers) > 0
     with pytest.raises(SettingError, match="holds answers with small as the draft, not other: give another folder"):
         await cosd_alone(SMALL, path=path, models={"name": "other"})
+    draft, assistant = pair(SMALL)
+    with pytest.raises(SettingError, match="not large: swap draft and assistant, or give another folder, or move"):
+        await compare(SMALL.values(), draft=assistant, assistant=draft, methods=["cosd"], path=path)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -24,6 +24,7 @@ from cosd_api.training.dataset import (
 )
 from cosd_api.training.evaluation import LabelledPlace, places_of
 from cosd_api.training.json_lines import SAMPLES, Appender, JsonLines, file_kind, read_lines
+from sample_comparison import sample_comparison
 
 GIVEN: dict[str, Any] = {"prompt": "Q", "answer": " a b"}
 
@@ -401,3 +402,17 @@ def test_what_a_file_holds(path: Path, tmp_path: Path) -> None:
     assert Samples.load(path).examples == EXAMPLES[:1]
     (tmp_path / "other").write_text('{"prompt": "Q"}')
     assert file_kind(tmp_path / "other") == "examples"
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (sample_comparison().model_dump_json(), "the result of a comparison, as cosd compare writes it"),
+        (sample_comparison().model_dump_json(indent=2), "the result of a comparison"),
+        ('{"schema_version": 1, "decision": "fuse", "model": "draft"}', "advice, as cosd"),
+    ],
+)
+def test_results_are_no_examples(made: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "made").write_text(made)
+    with pytest.raises(SettingError, match=f"made is {named}"):
+        read_examples(tmp_path / "made")
