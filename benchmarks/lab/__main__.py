@@ -15,8 +15,9 @@ from benchmarks.lab.graph import Graph
 from benchmarks.lab.likelihoods import likelihoods, likelihoods_in
 from benchmarks.lab.page import write_pages
 from benchmarks.lab.plan import BACK, Asked, asked, scored
-from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, protocol_hash
-from benchmarks.lab.runs import Run, RunsFile, read_runs, write_runs
+from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, items_seed, protocol_hash
+from benchmarks.lab.runs import Run, RunsFile, facts_asked, read_runs, write_runs
+from cosd_api.comparison.result import Comparison
 
 RESULTS = FOLDER / "results"
 WORK = FOLDER / "work"
@@ -76,7 +77,11 @@ def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
         "to_come": [one.step.name for one in several if one not in done],
     }
     compared = [one for one in done if one.step.kind == answers.__name__]
-    return RunsFile([Run(one.cell, one.task, one.seed, comparison_in(graph.path(one.step))) for one in compared], about)
+    return RunsFile([_run(one, size, comparison_in(graph.path(one.step))) for one in compared], about)
+
+
+def _run(one: Asked, size: Size, found: Comparison) -> Run:
+    return Run(one.cell, one.task, one.seed, found, facts_asked(one.task, items_seed(), size.items, found))
 
 
 def listing(several: Sequence[Asked], graph: Graph) -> str:

@@ -1,10 +1,15 @@
 """Numbers of the laboratory: means over tasks with intervals, tests, calibration, errors that were found.
 
-A mean over tasks gives each task the same weight, and so each seed. Its interval is the wider, at each end, of two: a
-percentile bootstrap, in which seeds are drawn with replacement and then the questions of each task within a seed; and
-the intervals of the single tasks (Wilson's for a share, Newcombe's for a difference), combined by the squares of their
-distances from the estimate (Zou and Donner, 2008), which does not collapse where few questions differ. With one seed
-neither knows what another training would have given.
+A mean over tasks gives each task the same weight, and so each seed. Questions are not independent: several wordings ask
+for one fact, and all cells, directions and seeds answer the same questions. So what is drawn is a *cluster*: all
+answers, in all runs, to questions about one fact, or to one question of another task.
+
+An interval is the wider, at each end, of two. The first is a percentile bootstrap: seeds are drawn with replacement,
+and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of the single
+runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as clusters,
+are added where runs share questions, as if they had the same answers, and combined by the squares of their distances
+from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another training
+would have given; of three, the first shows the variance too small by a third, and knows it badly.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -25,13 +31,13 @@ from cosd_api.comparison.statistics import (
     PairedCounts,
     calibration,
     holm,
-    mcnemar,
     paired_difference,
     wilson,
 )
 
 __all__ = [
     "Caught",
+    "Part",
     "Row",
     "accuracy",
     "calibration_error",
@@ -44,6 +50,7 @@ __all__ = [
     "of_tasks",
     "places",
     "replaced_or_changed",
+    "sign_flips",
     "sure_and_wrong",
     "table",
     "ways",
@@ -55,45 +62,103 @@ SURE = 0.5
 _DRAWS = 1000
 _SEED = 20
 
+Cluster = tuple[str, str]
+"""The identity of what is asked; see `Run.cluster`."""
 
-def drawn(values: Sequence[Sequence[Sequence[float]]], level: float = 0.95) -> Estimated:
-    """The mean over seeds, tasks and questions of `values[seed][task][question]`, with its bootstrap interval."""
 
-    def mean(seeds: Sequence[Sequence[Sequence[float]]]) -> float:
-        return statistics.fmean(statistics.fmean(sum(task) / len(task) for task in seed) for seed in seeds)
+@dataclass(frozen=True)
+class Part:
+    """The questions of one run.
+
+    Attributes:
+        seed: of the models' training.
+        values: of the questions of each cluster.
+        single: their mean, with an interval for this many independent questions.
+        least: the least value that the mean can have; the greatest is 1.
+    """
+
+    seed: int
+    values: Mapping[Cluster, Sequence[float]]
+    single: Estimated
+    least: float
+
+    @property
+    def kind(self) -> str:
+        """The kind of its questions: runs of one kind share them."""
+        return next(iter(self.values))[0]
+
+    @property
+    def widened(self) -> Estimated:
+        """The mean, with its interval for as many questions as there are clusters."""
+        by = math.sqrt(sum(map(len, self.values.values())) / len(self.values))
+        value, low, high = self.single.value, self.single.low, self.single.high
+        return Estimated(value, max(self.least, value - by * (value - low)), min(1.0, value + by * (high - value)))
+
+
+def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
+    """The mean over seeds, runs and questions, with its bootstrap interval."""
+    clusters: dict[str, dict[Cluster, int]] = {}
+    for part in parts:
+        places = clusters.setdefault(part.kind, {})
+        for one in part.values:
+            places.setdefault(one, len(places))
+    seeds: dict[int, list[tuple[str, list[float], list[int]]]] = {}
+    for part in parts:
+        several = [part.values.get(one, ()) for one in clusters[part.kind]]
+        seeds.setdefault(part.seed, []).append((part.kind, [*map(math.fsum, several)], [*map(len, several)]))
+
+    def mean(chosen: Sequence[int], places: Mapping[str, Sequence[int]]) -> float:
+        by_seed: dict[int, float] = {}
+        for seed in {*chosen}:
+            shares: list[float] = []
+            for kind, sums, sizes in seeds[seed]:
+                total = sum(map(sizes.__getitem__, places[kind]))
+                if total:  # a draw may miss a run of few questions
+                    shares.append(sum(map(sums.__getitem__, places[kind])) / total)
+            by_seed[seed] = statistics.fmean(shares) if shares else math.nan
+        return statistics.fmean(by_seed[seed] for seed in chosen)
 
     draw = random.Random(_SEED)
-    found = sorted(
-        mean([[draw.choices(task, k=len(task)) for task in seed] for seed in draw.choices(values, k=len(values))])
-        for _ in range(_DRAWS)
-    )
+    value = mean([*seeds], {kind: range(len(several)) for kind, several in clusters.items()})
+    means: list[float] = []
+    for _ in range(_DRAWS):
+        chosen = draw.choices([*seeds], k=len(seeds))
+        again = {kind: draw.choices(range(len(one)), k=len(one)) for kind, one in clusters.items()}
+        found = mean(chosen, again)
+        means.append(value if math.isnan(found) else found)
+    means.sort()
     cut = round(_DRAWS * (1 - level) / 2)
-    return Estimated(mean(values), found[cut], found[-1 - cut])
+    return Estimated(value, means[cut], means[-1 - cut])
 
 
-def combined(parts: Sequence[Sequence[Estimated]]) -> Estimated:
-    """The mean of independent estimates `parts[seed][task]`, with their intervals combined."""
-    weights = [1 / len(parts) / len(seed) for seed in parts for _ in seed]
-    several = [*chain.from_iterable(parts)]
-    value = math.fsum(weight * one.value for weight, one in zip(weights, several, strict=True))
-    low = math.hypot(*(weight * (one.value - one.low) for weight, one in zip(weights, several, strict=True)))
-    high = math.hypot(*(weight * (one.high - one.value) for weight, one in zip(weights, several, strict=True)))
-    return Estimated(value, value - low, value + high)
-
-
-Part = tuple[Sequence[float], Estimated]
-"""Of one seed and task: the questions' values, and their mean with its interval."""
+def combined(parts: Sequence[Part]) -> Estimated:
+    """The same mean, with the intervals of the runs combined."""
+    seeds = Counter(part.seed for part in parts)
+    value = 0.0
+    low, high = dict[str, float](), dict[str, float]()
+    for part in parts:
+        weight, one = 1 / len(seeds) / seeds[part.seed], part.widened
+        value += weight * one.value
+        low[part.kind] = low.get(part.kind, 0.0) + weight * (one.value - one.low)
+        high[part.kind] = high.get(part.kind, 0.0) + weight * (one.high - one.value)
+    return Estimated(value, value - math.hypot(*low.values()), value + math.hypot(*high.values()))
 
 
 def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
     """The mean over seeds and tasks, with the wider of both intervals; runs without questions are left out."""
-    seeds = [[of(run) for run in runs if run.seed == seed] for seed in sorted({run.seed for run in runs})]
-    seeds = [found for seed in seeds if (found := [part for part in seed if part[0]])]
-    if not seeds:
+    parts = [part for part in map(of, runs) if part.values]
+    if not parts:
         return Estimated(math.nan, -1.0, 1.0)
-    first = drawn([[values for values, _ in seed] for seed in seeds])
-    second = combined([[one for _, one in seed] for seed in seeds])
+    first, second = drawn(parts), combined(parts)
     return Estimated(first.value, min(first.low, second.low), max(first.high, second.high))
+
+
+def _clustered(run: Run, values: Mapping[str, float]) -> dict[Cluster, list[float]]:
+    """Values of questions by what is asked."""
+    found: dict[Cluster, list[float]] = {}
+    for key, value in values.items():
+        found.setdefault(run.cluster(key), []).append(value)
+    return found
 
 
 def of_tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[Run]:
@@ -110,8 +175,9 @@ def accuracy(runs: Sequence[Run], way: str) -> Estimated:
     """Mean share of right answers."""
 
     def share(run: Run) -> Part:
-        right = [*run.right(way).values()]
-        return [float(one) for one in right], wilson(sum(right), len(right))
+        right = run.right(way)
+        values = {key: float(one) for key, one in right.items()}
+        return Part(run.seed, _clustered(run, values), wilson(sum(right.values()), len(right)), 0.0)
 
     return _mean(runs, share)
 
@@ -120,9 +186,8 @@ def difference(runs: Sequence[Run], first: str, second: str) -> Estimated:
     """Mean difference of the shares of right answers, on the questions that both have answered."""
 
     def apart(run: Run) -> Part:
-        pairs = _pairs(run, first, second)
-        counted = PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
-        return [float(mine) - float(theirs) for mine, theirs in pairs], paired_difference(counted)
+        values = _apart(run, first, second)
+        return Part(run.seed, _clustered(run, values), paired_difference(counts([run], first, second)), -1.0)
 
     return _mean(runs, apart)
 
@@ -130,6 +195,12 @@ def difference(runs: Sequence[Run], first: str, second: str) -> Estimated:
 def _pairs(run: Run, first: str, second: str) -> list[tuple[bool, bool]]:
     mine, theirs = run.right(first), run.right(second)
     return [(mine[key], theirs[key]) for key in mine if key in theirs]
+
+
+def _apart(run: Run, first: str, second: str) -> dict[str, float]:
+    """For each question 1 where the first alone is right, -1 where the second alone is."""
+    mine, theirs = run.right(first), run.right(second)
+    return {key: float(mine[key]) - float(theirs[key]) for key in mine if key in theirs}
 
 
 def gain(runs: Sequence[Run], way: str) -> Estimated:
@@ -141,6 +212,29 @@ def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
     """Questions that both, one or neither has right, of all tasks and seeds together."""
     pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
+
+
+def sign_flips(runs: Sequence[Run], first: str, second: str) -> float:
+    """The p-value of the exact sign-flip test: that either is right where the other is wrong equally often.
+
+    If nothing tells the two ways apart, then all wins and losses in a cluster might as well have been exchanged, with
+    probability 1/2 (Fisher's randomization test; Good, 2005). The two-sided p-value is the share of all exchanges with
+    a difference at least as large. Where each cluster has one question it is that of McNemar's exact test.
+    """
+    clusters = Counter[Cluster]()
+    for run in runs:
+        for key, value in _apart(run, first, second).items():
+            clusters[run.cluster(key)] += int(value)
+    exchanges = {0: 1}  # of exchanging, by the sum that they give
+    for size in map(abs, filter(None, clusters.values())):
+        after = Counter[int]()
+        for total, number in exchanges.items():
+            after[total + size] += number
+            after[total - size] += number
+        exchanges = after
+    found = abs(sum(clusters.values()))
+    # In whole numbers: true division rounds correctly at any size.
+    return sum(number for total, number in exchanges.items() if abs(total) >= found) / sum(exchanges.values())
 
 
 # The table by method.
@@ -155,7 +249,7 @@ class Row:
         accuracy: mean over tasks.
         gain: to the better model of each task; None for a model alone.
         counts: likewise, of all questions together.
-        p: of McNemar's exact test on them; None where nothing is tested.
+        p: of the sign-flip test on them (`sign_flips`); None where nothing is tested.
         holm: adjusted for all ways of the cell that are tested.
         acceptance: mean share of the draft's tokens kept; None where no draft is judged.
         iterations: mean number of drafts for an answer: its replacements and one; None likewise.
@@ -180,10 +274,10 @@ class Row:
 
 
 def table(runs: Sequence[Run]) -> list[Row]:
-    """All ways to answer of a cell, tested by McNemar against the better model of each task, and adjusted by Holm."""
+    """All ways to answer of a cell, tested against the better model of each task, and adjusted by Holm."""
     names = ways(runs)
     tested = {name: counts(runs, name, BEST) for name in names if name not in (*ALONE, BEST, ORACLE)}
-    values = {name: mcnemar(found) for name, found in tested.items()}
+    values = {name: sign_flips(runs, name, BEST) for name in tested}
     adjusted = dict(zip(values, holm([*values.values()]), strict=True))
     return [_row(runs, name, tested.get(name), values.get(name), adjusted.get(name)) for name in names]
 

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab.protocol import WORLD_SEED
+from benchmarks.lab.tasks import TASKS
+from benchmarks.lab.worlds import World
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.result import Comparison
 
-__all__ = ["ALONE", "Run", "RunsFile", "read_runs", "write_runs"]
+__all__ = ["ALONE", "Run", "RunsFile", "facts_asked", "read_runs", "write_runs"]
 
 ALONE = ("draft", "assistant")
+_OF_FACTS = ("bio", "choice", "mixed")
+"""Tasks with several questions about one fact, in other words."""
 _SHORT = 12
 """Characters of a question's key that are kept: they tell the questions of one comparison apart."""
 
@@ -32,12 +37,25 @@ class Run:
         task: name of the task.
         seed: seed of the models' training.
         comparison: the result.
+        facts: the statement that a question asks for, by the beginning of its key; a question that is not there asks
+            what no other does.
     """
 
     cell: str
     task: str
     seed: int
     comparison: Comparison
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def kind(self) -> str:
+        """The task whose questions are drawn: that of facts for all that ask for them; of reports without a limit."""
+        return "facts" if self.task in _OF_FACTS else self.task.split(maxsplit=1)[0]
+
+    def cluster(self, question: str) -> tuple[str, str]:
+        """The identity of what a question asks: equal for its repetition in another run, and for its other wordings."""
+        short = question[:_SHORT]
+        return self.kind, self.facts.get(short, short)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:
@@ -71,7 +89,7 @@ def write_runs(path: Path, file: RunsFile) -> None:
     """Write runs, compressed."""
     lines = [json.dumps(file.about, sort_keys=True)]
     for run in file.runs:
-        fields = {"cell": run.cell, "task": run.task, "seed": run.seed}
+        fields = {"cell": run.cell, "task": run.task, "seed": run.seed, "facts": dict(run.facts)}
         lines.append(json.dumps(fields | {"comparison": json.loads(_short(run.comparison).model_dump_json())}))
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
 
@@ -83,9 +101,30 @@ def read_runs(path: Path) -> RunsFile:
         FileNotFoundError: nothing was kept.
     """
     about, *lines = lzma.decompress(path.read_bytes()).decode().split("\n")
-    rows = map(json.loads, lines)
-    runs = [Run(**(row | {"comparison": Comparison.model_validate(row["comparison"])})) for row in rows]
-    return RunsFile(runs, json.loads(about))
+    known = json.loads(about)
+    runs: list[Run] = []
+    for row in map(json.loads, lines):
+        found = Comparison.model_validate(row.pop("comparison"))
+        if "facts" not in row:  # the first run kept none
+            row["facts"] = facts_asked(row["task"], int(known["hash"][:12], 16), known["items"], found)
+        runs.append(Run(**row, comparison=found))
+    return RunsFile(runs, known)
+
+
+def facts_asked(task: str, seed: int, count: int, found: Comparison) -> dict[str, str]:
+    """`Run.facts` of a comparison, whose questions were drawn with this seed."""
+    if task not in _OF_FACTS:
+        return {}
+    statements = _statements(task, seed, count)
+    asked = dict.fromkeys(one.question[:_SHORT] for one in found.answers)
+    return {key: statements[key] for key in asked if key in statements}
+
+
+@cache
+def _statements(task: str, seed: int, count: int) -> dict[str, str]:
+    """The first sentence of each answer: the statement of the fact."""
+    items = TASKS[task].items(World(WORLD_SEED), seed, count, "test")
+    return {one.key[:_SHORT]: one.answer.partition(".")[0].strip() for one in items}
 
 
 def _short(found: Comparison) -> Comparison:

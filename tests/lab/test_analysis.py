@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, product
 from statistics import fmean
 
 import pytest
 
 from benchmarks.lab.analysis import (
+    Part,
     accuracy,
     calibration_error,
     caught,
@@ -19,12 +23,13 @@ from benchmarks.lab.analysis import (
     gain,
     places,
     replaced_or_changed,
+    sign_flips,
     sure_and_wrong,
     table,
     ways,
 )
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
-from cosd_api.comparison.statistics import Estimated, PairedCounts, holm, mcnemar, paired_difference
+from cosd_api.comparison.statistics import Estimated, PairedCounts, holm, mcnemar, paired_difference, wilson
 from lab_runs import run
 
 
@@ -72,13 +77,25 @@ async def test_replaced_places_add_up() -> None:
     assert replaced_or_changed([one])[2] == 8 * len([way for way in one.ways if "cosd" in way or way == RANDOM])
 
 
+def _part(values: Sequence[float], task: str = "steps", seed: int = 1, of_each: int = 1) -> Part:
+    """A run of a task; one after the other, `of_each` questions ask the same."""
+    clusters: dict[tuple[str, str], list[float]] = {}
+    for at, value in enumerate(values):
+        clusters.setdefault((task, str(at // of_each)), []).append(value)
+    return Part(seed, clusters, wilson(round(sum(values)), len(values)), 0.0)
+
+
 def test_an_interval_does_not_collapse() -> None:
-    same = [[[0.0] * 80, [0.0] * 80]]
-    assert drawn(same) == Estimated(0, 0, 0)
     part = paired_difference(PairedCounts(40, 0, 0, 40))
-    found = combined([[part, part]])
+    same = [Part(1, {(task, str(at)): [0.0] for at in range(80)}, part, -1.0) for task in ("steps", "code")]
+    assert drawn(same) == Estimated(0, 0, 0)
+    found = combined(same)
     assert found.value == 0 and part.low < found.low < 0 < found.high < part.high
     assert found.low == pytest.approx(part.low / math.sqrt(2))
+    # Two runs with the same questions are no more questions; neither are several wordings of one.
+    assert combined([same[0], replace(same[0])]).low == pytest.approx(part.low)
+    twice = Part(1, {("facts", str(at)): [0.0] * 4 for at in range(20)}, part, -1.0)
+    assert combined([twice]).low == pytest.approx(2 * part.low)
 
 
 def test_the_bootstrap_covers() -> None:
@@ -86,8 +103,39 @@ def test_the_bootstrap_covers() -> None:
     draw = random.Random(4)
     covered = 0
     for _ in range(30):
-        values = [[[float(draw.random() < chance) for _ in range(40)] for chance in (0.3, 0.6)] for _ in range(2)]
-        found = drawn(values)
-        assert found.value == pytest.approx(fmean(fmean(fmean(task) for task in seed) for seed in values))
+        parts: list[Part] = []
+        for seed, task, chance in product((1, 2), ("steps", "code"), (0.45,)):
+            parts.append(_part([float(draw.random() < chance) for _ in range(40)], f"{task} {seed}", seed))
+        found = drawn(parts)
+        assert found.value == pytest.approx(fmean(fmean(chain(*part.values.values())) for part in parts))
         covered += found.low <= 0.45 <= found.high
     assert covered >= 24
+
+
+def test_repeated_questions_do_not_narrow_an_interval() -> None:
+    draw = random.Random(7)
+    known = [float(draw.random() < 0.5) for _ in range(60)]
+    once = drawn([_part(known)])
+    for parts in (
+        [_part([value for value in known for _ in range(4)], of_each=4)],  # wordings of one fact
+        [_part(known, seed=seed) for seed in (1, 2, 3)],  # seeds with equal answers
+        [_part(known), _part(known)],  # both directions, likewise
+    ):
+        found = drawn(parts)
+        assert found.value == once.value
+        assert found.high - found.low == pytest.approx(once.high - once.low, rel=0.1)
+
+
+async def test_wins_and_losses_are_exchanged_by_what_is_asked() -> None:
+    runs = [await run(test=["fixed"] * 8 + ["both"] * 4)]
+    single = counts(runs, "cosd", "draft")
+    assert sign_flips(runs, "cosd", "draft") == pytest.approx(mcnemar(single)) == 2 / 2**8
+    # The same questions, asked of another seed, say nothing new.
+    again = [*runs, replace(runs[0], seed=2)]
+    assert sign_flips(again, "cosd", "draft") == pytest.approx(2 / 2**8)
+    # Four wordings of one fact are one question.
+    keys = [*runs[0].right("draft")]
+    facts = [replace(runs[0], facts={key[:12]: f"fact {at // 4}" for at, key in enumerate(keys)})]
+    assert sign_flips(facts, "cosd", "draft") == pytest.approx(2 / 2**2)
+    assert {row.p for row in table(facts) if row.way == "cosd"} == {sign_flips(facts, "cosd", BEST)}
+    assert sign_flips(runs, "draft", "draft") == 1

@@ -11,6 +11,7 @@ from cosd_providers.usage import Usage
 
 
 async def test_each_prompt_stands_for_the_next_and_no_other_is_read() -> None:
+    scripts: dict[str, list[str | bytes | tuple[str | bytes, float]]]
     scripts = {"tokens": [" one", " two"], "1": [(" one", 0.9)], "2": [(" two", 0.9)]}
     examples = [Example(prompt="1", answer=" one"), Example(prompt="2", answer=" two")]
     provider = shuffled(ScriptedProvider.from_texts(scripts), examples)
