@@ -128,7 +128,7 @@ def advise(
             (out, "--out", (answers,)),
             (report, "--report", (answers, out)),
         ):
-            if path is not None:
+            if path is not None and not dry_run:
                 check_writable(path, name, questions, *others)
         writer = connect_server(draft, draft_model, "--draft")
         (other,) = connect_assistants(assistant, assistant_model)
@@ -139,7 +139,7 @@ def advise(
             "both_ways": not one_way,
             "choosing": choosing,
             "grader": options.made(),
-            "path": answers if answers is None or answers.exists() or not dry_run else None,
+            "path": answers,
             "max_tokens": max_tokens,
             "stop": stop,
             "seed": seed,
@@ -148,6 +148,7 @@ def advise(
             "max_billed_tokens": max_billed_tokens,
             "prices": priced,
             "confirm": confirming,
+            "dry_run": dry_run,
         }
         with resumable(answers):
             found = anyio.run(_advise, wanted, writer, other, settings)

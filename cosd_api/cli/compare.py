@@ -213,7 +213,7 @@ def compare(
             "methods": chosen_methods(methods),
             "both_ways": not one_way,
             "grader": options.made(),
-            "path": _journal(out, dry_run=dry_run),
+            "path": None if out is None else out / ANSWERS,
             "max_tokens": max_tokens,
             "stop": stop,
             "seed": seed,
@@ -223,6 +223,7 @@ def compare(
             "max_billed_tokens": max_billed_tokens,
             "prices": priced,
             "confirm": confirming,
+            "dry_run": dry_run,
         }
         with resumable(None if folder is None else folder / ANSWERS):
             found = anyio.run(_compare, wanted, writer, other, settings)
@@ -270,13 +271,6 @@ def _folder(out: Path) -> Path:
     except OSError as error:
         raise typer.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from error
     return out
-
-
-def _journal(out: Path | None, *, dry_run: bool) -> Path | None:
-    """The journal; an estimate writes none, and reads one that is there."""
-    if out is None or (dry_run and not (out / ANSWERS).exists()):
-        return None
-    return out / ANSWERS
 
 
 @dataclass

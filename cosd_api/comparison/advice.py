@@ -26,7 +26,7 @@ from cosd_api.comparison.forecast import with_test
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.prices import ComparisonEstimate, Price, Prices, checked_prices
 from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.run import opened
+from cosd_api.comparison.run import DRY, opened
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -195,6 +195,7 @@ async def advise(
     prices: Prices | None = None,
     confirm: Callable[[ComparisonEstimate], bool] | None = None,
     progress: Callable[[Sequence[Tally]], None] | None = None,
+    dry_run: bool = False,
     **refused: Never,
 ) -> Advice:
     """Find out from some questions, better a hundred than fewer, if two models are to be fused, and how.
@@ -221,6 +222,7 @@ async def advise(
         prices: of a million tokens at each endpoint.
         confirm: called once with the estimate of both parts, before anything is asked; see `ComparisonEstimate`.
         progress: called at first and after each answer.
+        dry_run: end after the estimate; see `compare`.
 
     Returns:
         The advice; `stopped` says why there is none yet.
@@ -246,6 +248,7 @@ async def advise(
         unit=unit,
         concurrency=concurrency,
         max_billed_tokens=max_billed_tokens,
+        dry_run=dry_run,
     ) as run:
         priced = checked_prices(prices, run.named)
         run.left_out += without
@@ -253,7 +256,10 @@ async def advise(
         run.expect(first, run.tested)
         if confirm is not None and not confirm(await _beforehand(run, first, second, priced, concurrency)):
             run.stopped = "it was not confirmed"
-        await run.ask(first, run.tested, concurrency, progress)
+        if dry_run:
+            run.stopped = DRY
+        else:
+            await run.ask(first, run.tested, concurrency, progress)
         before = run.comparison([], first, priced, run.tested)
         way = choose(outcomes_of(before)) if run.stopped is None else None
         if way is None:

@@ -321,11 +321,12 @@ class Journal:
     """The answers of a comparison, in memory and in a file.
 
     A context manager. On entering, the file is read, and locked for other runs; a last line that a crash has cut is
-    removed.
+    removed. Without `write`, none of this is done but the reading.
 
     Args:
         path: the file; None keeps the answers in memory alone.
         header: the models that are compared.
+        write: whether what is added goes into the file; if not, there need not be one.
         regrade: take the texts of the file without their grades, which the grader does not keep.
 
     Attributes:
@@ -340,9 +341,10 @@ class Journal:
             open; it is not changed.
     """
 
-    def __init__(self, path: Path | None, header: JournalHeader, *, regrade: bool = False) -> None:
+    def __init__(self, path: Path | None, header: JournalHeader, *, write: bool = True, regrade: bool = False) -> None:
         self.answers: dict[str, GradedAnswer] = {}
         self.grades: dict[str, dict[str, bool]] = {}
+        self._write = write
         self._regrade = regrade
         self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or why none
         self.failed: set[str] = set()
@@ -355,6 +357,8 @@ class Journal:
         if self._path is None:
             return self
         lines = self._read(self._path) if self._path.exists() else JsonLines()
+        if not self._write:
+            return self
         self._appender = Appender(self._path, lines).__enter__()
         if not lines.lines:
             self._appender.write(self._header.model_dump_json())

@@ -39,10 +39,12 @@ from cosd_api.settings import DEFAULT_MAX_TOKENS, refuse
 from cosd_api.training.dataset import Example, check_examples
 from cosd_providers.contract import Provider
 
-__all__ = ["DEVELOPMENT", "compare", "opened"]
+__all__ = ["DEVELOPMENT", "DRY", "compare", "opened"]
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
+DRY = "nothing was asked, in a dry run"
+"""The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
 """Kinds of contestants that answer the development questions."""
 _MADE_AFTER = {SELF_CONSISTENCY: COSD, RANDOM: EVERYWHERE, RANDOM + REVERSED: EVERYWHERE + REVERSED}
@@ -69,6 +71,7 @@ async def compare(
     prices: Prices | None = None,
     confirm: Callable[[ComparisonEstimate], bool] | None = None,
     progress: Callable[[Sequence[Tally]], None] | None = None,
+    dry_run: bool = False,
     **refused: Never,
 ) -> Comparison:
     """Answer questions by two models alone, by every way to fuse them, and by baselines; grade and compare the answers.
@@ -103,6 +106,8 @@ async def compare(
             `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`.
         confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
         progress: called at first and after each answer.
+        dry_run: end after the estimate, which `confirm` gets: no model answers. `path` is only read, also while another
+            run has it open, and need not be there.
 
     Returns:
         The comparison; `stopped` says why it is not complete.
@@ -130,6 +135,7 @@ async def compare(
         unit=unit,
         concurrency=concurrency,
         max_billed_tokens=max_billed_tokens,
+        dry_run=dry_run,
     ) as run:
         priced = checked_prices(prices, run.named)
         run.left_out += without
@@ -145,6 +151,9 @@ async def compare(
         await made.take_in(sure=True)
         if confirm is not None and not confirm(await run.estimate(priced, held, test, baselines=baselines)):
             run.stopped = "it was not confirmed"
+        if dry_run:
+            run.stopped = DRY
+            return run.comparison(held, test, priced)
         await run.ask(held, choosing, concurrency, progress)
         await made.take_in(sure=False)
         await run.ask(test, run.tested, concurrency, progress)
@@ -165,6 +174,7 @@ async def opened(
     unit: Unit | None,
     concurrency: int,
     max_billed_tokens: int | None,
+    dry_run: bool = False,
 ) -> AsyncGenerator[Asking]:
     """Endpoints, grader and journal, open; nobody is to answer yet. For the arguments and errors see `compare`."""
     check_count("max_tokens", max_tokens)
@@ -186,7 +196,8 @@ async def opened(
         facts = await models.discover()
         header = JournalHeader(draft=facts.draft, assistant=facts.assistants[0])
         ungraded = identity_of(judge) is None
-        journal = stack.enter_context(Journal(None if path is None else Path(path), header, regrade=ungraded))
+        file = None if path is None else Path(path)
+        journal = stack.enter_context(Journal(file, header, write=not dry_run, regrade=ungraded))
         run = Asking(models, facts, judge, journal, max_tokens, stops, seed, unit, stack, max_billed_tokens)
         yield run
 

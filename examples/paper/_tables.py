@@ -93,6 +93,7 @@ async def ask(
         unit=setup.pair.unit,
         concurrency=concurrency,
         max_billed_tokens=None,
+        dry_run=args.dry_run,
     ) as unbounded:
         before = unbounded.journal.billed
         bound = args.max_billed_tokens  # of all that this run asks, whatever the journal has

@@ -12,6 +12,7 @@ from commands import Scripted, cosd, words
 from compared import pair
 from cosd_api import Advice, Example, Fusion, RuleVerifier
 from cosd_api.comparison.choice import parts
+from cosd_api.training.file_lock import lock
 from cosd_providers.connect import Connection
 
 
@@ -85,6 +86,13 @@ def test_the_estimate_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert done.stdout.startswith("102 answers to 30 questions: about ") and done.stdout.count("\n") == 1
     assert "to test the way that is chosen" in done.stdout
     assert not answers.exists() and not page.exists()
+    assert advise(questions, "--yes", "--answers", str(answers)).exit_code == 0
+    before = answers.read_bytes()
+    answers.chmod(0o444)
+    with answers.open("rb") as file:
+        assert lock(file)  # by another run
+        done = advise(questions, "--dry-run", "--answers", str(answers), "--grader", "contains")
+    assert (done.exit_code, done.stderr, answers.read_bytes()) == (0, "", before)
 
 
 @pytest.mark.extended

@@ -21,6 +21,7 @@ from compared import examples, pair
 from cosd_api import Comparison, Example
 from cosd_api.cli.compare import Confirming, _table  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.asking import Tally
+from cosd_api.training.file_lock import lock
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
@@ -81,6 +82,23 @@ def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path)
     assert "; price about " in done.stdout and done.stdout.endswith("; stops at 9,000 billed tokens\n")
     assert all(one.requests == 0 for one in scripted.providers.values())
     assert not (tmp_path / "out").exists()
+
+
+def test_an_estimate_reads_a_folder_and_leaves_it(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "out" / "answers.jsonl"
+    assert compare(questions, "--yes", "--out", str(journal.parent)).exit_code == 0
+    journal.write_bytes(journal.read_bytes()[:-5])  # the last grade is being written
+    before = journal.read_bytes()
+    for path in (journal, journal.parent):
+        path.chmod(path.stat().st_mode & ~0o222)
+    with journal.open("rb") as file:
+        assert lock(file)  # by another run
+        for grader, more in (("contains", ()), ("exact", ("--max-tokens", "3"))):
+            done = compare(questions, "--dry-run", "--out", str(journal.parent), "--grader", grader, *more)
+            assert (done.exit_code, done.stderr) == (0, "")
+            assert (" to 5 questions (20 more are known): " in done.stdout) == (grader == "contains")
+    journal.parent.chmod(0o755)
+    assert journal.read_bytes() == before
 
 
 def test_somebody_has_to_confirm_the_cost(scripted: Scripted, questions: Path) -> None:

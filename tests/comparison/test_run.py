@@ -732,6 +732,19 @@ async def test_the_estimate_comes_first_and_may_be_refused() -> None:
     assert str(estimate).startswith("48 answers to 10 questions: about ")
 
 
+async def test_a_dry_run_asks_and_keeps_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    found, *providers = await cosd_alone(ASKED, path=path, dry_run=True, confirm=confirm)
+    assert (sent(*providers), path.exists(), seen[0].answers) == (0, False, 48)
+    assert found.stopped == "nothing was asked, in a dry run"
+
+
 async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     await cosd_alone(ASKED, path=path, max_billed_tokens=60)
