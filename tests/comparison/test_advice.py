@@ -238,7 +238,12 @@ async def test_a_grader_that_has_yet_to_grade_the_first_part_leaves_the_choice_o
     await advice_on("complementary", path=path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[: 1 + 2 * 12 * 6]))  # the first part alone, under another grader
-    await advice_on("complementary", path=path, grader=Named(), confirm=lambda one: bool(seen.append(one)))
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return False
+
+    await advice_on("complementary", path=path, grader=Named(), confirm=confirm)
     assert seen[0].answers == 18 * 3 and seen[0].test is not None and seen[0].test.low == 0 < seen[0].test.high
 
 

@@ -54,7 +54,8 @@ def example(name: str) -> Method:
     """A method with its defaults; a trained part is some gate."""
     hints = method_hints(method_class(name))
     trained = STATES if name == "co-llm" else gate(eta=0.25, top=-1.5)
-    return method_named(name, **{one: trained for one, hint in hints.items() if is_trained(hint)})
+    options: dict[str, Any] = {one: trained for one, hint in hints.items() if is_trained(hint)}
+    return method_named(name, **options)
 
 
 def again(fusion: Fusion, folder: Path, name: str = "fusion.yaml") -> Fusion:
