@@ -53,9 +53,9 @@ class Estimate(_Model):
     """The cost of one answer, without retries.
 
     `low` is an answer of one token about which nobody is asked. `high` is the worst case of the method. For CoSD every
-    token is replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time: it
-    grows with the square of `max_tokens` (with `max_ahead` it does not). Few answers come near it: plan with
-    `expected`, and set `max_billed_tokens` to bound a bill.
+    token is replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time: its
+    requests grow with the square of `max_tokens`, its tokens with the cube (with `max_ahead` less). Few answers come
+    near it: plan with `expected`, and set `max_billed_tokens` to bound a bill.
 
     Attributes:
         max_tokens: of the answer.

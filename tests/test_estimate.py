@@ -26,8 +26,10 @@ from cosd_api import (
 )
 from cosd_api.methods.cost import Reading
 from cosd_providers import Piece, UnsupportedError
+from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
+from fake_llama_cpp import FakeLlamaCpp
 
 
 class Always(RuleVerifier):
@@ -224,6 +226,23 @@ async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engi
         billed = sum(usage.billed_tokens for usage in result.usage.values())
         assert 1 / 2 <= billed / estimate.billed_tokens.expected <= 2
         assert (estimate.billed_tokens.expected > 600) == (engine.name == "llama.cpp")
+
+
+@costly(10)
+@given(
+    toys.models(may_hide_end=False, longest_merge=6),
+    toys.models(may_hide_end=False, longest_merge=6),
+    st.sampled_from(("route", "rerank", "adafuse", "cool", "cool+rerank")),
+    st.integers(1, 12),
+)
+async def test_scores_token_by_token_cost_no_more_than_was_said(one: Any, other: Any, method: str, limit: int) -> None:
+    servers = [FakeLlamaCpp(toys.Plain(model), beginning=True) for model in (one, other)]
+    providers = [LlamaCpp("http://gpu:8080", http_client=server.client()) for server in servers]
+    async with Fusion(models=providers, method=method) as fusion:
+        estimate = await fusion.estimate("a b", max_tokens=limit)
+        result = await fusion.generate("a b", max_tokens=limit)
+    for name, usage in result.usage.items():
+        check(estimate, name, usage.requests, usage.billed_tokens)
 
 
 def test_a_score_by_tokens() -> None:

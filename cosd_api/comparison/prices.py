@@ -18,6 +18,10 @@ __all__ = ["ComparisonEstimate", "Price", "Prices", "checked_prices", "prices_fr
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
+_USEFUL = 20  # times what is most likely, beyond which a bound tells nobody what to expect
+_NO_BOUND = (
+    "no useful bound above, as at worst every token is replaced, and all behind it is written and asked about again"
+)
 _NAMES = "the names are draft and assistant, or the models'"
 
 
@@ -123,8 +127,17 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
     return found
 
 
+def _between(tokens: Range) -> str:
+    """The least, and the most where that says something."""
+    useful = tokens.high <= _USEFUL * tokens.expected
+    return f"at least {tokens.low:,}" + (f", at most {tokens.high:,}" if useful else "")
+
+
 class ComparisonEstimate(Record):
     """The cost of a comparison before it is made, without what is known already.
+
+    In words, what it is at most is left out where it is more than twenty times what is most likely: in the worst case
+    of most methods every token is replaced, and all behind it is written and asked about again each time.
 
     Attributes:
         questions: number of questions.
@@ -155,14 +168,18 @@ class ComparisonEstimate(Record):
         tokens, requests = self.billed_tokens, self.requests
         words = f"{counted(self.answers, 'answer')} to {counted(self.questions, 'question')}"
         words += f" ({self.known:,} more are known)" if self.known else ""
-        words += f": about {tokens.expected:,} billed tokens (at least {tokens.low:,}, at most {tokens.high:,})"
+        words += f": about {tokens.expected:,} billed tokens ({_between(tokens)})"
         words += f" in about {counted(requests.expected, 'request')}"
         if self.test is not None and self.test.high:
-            part = f"{self.test.expected:,} of them (at least {self.test.low:,}, at most {self.test.high:,})"
+            part = f"{self.test.expected:,} of them ({_between(self.test)})"
             words += f"; {part} to test the way that is chosen"
         if self.money is not None:
             low, expected, high = self.money
-            words += f"; price about {expected:,.4g} (at least {low:,.4g}, at most {high:,.4g})"
+            bound = f", at most {high:,.4g}" if high <= _USEFUL * expected else ""
+            words += f"; price about {expected:,.4g} (at least {low:,.4g}{bound})"
+        if tokens.high > _USEFUL * tokens.expected:
+            words += f"; {_NO_BOUND}"
+            words += "" if self.most is not None else ": max_billed_tokens sets one"
         if self.most is not None:
             words += f"; stops at {counted(self.most, 'billed token')}"
         return words

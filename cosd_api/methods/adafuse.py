@@ -44,8 +44,8 @@ from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
-from cosd_api.methods.cool import LONGEST
-from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.cool import LONGEST, most_segments
+from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import lists_needed
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.words import common_ends, unicode_words
@@ -181,13 +181,13 @@ class AdaFuse(ByPerplexity):
         writes, scores = spans * (1 + _UNSURE * (self.beams - 1)), spans * _DIFFERENT * proposals
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
         # At most a span for each token, and a score of each proposal there.
-        most = n * self.beams
-        most_asked, most_read = prompt.most_scored(prompt.most + FINER * n, FINER * LONGEST)
+        spans_at_most = most_segments(prompt, n)
+        most_asked = n + models * spans_at_most.requests
         written = spans * LONGEST / 2
         read_and_written = writes * (prompt.expected + n / 2) + scores * read + written
-        high = most * (prompt.most + FINER * (n + LONGEST) + models * most_read)
+        high = self.beams * (spans_at_most.written + models * spans_at_most.scored)
         tokens = Bounds(prompt.least + 1, read_and_written, high)
-        return Cost(Bounds(1, writes + scores * asked, most * (1 + models * most_asked)), tokens, written)
+        return Cost(Bounds(1, writes + scores * asked, self.beams * most_asked), tokens, written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""

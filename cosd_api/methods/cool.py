@@ -105,11 +105,11 @@ class CoolFusion(ByPerplexity):
         scores = differences * (models - 1)
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
         # At most a new continuation for each token, and a score of each proposal there.
-        most_asked, most_read = prompt.most_scored(prompt.most + FINER * n, FINER * LONGEST)
-        requests = Bounds(1, 1 + differences + scores * asked, n * (1 + models * most_asked))
+        segments = most_segments(prompt, n)
+        requests = Bounds(1, 1 + differences + scores * asked, n + models * segments.requests)
         written = (1 + differences) * LONGEST / 2
         read_and_written = (1 + differences) * (prompt.expected + n / 2) + scores * read + written
-        high = n * (prompt.most + FINER * (n + LONGEST) + models * most_read)
+        high = segments.written + models * segments.scored
         tokens = Bounds(prompt.least + 1, read_and_written, high)
         if not self.rerank:
             return Cost(requests, tokens, written)
@@ -140,6 +140,31 @@ class CoolFusion(ByPerplexity):
             winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
             writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
             writer.end_with(winner.passage)
+
+
+@dataclass(frozen=True, slots=True)
+class MostSegments:
+    """A segment for every token of an answer, each as long as there is room for: the highest cost at one model.
+
+    Attributes:
+        requests: to score one segment at each place.
+        scored: tokens billed for that.
+        written: tokens billed for a continuation at each place.
+    """
+
+    requests: int
+    scored: int
+    written: int
+
+
+def most_segments(prompt: Reading, tokens: int) -> MostSegments:
+    """The highest cost of the segments of an answer of so many tokens."""
+    requests = scored = written = 0
+    for left in range(tokens, 0, -1):
+        before, segment = prompt.most + FINER * (tokens - left), FINER * min(LONGEST, left)
+        asked, read = prompt.most_scored(before, segment)
+        requests, scored, written = requests + asked, scored + read, written + before + segment
+    return MostSegments(requests, scored, written)
 
 
 async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> ProposedText:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cosd_api import Price, SettingError
+from cosd_api import ComparisonEstimate, Price, Range, SettingError
 from cosd_api.comparison.prices import prices_from
 
 
@@ -36,3 +37,17 @@ def test_what_is_no_price(given: str, words: str) -> None:
     with pytest.raises(SettingError) as caught:
         prices_from([given])
     assert words in str(caught.value)
+
+
+def test_a_bound_that_says_nothing_is_not_shown_and_the_reason_is() -> None:
+    def estimate(high: int, most: int | None = None) -> str:
+        tokens, money = Range(low=10, expected=100, high=high), (0.1, 1.0, high / 100)
+        fields: dict[str, Any] = {"questions": 6, "contestants": {}, "known": 0, "answers": 12, "requests": tokens}
+        return str(ComparisonEstimate(**fields, billed_tokens=tokens, money=money, most=most))
+
+    near = "12 answers to 6 questions: about 100 billed tokens (at least 10, at most 2,000) in about 100 requests"
+    assert estimate(2000) == f"{near}; price about 1 (at least 0.1, at most 20)"
+    far = "about 100 billed tokens (at least 10) in about 100 requests; price about 1 (at least 0.1); no useful bound"
+    why = "above, as at worst every token is replaced, and all behind it is written and asked about again"
+    assert estimate(2001).endswith(f"{far} {why}: max_billed_tokens sets one")
+    assert estimate(2001, 500).endswith(f"{far} {why}; stops at 500 billed tokens")
