@@ -37,6 +37,7 @@ from cosd_api.comparison.statistics import (
 
 __all__ = [
     "Caught",
+    "Itself",
     "Part",
     "Row",
     "accuracy",
@@ -47,9 +48,11 @@ __all__ = [
     "difference",
     "drawn",
     "gain",
+    "growth",
+    "itself",
+    "longest",
     "of_tasks",
     "places",
-    "replaced_or_changed",
     "sign_flips",
     "sure_and_wrong",
     "table",
@@ -58,6 +61,9 @@ __all__ = [
 
 SURE = 0.5
 """The rule's alpha: where every token of an answer has at least this probability, the rule asks nobody."""
+
+NEAR = 1e-3
+"""Probabilities that differ by less are those of a near tie."""
 
 _DRAWS = 1000
 _SEED = 20
@@ -380,13 +386,60 @@ def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
     )
 
 
-def replaced_or_changed(runs: Sequence[Run]) -> tuple[int, int, int]:
-    """Replaced places, answers that differ from the model's own, and answers; where drafts are judged (for N1)."""
-    replaced = changed = total = 0
+@dataclass(frozen=True)
+class Itself:
+    """Answers in which a draft was judged, against the draft's own (for N1).
+
+    Attributes:
+        answers: their number.
+        changed: number of those with another text than the draft's own.
+        replaced: number of replaced places.
+        ties: number of these where both tokens are as good as equally probable.
+        unexplained: number of answers with a replaced place that is no such tie, or with another text without one.
+    """
+
+    answers: int
+    changed: int
+    replaced: int
+    ties: int
+    unexplained: int
+
+
+def itself(runs: Sequence[Run]) -> Itself:
+    """Count them, over the test questions. A server rounds a batch otherwise than a single token: hence the ties."""
+    changed = replaced = ties = unexplained = total = 0
     for run in runs:
         alone = run.comparison.answers_of("draft")
         judged = [one for one in run.comparison.answers if one.units is not None and one.question in alone]
-        replaced += sum(len(one.replaced) for one in judged)
-        changed += sum(one.text != alone[one.question].text for one in judged)
-        total += len(judged)
-    return replaced, changed, total
+        for one in judged:
+            near = [abs((place.prob or 0.0) - (place.draft_prob or 0.0)) < NEAR for place in one.replaced]
+            other = one.text != alone[one.question].text
+            total, changed, replaced, ties = total + 1, changed + other, replaced + len(near), ties + sum(near)
+            unexplained += not all(near) or (other and not near)
+    return Itself(total, changed, replaced, ties, unexplained)
+
+
+# Long answers.
+
+
+def longest(runs: Sequence[Run], way: str) -> int:
+    """The number of tokens of the longest answer."""
+    return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)
+
+
+def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0.95) -> Estimated:
+    """Growth of the mean length of answers less that of the number of drafts for one, by a bootstrap of questions."""
+    pairs: list[tuple[GradedAnswer, GradedAnswer]] = []
+    for one, other in zip(first, last, strict=True):
+        short, long = (run.comparison.answers_of(way) for run in (one, other))
+        pairs += [(short[key], long[key]) for key in short if key in long]
+
+    def apart(several: Sequence[tuple[GradedAnswer, GradedAnswer]]) -> float:
+        tokens = [sum(pair[at].tokens for pair in several) for at in (0, 1)]
+        drafts = [sum(len(pair[at].replaced) + 1 for pair in several) for at in (0, 1)]
+        return tokens[1] / max(1, tokens[0]) - drafts[1] / drafts[0]
+
+    draw = random.Random(_SEED)
+    found = sorted(apart(draw.choices(pairs, k=len(pairs))) for _ in range(_DRAWS))
+    cut = round(_DRAWS * (1 - level) / 2)
+    return Estimated(apart(pairs), found[cut], found[-1 - cut])

@@ -13,15 +13,15 @@ from benchmarks.lab.analysis import (
     caught,
     difference,
     gain,
+    itself,
     of_tasks,
     places,
-    replaced_or_changed,
     sure_and_wrong,
     table,
     ways,
 )
 from benchmarks.lab.beyond import mended
-from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Scenarios
+from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Evidence, Scenarios
 from benchmarks.lab.figure import draw
 from benchmarks.lab.plan import BACK, LENGTHS
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
@@ -34,11 +34,8 @@ from cosd_api.wording import counted
 
 __all__ = ["page", "scenarios", "write_pages"]
 
-NEAR = 1e-3
-"""Probabilities that differ by less are those of a near tie."""
-
 _WORDS = FOLDER / "page.md"
-_CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": "undecided", "not tested": "not run"}
+_CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": "undecided", "not tested": "not tested"}
 
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
 """Ways to answer in the summary, where they were run."""
@@ -182,28 +179,32 @@ def _apart(found: Scenarios) -> Table:
 
 def _controls(found: Scenarios) -> Table:
     rows: list[list[str]] = []
-    if itself := found.get("n1"):
-        rows.append(["N1", "a model with itself: equal text, no replacement", *_itself(itself)])
+    if alike := found.get("n1"):
+        rows.append(["N1", "a model with itself: equal text, no replacement", *_itself(alike)])
     for one in CONTROLS:
         evidence = one.measure(found)
-        shown = "" if evidence.verdict == "not tested" else f"{evidence.what}: {points(evidence.effect)}"
-        rows.append([one.source, one.words, shown, _CONTROL[evidence.verdict]])
+        rows.append([one.source, one.words, _found(evidence), _CONTROL[evidence.verdict]])
     return Table("", ["control", "predicted", "found, in points", ""], rows)
 
 
+def _found(one: Evidence, *, bound: bool = False) -> str:
+    """The measurement in points, and why it may decide nothing."""
+    shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
+    if bound and one.bound and shown:
+        shown += f" (to be above {100 * one.bound:+.0f})"
+    return "; ".join(filter(None, [shown, one.undecidable]))
+
+
 def _itself(runs: Sequence[Run]) -> tuple[str, str]:
-    """A model with itself: what was found, and the verdict."""
-    replaced, changed, total = replaced_or_changed(runs)
-    words = f"{counted(replaced, 'replaced place')} and {counted(changed, 'other text')} in {total:,} answers"
-    if replaced and replaced == near_ties(runs):
-        return f"{words}, by near ties alone (below)", "as predicted, but for near ties"
-    return words, "not as predicted" if replaced or changed else "as predicted"
-
-
-def near_ties(runs: Sequence[Run]) -> int:
-    """Replaced places where both tokens are as good as equally probable: a server rounds a batch in another way."""
-    several = [place for run in runs for one in run.comparison.answers for place in one.replaced]
-    return sum(abs((one.prob or 0.0) - (one.draft_prob or 0.0)) < NEAR for one in several)
+    """A model with itself: what was found, and the verdict; near ties explain a failure, and do not mend it."""
+    one = itself(runs)
+    words = f"{counted(one.replaced, 'replaced place')} and {counted(one.changed, 'other text')}"
+    words += f" in {one.answers:,} answers"
+    if one.replaced:
+        words += f"; {one.ties} of these places are near ties, {counted(one.unexplained, 'answer')} without"
+    if not one.answers:
+        return words, "not run"
+    return words, "not as predicted" if one.replaced or one.changed else "as predicted"
 
 
 def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Iterator[Table]:
@@ -330,9 +331,7 @@ def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
     rows: list[list[str]] = []
     for one in claims:
         evidence = one.measure(found)
-        against = f" (to be above {100 * evidence.bound:+.0f})" if evidence.bound else ""
-        shown = "" if evidence.verdict == "not tested" else f"{evidence.what}: {points(evidence.effect)}{against}"
-        rows.append([one.source, one.words, shown, f"**{evidence.verdict}**"])
+        rows.append([one.source, one.words, _found(evidence, bound=True), f"**{evidence.verdict}**"])
     return Table("", ["source", "claim", "found, in points", ""], rows)
 
 

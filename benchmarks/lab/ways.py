@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from itertools import product
 
 from benchmarks.lab.protocol import Cell, Size
-from cosd_api import CoSD, RuleVerifier, SurpriseVerifier
+from cosd_api import CoSD, RuleVerifier, Speculative, SurpriseVerifier
 from cosd_api.comparison.contestants import VERIFIERS
 from cosd_api.methods.base import Method, method_named
 
-__all__ = ["BACKWARD", "OWN_TREE", "TREE", "WAYS", "ways_of"]
+__all__ = ["BACKWARD", "OWN_TREE", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
 
 TREE, OWN_TREE = "cosd-tree", "cosd-tree, own"
 """CoSD with a tree that was learned for the pair: of questions of the task `mixed`, and of the task that is asked."""
+
+PRINTED_SPECULATIVE = "speculative-cosd"
+"""Speculative decoding with the test that the CoSD paper prints; `speculative` is exact: it writes the assistant's."""
 
 _NAMED = (
     "cosd",
@@ -46,6 +49,7 @@ _WINDOWS = {f"cosd-surprise, window {window}": CoSD(verifier=SurpriseVerifier(wi
 
 WAYS: Mapping[str, Method] = {
     **{name: method_named(name) for name in _NAMED},
+    PRINTED_SPECULATIVE: Speculative(greedy=False, test="cosd"),
     **VERIFIERS,
     **_RULES,
     **_SURER,
@@ -57,13 +61,23 @@ WAYS: Mapping[str, Method] = {
 _FEW = ("cosd", "cosd-1-1", "average")
 _VERIFIERS = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff")
 _BY_SCENARIO: Mapping[str, tuple[str, ...]] = {
-    "complementary": ("cosd", "cosd-1-1", "cosd-surprise", TREE, "speculative", "average", "rerank", "cool"),
-    "capacity": ("cosd", "speculative", "average", "cascade"),
+    "complementary": (
+        "cosd",
+        "cosd-1-1",
+        "cosd-surprise",
+        TREE,
+        "speculative",
+        PRINTED_SPECULATIVE,
+        "average",
+        "rerank",
+        "cool",
+    ),
+    "capacity": ("cosd", "speculative", PRINTED_SPECULATIVE, "average", "cascade"),
     "tokenizers": ("cosd", "cosd-1-1", "chared", "rerank", "cool"),
     "calibration": (*_VERIFIERS, "average", "rule 0.9 0.5", "cosd-surprise 0.5"),
     "control": _FEW,
 }
-_USUAL = (*_VERIFIERS, TREE, "speculative", "average", "rerank", "cool")
+_USUAL = (*_VERIFIERS, TREE, "speculative", PRINTED_SPECULATIVE, "average", "rerank", "cool")
 _MORE: Mapping[str, tuple[str, ...]] = {
     "complementary": (*_NAMED, *_VERIFIERS, *_RULES, OWN_TREE),
     "forgetting": _NAMED,
@@ -74,7 +88,7 @@ _MORE: Mapping[str, tuple[str, ...]] = {
 }
 """What the full size compares in addition."""
 
-BACKWARD = ("cosd", "cosd-1-1", "cosd-surprise")
+BACKWARD = ("cosd", "cosd-1-1", "cosd-surprise", PRINTED_SPECULATIVE)
 """The ways that are also compared with the two models in each other's place."""
 
 

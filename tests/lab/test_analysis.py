@@ -21,8 +21,8 @@ from benchmarks.lab.analysis import (
     difference,
     drawn,
     gain,
+    itself,
     places,
-    replaced_or_changed,
     sign_flips,
     sure_and_wrong,
     table,
@@ -74,7 +74,9 @@ async def test_replaced_places_add_up() -> None:
     assert (single.assistant, single.draft) == (2, 1)
     assert (twice.places, twice.answers.won, twice.answers.lost) == (2 * single.places, 4, 2)
     assert places([one], "draft") is None
-    assert replaced_or_changed([one])[2] == 8 * len([way for way in one.ways if "cosd" in way or way == RANDOM])
+    found = itself([one])
+    assert found.changed == found.unexplained > 0 == found.ties  # another model, by far
+    assert found.answers == 8 * len([way for way in one.ways if "cosd" in way or way == RANDOM])
 
 
 def _part(values: Sequence[float], task: str = "steps", seed: int = 1, of_each: int = 1) -> Part:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import __main__ as lab
-from benchmarks.lab.analysis import difference, replaced_or_changed
+from benchmarks.lab.analysis import difference, itself
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.claims import CONTROLS
 from benchmarks.lab.graph import Graph, Step
 from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
-from benchmarks.lab.page import near_ties, page, scenarios
+from benchmarks.lab.page import page, scenarios
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY
 from benchmarks.lab.runs import of_cell
@@ -51,12 +51,10 @@ def test_the_whole_laboratory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {one.cell for one in file.runs} == {*TOY.cells}
     assert all(one.comparison.stopped is None and not one.comparison.failures for one in file.runs)
     # N1: a model with itself writes its own text, and nothing is replaced; but for ties that rounding decides.
-    itself = of_cell(file.runs, "n1")
-    replaced, changed, total = replaced_or_changed(itself)
-    assert replaced == near_ties(itself) and changed <= replaced and total
+    alike = itself(of_cell(file.runs, "n1"))
+    assert alike.answers and not alike.unexplained
     # The same with another model replaces much: near ties are not what explains every replacement.
-    pair = of_cell(file.runs, "a-b")
-    assert replaced_or_changed(pair)[0] > 10 * max(1, near_ties(pair))
+    assert itself(of_cell(file.runs, "a-b")).unexplained
     # N6: an assistant that reads another question does not win; the same assistant does that reads the right one.
     found = scenarios(file.runs)
     *_, n6 = [one.measure(found) for one in CONTROLS if one.source == "N6"]
