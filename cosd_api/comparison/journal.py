@@ -373,6 +373,7 @@ class Journal:
     def add(self, answer: GradedAnswer) -> None:
         """Add an answer that was billed, not graded yet; its text replaces an earlier one of the same key."""
         self._take(answer, spent=True)
+        self._there.pop((answer.key, answer.graded), None)  # of a text that is not there any more
         if self._appender is not None:
             self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 

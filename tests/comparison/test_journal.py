@@ -131,6 +131,22 @@ def test_every_line_is_billed_that_was_paid(tmp_path: Path) -> None:
         assert (journal.answers, journal.grades) == ({"k": line()}, {"k": {"g": False}})
 
 
+def test_a_text_that_was_removed_from_the_file_is_graded_again(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with Journal(path, header()) as journal:
+        journal.add(line(text="a"))
+        journal.grade(line(text="a", right=True))
+    head, _, grade = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(head + grade)
+    with Journal(path, header()) as journal:
+        assert journal.answers == {}
+        journal.add(line(text="b"))
+        assert journal.grades == {"k": {}}
+        journal.grade(line(text="b", right=True))
+    with Journal(path, header()) as journal:
+        assert (journal.answers["k"].text, journal.grades) == ("b", {"k": {"g": True}})
+
+
 def test_files_without_a_word_on_the_bill_are_read(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     several = [line(type="failed"), line(), line(right=True)]
