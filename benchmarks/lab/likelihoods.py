@@ -1,4 +1,4 @@
-"""A step that scores: the options of `choice`, and the unseen texts of `held`, under the gated mixture."""
+"""A step that scores: the options of `choice`, and the texts of `held`, under the gated mixture."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def likelihoods_in(folder: Path) -> dict[str, dict[str, float]]:
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     found: dict[str, dict[str, float]] = {}
     for way, texts in kept.items():
-        likeliest = [max(range(len(several)), key=lambda at, of=several: of[at][0]) == 0 for several in texts]  # type: ignore[misc]
+        likeliest = [all(several[0][0] > other for other, _ in several[1:]) for several in texts]  # no tie is right
         total, tokens = (math.fsum(several[0][part] for several in texts) for part in (0, 1))
         found[way] = {
             "questions": len(texts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from benchmarks.lab.corpora import recipe_key
 from benchmarks.lab.graph import Step, digest
-from benchmarks.lab.protocol import FOLDER, WEIGHTS, recipe_of
+from benchmarks.lab.protocol import DOMAINS, EVERYWHERE, FOLDER, WEIGHTS, WORLD_SEED, recipe_of
 
 __all__ = ["MODEL", "kept", "kept_model", "model_step", "trained_model"]
 
@@ -20,6 +21,7 @@ MODEL = "model.gguf"
 """The file of a model in the folder of its step."""
 
 _CODE = [FOLDER / name for name in ("training.py", "corpora.py", "worlds.py")] + sorted((FOLDER / "tasks").glob("*.py"))
+_CODE += sorted((FOLDER.parents[1] / "examples").glob("small_llama*.py"))
 _TOKENS_A_SECOND = 7000.0
 """Of a training on two cores, about; of a model of the usual size."""
 
@@ -36,14 +38,18 @@ def kept(name: str, seed: int) -> Path | None:
 def model_step(name: str, seed: int) -> Step:
     """The step that gives a model."""
     if (path := kept(name, seed)) is not None:
-        settings = {"weights": path.name, "key": recipe_key(name, seed), "size": path.stat().st_size}
+        settings = {
+            "weights": path.name,
+            "key": recipe_key(name, seed),
+            "content": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
         return Step(f"model {name}, seed {seed}, as it is kept", kept_model, settings)
     recipe = recipe_of(name, seed)
     before = [recipe.begins] if recipe.begins else recipe.between or ()
     return Step(
         f"model {name}, seed {seed}",
         trained_model,
-        {"recipe": name, "seed": seed, "settings": digest(asdict(recipe))},
+        {"recipe": name, "seed": seed, "settings": digest([asdict(recipe), DOMAINS, EVERYWHERE, WORLD_SEED])},
         {f"model_{at}": model_step(one, seed) for at, one in enumerate(before)},
         _CODE,
         recipe.tokens * (recipe.width / 128) ** 2 / _TOKENS_A_SECOND,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import cosd_api
+import cosd_providers
 from benchmarks.lab.answers import answers, questions, tree
-from benchmarks.lab.graph import Step
+from benchmarks.lab.graph import Step, code_digest, digest
 from benchmarks.lab.likelihoods import SCORED, likelihoods
 from benchmarks.lab.models import model_step
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, MAX_TOKENS, WORLD_SEED, Cell, Size, items_seed
 from benchmarks.lab.ways import BACKWARD, OWN_TREE, TREE, WAYS, ways_of
-from cosd_api.version import __version__
 
 __all__ = ["BACK", "Asked", "asked", "left_out", "scored"]
 
@@ -71,7 +73,7 @@ def _scored(cell: Cell, task: str, seed: int, size: Size) -> Asked:
         "assistant": model_step(cell.assistants[0], seed),
         "asked": _questions(task, items_seed(), size.items, "test"),
     }
-    settings = {"task": task, "gates": repr(SCORED), "version": __version__}
+    settings = {"task": task, "gates": repr(SCORED), "library": _library()}
     name = f"{cell.name}: {task} by likelihood, seed {seed}"
     return Asked(cell.name, task, seed, Step(name, likelihoods, settings, inputs, seconds=size.items))
 
@@ -84,7 +86,7 @@ def left_out(cell: Cell) -> str | None:
 def _of_task(cell: Cell, task: str, seed: int, size: Size, *, back: bool) -> list[Asked]:
     if task == "held" or (cell.scenario == "control" and task not in ("bio", "steps")):
         return []
-    if back and (cell.scenario in ("control", "capacity") or size.name == "toy" or task not in HEADLINE):
+    if back and (cell.scenario in ("control", "capacity", "upper bound") or size.name == "toy" or task not in HEADLINE):
         return []  # where a direction is what is controlled or varied
     if task == "mixed" and cell.scenario not in ("complementary", "calibration") and size.name == "quick":
         return []
@@ -103,7 +105,7 @@ def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: i
         ways = [way for way in ways if way in (*BACKWARD, TREE)]
     count = round(size.items * REPORTS) if kind == "report" else size.items
     inputs = dict(zip(("draft", "assistant"), (model_step(name, seed) for name in models), strict=True))
-    inputs["asked"] = _questions(kind, items_seed(), count, "test")
+    inputs["asked"] = _questions(kind, items_seed(), count, "test", size.persons if kind == "report" else None)
     for way, name, of in ((TREE, "tree", _TREE_TASK), (OWN_TREE, "own_tree", kind)):
         if way in ways:
             inputs[name] = _tree(*models, seed, of)
@@ -112,10 +114,10 @@ def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: i
         "ways": {way: repr(WAYS[way]) if way in WAYS else way for way in ways},
         "shuffled": cell.shuffled,
         "both_ways": False,
-        "baselines": cell.scenario != "control" and not back,
+        "baselines": cell.scenario not in ("control", "upper bound") and not back,
         "max_tokens": limit,
         "concurrency": 4,
-        "version": __version__,
+        "library": _library(),
     }
     label = cell.name + BACK * back
     name = f"{label}: {task}, seed {seed}, {len(ways)} ways"
@@ -124,9 +126,11 @@ def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: i
 
 
 @cache
-def _questions(task: str, seed: int, count: int, split: str) -> Step:
+def _questions(task: str, seed: int, count: int, split: str, persons: int | None = None) -> Step:
     settings = {"task": task, "world": WORLD_SEED, "seed": seed, "count": count, "split": split}
-    code = [FOLDER / "worlds.py", FOLDER / "tasks" / "task.py", *sorted((FOLDER / "tasks").glob(f"{task}.py"))]
+    if persons is not None:
+        settings["persons"] = persons
+    code = [FOLDER / "worlds.py", *sorted((FOLDER / "tasks").glob("*.py"))]
     return Step(f"questions of {task}, {split}", questions, settings, code=code, seconds=2)
 
 
@@ -137,6 +141,18 @@ def _tree(draft: str, assistant: str, seed: int, task: str) -> Step:
         "assistant": model_step(assistant, seed),
         "examples": _questions(task, 0, 48, "development"),
     }
-    return Step(
-        f"tree for {draft} and {assistant}, seed {seed}, of {task}", tree, {"count": _TREE_QUESTIONS}, inputs, seconds=5
+    settings = {"count": _TREE_QUESTIONS, "library": _library()}
+    return Step(f"tree for {draft} and {assistant}, seed {seed}, of {task}", tree, settings, inputs, seconds=5)
+
+
+@cache
+def _library() -> str:
+    """SHA-256 (hex) of the code of this library: methods, graders and clients decide answers."""
+    roots = [Path(one.__file__ or "").parent for one in (cosd_api, cosd_providers)]
+    return digest(
+        {
+            f"{root.name}/{path.relative_to(root)}": code_digest(path)
+            for root in roots
+            for path in sorted(root.rglob("*.py"))
+        }
     )

@@ -192,7 +192,15 @@ def recipe_of(name: str, seed: int) -> ModelRecipe:
 # Cells.
 
 Scenario = Literal[
-    "complementary", "forgetting", "capacity", "tokenizers", "three models", "calibration", "robustness", "control"
+    "complementary",
+    "forgetting",
+    "capacity",
+    "tokenizers",
+    "three models",
+    "calibration",
+    "robustness",
+    "upper bound",
+    "control",
 ]
 
 
@@ -209,7 +217,6 @@ class Cell:
         predicted: what was expected before the first run.
         x: its place on the axis of what is varied.
         shuffled: whether the assistant answers another question's prompt (N6).
-        alone: a further recipe that is only measured alone, such as the mean of both models' weights.
     """
 
     name: str
@@ -220,7 +227,6 @@ class Cell:
     predicted: str
     x: float | None = None
     shuffled: bool = False
-    alone: str | None = None
 
 
 _WINS = "the rule is better than the better model, in both directions"
@@ -229,7 +235,7 @@ _SURE = "the rule gains little, for the draft is sure where it is wrong; alpha =
 _BY_SHARE = "the gain grows with the share"
 
 CELLS: tuple[Cell, ...] = (
-    Cell("a-b", "complementary", "a", ("b",), "share of the own domain", _WINS, 0.95, alone="union"),
+    Cell("a-b", "complementary", "a", ("b",), "share of the own domain", _WINS, 0.95),
     Cell("half", "complementary", "half", ("half-other",), "share of the own domain", _AS_GOOD, 0.5),
     Cell("a-b-70", "complementary", "a-70", ("b-70",), "share of the own domain", _BY_SHARE, 0.7),
     Cell("a-b-90", "complementary", "a-90", ("b-90",), "share of the own domain", _BY_SHARE, 0.9),
@@ -242,7 +248,6 @@ CELLS: tuple[Cell, ...] = (
             "tokens of one domain alone",
             words,
             x,
-            alone=f"between-{name}",
         )
         for name, x, words in (
             ("mildly", 0.02, _AS_GOOD),
@@ -311,13 +316,25 @@ CELLS: tuple[Cell, ...] = (
         "as an assistant it is replaced too seldom",
         2.0,
     ),
+    Cell("union", "upper bound", "half", ("union",), "the assistant, of interest alone", "above every way of a-b"),
+    *(
+        Cell(
+            f"between-{name}",
+            "upper bound",
+            "half",
+            (f"between-{name}",),
+            "the assistant, of interest alone",
+            "the mean of both models' weights gains less than fusing where more was forgotten",
+        )
+        for name in ("mildly", "rather", "badly")
+    ),
     Cell("n1", "control", "a", ("a",), "N1: a model with itself", "the text of the model alone, and no replacement"),
     Cell("n2", "control", "a", ("a-other",), "N2: two seeds of one recipe", _AS_GOOD),
     Cell("n3", "control", "a", ("small",), "N3: a dominated pair", _AS_GOOD),
     Cell("n4", "control", "a", ("a-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
     Cell("n6", "control", "a", ("b",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
 )
-"""All cells. N5, a gate that asks at random at the rule's own rate, is in every one of them."""
+"""All cells. N5, a gate that asks at random at the rule's own rate, is in all but controls and upper bounds."""
 
 
 # Sizes.
@@ -336,7 +353,7 @@ class Size:
         cells: names of the cells.
         tasks: names of the tasks.
         methods: what `compare` takes in every cell.
-        reports: number of persons in a report.
+        persons: number of persons in a report.
     """
 
     name: str
@@ -345,7 +362,7 @@ class Size:
     cells: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: Methods = "all"
-    reports: tuple[int, ...] = (3,)
+    persons: int = 3
 
 
 QUICK_CELLS = ("a-b", "a-b-whole", "small-a", "closed")
@@ -358,6 +375,6 @@ FULL = Size(
     500,
     tuple(cell.name for cell in CELLS),
     (*HEADLINE, "mixed", "report", "held"),
-    reports=(2, 5, 9),
+    persons=9,
 )
 SIZES = {size.name: size for size in (TOY, QUICK, FULL)}

@@ -193,6 +193,6 @@ class World:
 
 
 def known_facts(split: Split) -> list[tuple[int, Attribute]]:
-    """The facts about the best-known persons that are asked about in this split only; biographies tell all."""
+    """The facts about the best-known persons that this split alone asks about; biographies and reports tell all."""
     facts = ((person, attribute) for person in range(HEAD) for attribute in ATTRIBUTES)
     return [(person, attribute) for person, attribute in facts if split_of(person, attribute.name) == split]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import __main__ as lab
+from benchmarks.lab import models, plan
 from benchmarks.lab.analysis import difference, itself
 from benchmarks.lab.answers import comparison_in
 from benchmarks.lab.claims import CONTROLS
@@ -16,7 +17,7 @@ from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
 from benchmarks.lab.page import page, scenarios
 from benchmarks.lab.plan import asked, scored
-from benchmarks.lab.protocol import FULL, QUICK, TOY
+from benchmarks.lab.protocol import FULL, QUICK, TOY, WEIGHTS
 from benchmarks.lab.runs import of_cell
 
 pytestmark = pytest.mark.usefixtures("few_draws")
@@ -95,8 +96,32 @@ def test_keys_change_with_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     first = keys()
     assert first == keys()
     assert len({*first.values()}) == len(first)
+    monkeypatch.setattr("benchmarks.lab.plan._library", lambda: "another")
+    assert not {*first.values()} & {*keys().values()}
+    monkeypatch.undo()
+    monkeypatch.setattr("benchmarks.lab.plan._library", lambda: "the library")
     monkeypatch.setattr("benchmarks.lab.plan.items_seed", lambda: 1)  # other questions
     assert not {*first.values()} & {*keys().values()}
+
+
+@pytest.mark.extended
+def test_the_library_is_known_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert len(plan._library()) == 64
+    monkeypatch.setattr(plan, "code_digest", lambda path: str(path.name))
+    names = plan._library.__wrapped__()
+    assert names != plan._library()
+
+
+def test_the_content_of_kept_weights_is_part_of_their_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = model_step("a", 1).key
+    for path in WEIGHTS.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    content = bytearray((tmp_path / "a-1.gguf").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "a-1.gguf").write_bytes(content)
+    monkeypatch.setattr(models, "WEIGHTS", tmp_path)
+    assert model_step.__wrapped__("a", 1).key != before
 
 
 def test_the_list_shows_every_step_with_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ def test_names_are_used_once_and_are_there() -> None:
     cells = [cell.name for cell in CELLS]
     assert len(set(cells)) == len(cells)
     for cell in CELLS:
-        assert {cell.draft, *cell.assistants, *filter(None, [cell.alone])} <= set(RECIPES), cell.name
+        assert {cell.draft, *cell.assistants} <= set(RECIPES), cell.name
     for size in SIZES.values():
         assert set(size.cells) <= set(cells)
         assert set(size.tasks) <= set(TASKS)

@@ -1,6 +1,6 @@
 """Recall of facts about persons: read in biographies, asked for in questions (what MMLU asks of large models).
 
-A fact that a test asks about was told in biographies only, and the wording of its question is new.
+A fact that a test asks about was told in biographies and reports only, and the wording of its question is new.
 """
 
 from __future__ import annotations

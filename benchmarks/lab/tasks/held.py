@@ -1,5 +1,6 @@
-"""Text that nobody has seen, to measure what fusing does to a text's probability where nothing is to be mended.
+"""Text like that of the training, to measure what fusing does to a text's probability where nothing is to be mended.
 
+Many of its biographies, with one to three facts each, stand in the training word for word; sums and programs do not.
 Nothing is generated: each answer is scored, under each model alone and under the gated mixture.
 """
 

@@ -1,4 +1,7 @@
-"""Long answers: all facts about several persons, and a sum for each; graded slot by slot."""
+"""Long answers: all facts about several persons, and a sum for each.
+
+Training reports tell the facts of tests, too: new are the sums.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Word problems of two to four steps, with the working written out (what GSM8K asks of large models).
 
-Every single operation of a test, such as 34+25, is one that no training has; so is the wording of its question.
+Every single operation of a test, such as 34+25, is one that no training has in this order; so is the wording of its
+question.
 """
 
 from __future__ import annotations
