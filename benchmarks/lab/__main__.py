@@ -19,37 +19,52 @@ from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, items_seed, proto
 from benchmarks.lab.runs import Run, RunsFile, facts_asked, read_runs, write_runs
 from cosd_api.comparison.result import Comparison
 
+_ABOUT = """Run the laboratory. What is finished is not made again: the same command goes on after any interruption.
+A whole run is kept in the repository, with its page; of less (--items, --so-far, CELL) both go into the folder of the
+steps."""
+
 RESULTS = FOLDER / "results"
+DOCS = FOLDER.parents[1] / "docs"
 WORK = FOLDER / "work"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the laboratory. What is finished is not made again: the same command goes on after any interruption."""
-    parser = argparse.ArgumentParser("python -m benchmarks.lab", description=main.__doc__)
-    parser.add_argument("cells", nargs="*", metavar="CELL", help="only these; what others have finished is kept, too")
+    """Run the laboratory, as the arguments of the command line say."""
+    parser = argparse.ArgumentParser("python -m benchmarks.lab", description=_ABOUT)
+    parser.add_argument("cells", nargs="*", metavar="CELL", help="only these; what others have finished is shown, too")
     parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
     parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
-    parser.add_argument("--so-far", action="store_true", help="keep and show what is finished, and run nothing")
-    parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what was kept, and no more")
+    parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what is kept, and no more")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
-    size = replace(size, items=given.items or size.items)
+    planned = size.items
+    size = replace(size, items=given.items or planned)
     unknown = {*given.cells} - {*size.cells}
     if unknown:
         parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(size.cells)}")
     several = [*asked(size), *scored(size)]
     chosen = [one for one in several if not given.cells or one.cell.removesuffix(BACK) in given.cells]
     path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work, _say)
+    docs = DOCS
     if given.list:
         print(listing(chosen, graph))
         return
+    if given.page and not path.exists():
+        parser.error(f"no run of the size {size.name} is kept in {path}")
     if not given.page:
         for one in () if given.so_far else chosen:
             graph.finish(one.step)
-        write_runs(path, finished(size, several, graph))
-    for written in write_pages(read_runs(path)):
+        file = finished(size, several, graph)
+        if not file.runs:
+            parser.error(f"nothing is finished in {given.work}")
+        if file.about["to_come"] or size.items != planned:
+            docs = given.work / f"{size.name}-{size.items}"
+            path = docs / path.name
+        write_runs(path, file)
+    for written in write_pages(read_runs(path), docs):
         print(written)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.lab.analysis import (
@@ -23,18 +22,21 @@ from benchmarks.lab.analysis import (
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Evidence, Scenarios
 from benchmarks.lab.figure import draw
+from benchmarks.lab.findings import findings
+from benchmarks.lab.numbers import interval, percent, points
 from benchmarks.lab.plan import BACK, LENGTHS
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
-from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell
+from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
 from benchmarks.lab.runs import ALONE, Run, RunsFile
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
-from cosd_api.comparison.statistics import Estimated, wilson
+from cosd_api.comparison.statistics import wilson
 from cosd_api.wording import counted
 
-__all__ = ["page", "scenarios", "write_pages"]
+__all__ = ["page", "scenarios", "tables", "write_pages"]
 
 _WORDS = FOLDER / "page.md"
+_TABLES = FOLDER / "tables.md"
 _CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": "undecided", "not tested": "not tested"}
 
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
@@ -58,23 +60,42 @@ def scenarios(runs: Sequence[Run]) -> Scenarios:
 
 
 def page(file: RunsFile) -> str:
-    """The whole page."""
+    """The page."""
     found = scenarios(file.runs)
-    names = {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
-    tables: Mapping[str, Iterable[Table]] = {
+    names = _named(found)
+    shown: Mapping[str, Iterable[Table]] = {
+        "alone": [_alone(names, found)],
         "summary": [_summary(names, found), _single(names, found), _apart(found)],
         "controls": [_controls(found)],
-        "surprise": _surprise(names, found),
+        "surprise": [_surprise(names, found)],
         "beyond": [_beyond(names, found)],
         "calibration": [_calibration(names, found)],
-        "places": [_places(names, found)],
-        "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
-        "miniature": [*(_beside(one, found) for one in PRINTED), _lengths(found)],
-        "likelihoods": [_likelihoods(file)],
         "claims": [_claims(CLAIMS, found)],
     }
-    words = _WORDS.read_text(encoding="utf-8")
-    return words.format(**_about(file), **{name: _shown(several) for name, several in tables.items()})
+    return _filled(_WORDS, file, found, shown)
+
+
+def tables(file: RunsFile) -> str:
+    """The page of all tables that only some readers want."""
+    found = scenarios(file.runs)
+    names = _named(found)
+    shown: Mapping[str, Iterable[Table]] = {
+        "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
+        "places": [_places(names, found)],
+        "miniature": [*(_beside(one, found) for one in PRINTED), _lengths(found)],
+        "likelihoods": [_likelihoods(file)],
+    }
+    return _filled(_TABLES, file, found, shown)
+
+
+def _named(found: Scenarios) -> dict[str, Cell]:
+    """The cells that were run, by name; those with their models exchanged too."""
+    return {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
+
+
+def _filled(words: Path, file: RunsFile, found: Scenarios, shown: Mapping[str, Iterable[Table]]) -> str:
+    several = {name: _shown(one) for name, one in shown.items()}
+    return words.read_text(encoding="utf-8").format(**_about(file, found), **several)
 
 
 def _shown(several: Iterable[Table]) -> str:
@@ -85,33 +106,15 @@ def _shown(several: Iterable[Table]) -> str:
 # Numbers.
 
 
-def percent(value: float) -> str:
-    """A share in per cent."""
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def points(found: Estimated | None) -> str:
-    """A difference in points, with its interval."""
-    if found is None or math.isnan(found.value):
-        return "–"
-    low, high = (f"{100 * end:+.1f}".replace("+0.0", "0.0").replace("-0.0", "0.0") for end in (found.low, found.high))
-    return f"{100 * found.value:+.1f} [{low}, {high}]"
-
-
-def interval(found: Estimated) -> str:
-    """A share in per cent, with its interval."""
-    return f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}]"
-
-
 def _p(value: float | None) -> str:
     if value is None:
         return ""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _about(file: RunsFile) -> dict[str, str]:
+def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
     ran = {run.cell.removesuffix(BACK) for run in file.runs}
-    findings = FOLDER / "results" / f"{file.about['size']}.md"  # what people wrote of these results
+    size = SIZES[file.about["size"]]
     return {
         **{name: str(file.about[name]) for name in ("size", "items", "date", "hash", "machine")},
         "minutes": f"{file.about['seconds'] / 60:.0f}",
@@ -120,14 +123,34 @@ def _about(file: RunsFile) -> dict[str, str]:
         "test": str(max((run.comparison.questions for run in file.runs), default=0)),
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
         "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
-        "findings": findings.read_text(encoding="utf-8") if findings.exists() else "Nothing was concluded yet.\n",
+        "findings": findings(FOLDER / "results" / f"{size.name}.md", file, found),
+        "planned": str(size.items),
+        "analysis": "that of the protocol" if file.about["hash"] == protocol_hash() else "changed after the run",
         "to_come": "; ".join(file.about["to_come"]) or "nothing",
-        "not_run": ", ".join(f"`{one.name}`" for one in CELLS if one.name not in SIZES[file.about["size"]].cells)
-        or "none",
+        "not_run": ", ".join(f"`{one.name}`" for one in CELLS if one.name not in size.cells) or "none",
     }
 
 
 # Tables.
+
+
+def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    """What each model can do, task by task: where there is room for a gain, and where there is none."""
+    tasks = [task for task in HEADLINE if any(of_tasks(runs, [task]) for runs in found.values())]
+    rows: list[list[str | None]] = []
+    for name in names:
+        if not name.endswith(BACK):
+            single = [of_tasks(found[name], [task]) for task in tasks]
+            rows.append(
+                [
+                    name,
+                    *(
+                        " / ".join(percent(accuracy(one, way).value) for way in ALONE) if one else None
+                        for one in single
+                    ),
+                ]
+            )
+    return Table("", ["draft / assistant", *tasks], rows)
 
 
 def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
@@ -137,8 +160,8 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
         runs = found[name]
         alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
         gains = [points(gain(runs, way)) if way in ways(runs) else None for way in shown]
-        rows.append([name, ", ".join(dict.fromkeys(run.task for run in runs)), *alone, *gains])
-    return Table("", ["cell", "tasks", "draft", "assistant", "better of each task", "oracle", *shown], rows)
+        rows.append([name, *alone, percent(difference(runs, ORACLE, BEST).value), *gains])
+    return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", "room", *shown], rows)
 
 
 def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
@@ -207,27 +230,26 @@ def _itself(runs: Sequence[Run]) -> tuple[str, str]:
     return words, "not as predicted" if one.replaced or one.changed else "as predicted"
 
 
-def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Iterator[Table]:
+def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    rows: list[list[str]] = []
     for name, cell in names.items():
-        rows = {row.way: row for row in table(found[name])}
-        if "cosd-surprise" not in rows or cell.scenario == "control":
+        by_way = {row.way: row for row in table(found[name])}
+        if "cosd-surprise" not in by_way or cell.scenario == "control":
             continue
-        lines: list[list[str]] = []
-        for way, row in rows.items():
-            if way in ALONE or way.startswith(("cosd", "rule 0.9", "average", RANDOM)):
+        for way, row in by_way.items():
+            if way.startswith(("cosd", "rule 0.9", "average", RANDOM)):
                 one = caught(found[name], way)
-                mended, spoilt = f"{one.mended} of {one.wrong}", f"{one.spoilt} of {one.right}"
-                cost = [f"{row.requests:.1f}", f"{row.tokens:.0f}", f"{row.milliseconds:.1f}"]
-                lines.append([way, mended, spoilt, points(row.gain), *cost])
-        columns = ["way", "sure and wrong, put right", "sure and right, spoilt", "gain", "requests", "tokens billed"]
-        yield Table(name, [*columns, "ms a token"], lines)
+                parts = [f"{one.mended} of {one.wrong}", f"{one.spoilt} of {one.right}"]
+                rows.append([f"{name}, {way}", *parts, f"{row.requests:.1f}", f"{row.tokens:.0f}"])
+    columns = ["", "sure and wrong, put right", "sure and right, spoilt", "requests", "tokens billed"]
+    return Table("", columns, rows)
 
 
 def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
     """The answers that were put right, and those of them that took a replacement where the draft was sure."""
     rows: list[list[str | int]] = []
-    for name in names:
-        for way in ("cosd", "cosd-1-1", "cosd-diff", "cosd-surprise", "cosd-surprise 0.5", "rule 0.9 0.5", "cosd-tree"):
+    for name, cell in names.items():
+        for way in ("cosd-1-1", "cosd-diff", "cosd-surprise") if cell.scenario != "control" else ():
             one = mended(found[name], way)
             if one.answers:
                 rows.append([f"{name}, {way}", one.answers, one.sure, one.tokens])
@@ -307,7 +329,8 @@ def _lengths(found: Scenarios) -> Table:
             shown = [drafts.get(way) for way in _LONG]
             rows.append([f"{limit} tokens", *(None if one is None else f"{one:.2f}" for one in shown)])
     printed = (
-        "Printed, of three methods named in a picture: 15.29, 16.01, 14.20 at 256 tokens; 21.23, 21.95, 18.51 at 512."
+        "Printed, of CoSD-Rule, CoSD-Tree and speculative decoding (its columns' order is that of its other tables): "
+        "11.41, 13.58, 9.77 at 128 tokens; 15.29, 16.01, 14.20 at 256; 21.23, 21.95, 18.51 at 512."
     )
     return Table("CoSD, Table 7: mean number of drafts by the limit of an answer", ["", *_LONG], rows, [printed])
 
@@ -335,9 +358,10 @@ def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
     return Table("", ["source", "claim", "found, in points", ""], rows)
 
 
-def write_pages(file: RunsFile, docs: Path = FOLDER.parents[1] / "docs") -> list[Path]:
-    """Write the page and its figure; returns their files."""
-    written = [docs / "laboratory.md", docs / "laboratory.svg"]
+def write_pages(file: RunsFile, docs: Path) -> list[Path]:
+    """Write the page, its tables and its figure; returns their files."""
+    written = [docs / "laboratory.md", docs / "laboratory-tables.md", docs / "laboratory.svg"]
     written[0].write_text(page(file), encoding="utf-8")
-    draw(scenarios(file.runs), written[1])
+    written[1].write_text(tables(file), encoding="utf-8")
+    draw(scenarios(file.runs), written[2])
     return written

@@ -86,12 +86,15 @@ class RunsFile:
 
 
 def write_runs(path: Path, file: RunsFile) -> None:
-    """Write runs, compressed."""
+    """Write runs, compressed, into a file that is there whole or not at all; its folder is made if it is missing."""
     lines = [json.dumps(file.about, sort_keys=True)]
     for run in file.runs:
         fields = {"cell": run.cell, "task": run.task, "seed": run.seed, "facts": dict(run.facts)}
         lines.append(json.dumps(fields | {"comparison": json.loads(_short(run.comparison).model_dump_json())}))
-    path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
+    part.replace(path)
 
 
 def read_runs(path: Path) -> RunsFile:

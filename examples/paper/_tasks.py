@@ -42,7 +42,9 @@ def first_line(text: str) -> str:
 
 
 def exact_match(example: Example, text: str) -> bool:
-    return plain(first_line(text)) in references(example)
+    """Compare words; an empty answer is wrong, also where a reference is an article alone."""
+    found = plain(first_line(text))
+    return bool(found) and found in references(example)
 
 
 def f1(example: Example, text: str) -> float:
@@ -55,18 +57,23 @@ def f1(example: Example, text: str) -> float:
     return best
 
 
-# MATH: the content of the last \boxed{}.
+# MATH: the content of the last whole \boxed{}.
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}`, braces matched; None without one."""
-    start = text.rfind(r"\boxed{")
-    depth = 0
-    for at in range(start + len(r"\boxed"), len(text)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if not depth:
-            return text[start + len(r"\boxed{") : at]
+    """The content of the last `\\boxed{...}` that is closed, braces matched; None without one."""
+    end = len(text)
+    while (start := text.rfind(_BOX, 0, end)) >= 0:
+        depth = 0
+        for at in range(start + len(_BOX) - 1, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if not depth:
+                return text[start + len(_BOX) : at]
+        end = start
     return None
+
+
+_BOX = r"\boxed{"
 
 
 def formula(text: str) -> str:

@@ -242,6 +242,7 @@ def test_the_page_names_converters_and_files_that_there_are() -> None:
         (r" \frac{1}{2}.", True),
         (r"\boxed{\tfrac{1}{2}\text{ inches}}", True),
         (r"\boxed{2}", False),
+        (r"\boxed{\frac{1}{2}} and \boxed{\fra", True),
     ],
 )
 def test_formulas_are_compared_as_they_are_spelled(answer: str, right: bool) -> None:
@@ -254,6 +255,7 @@ def test_short_answers_by_exact_match_and_f1() -> None:
     assert _tasks.exact_match(example, " White cat!\nQ: and then?")
     assert _tasks.exact_match(example, "anns dog")
     assert not _tasks.exact_match(example, "cat")
+    assert not _tasks.exact_match(Example(prompt="q", answer="A"), "")
     assert _tasks.f1(example, "a white cat") == 1
     assert _tasks.f1(example, "black cat") == 0.5  # one word of two, one of two
     assert _tasks.f1(example, "") == 0

@@ -1,0 +1,102 @@
+"""Sentences that people wrote of one run: shown for that run alone, with figures taken from its answers.
+
+The first line of `results/<size>.md` names the run: the hash of its questions, their number, and its date. A figure in
+a sentence is a placeholder, `{measure: cell; way}`, and further arguments behind more semicolons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.analysis import accuracy, caught, counts, difference, gain, of_tasks, sure_and_wrong, table
+from benchmarks.lab.beyond import mended
+from benchmarks.lab.claims import Scenarios
+from benchmarks.lab.numbers import percent, points
+from benchmarks.lab.runs import Run, RunsFile
+
+__all__ = ["findings", "named"]
+
+_NOTHING = "Nothing was concluded of this run yet.\n"
+
+
+def named(file: RunsFile) -> str:
+    """The line that names a run."""
+    return "<!-- of the run {hash}, {items} questions, {date} -->\n".format(**file.about)
+
+
+def findings(path: Path, file: RunsFile, found: Scenarios) -> str:
+    """The sentences of a file with their figures, if they are about this run.
+
+    Raises:
+        KeyError: a placeholder names a cell or a way that was not run.
+    """
+    if not path.exists():
+        return _NOTHING
+    words = path.read_text(encoding="utf-8")
+    if not words.startswith(named(file)):
+        return _NOTHING
+    return re.sub(r"\{(\w+): ([^}]*)\}", lambda one: _figure(one, found), words.removeprefix(named(file)))
+
+
+def _figure(placeholder: re.Match[str], found: Scenarios) -> str:
+    cell, *arguments = placeholder[2].split("; ")
+    return _MEASURES[placeholder[1]](found[cell], *arguments)
+
+
+def _right(runs: Sequence[Run], way: str, *tasks: str) -> str:
+    """The share of right answers: of all tasks, or of some."""
+    return f"{percent(accuracy(of_tasks(runs, tasks or None), way).value)} %"
+
+
+def _less(runs: Sequence[Run], way: str, than: str, *tasks: str) -> str:
+    """The difference between two ways."""
+    return points(difference(of_tasks(runs, tasks or None), way, than))
+
+
+def _gain(runs: Sequence[Run], way: str) -> str:
+    """The gain over the better model of each task."""
+    return points(gain(runs, way))
+
+
+def _mended(runs: Sequence[Run], way: str) -> str:
+    """Answers of which the draft was sure and wrong, and that were put right."""
+    one = caught(runs, way)
+    return f"{one.mended} of {one.wrong}"
+
+
+def _spoilt(runs: Sequence[Run], way: str) -> str:
+    """Answers that the draft has right, and that were spoilt."""
+    one = counts(runs, way, "draft")
+    return f"{one.lost} of {one.both + one.lost}"
+
+
+def _beyond(runs: Sequence[Run], way: str) -> str:
+    """Of the answers put right, those in which a sure token was replaced."""
+    one = mended(runs, way)
+    return f"{one.sure} of {one.answers}"
+
+
+def _sure(runs: Sequence[Run], model: str) -> str:
+    """Of the wrong answers, those of which the model is nowhere unsure."""
+    return "{} of {}".format(*sure_and_wrong(runs, model))
+
+
+def _times(runs: Sequence[Run], way: str, than: str) -> str:
+    """The tokens billed for an answer, as a multiple."""
+    rows: Mapping[str, Any] = {row.way: row for row in table(runs)}
+    return f"{rows[way].tokens / rows[than].tokens:.1f}"
+
+
+_MEASURES: Mapping[str, Callable[..., str]] = {
+    "right": _right,
+    "less": _less,
+    "gain": _gain,
+    "mended": _mended,
+    "spoilt": _spoilt,
+    "beyond": _beyond,
+    "sure": _sure,
+    "times": _times,
+}
