@@ -14,6 +14,10 @@ from lab_runs import run
 pytestmark = pytest.mark.usefixtures("few_draws")
 
 
+def _drawn(found: object, picture: Path) -> None:  # noqa: ARG001 - stands for `draw`
+    picture.write_text("<svg/>", encoding="utf-8")
+
+
 class Folders:
     """Results, documents and steps in a temporary folder, and what was finished there."""
 
@@ -25,7 +29,7 @@ class Folders:
         monkeypatch.setattr(lab, "RESULTS", self.results)
         monkeypatch.setattr(lab, "DOCS", self.docs)
         monkeypatch.setattr(lab, "finished", self._finished)
-        monkeypatch.setattr("benchmarks.lab.page.draw", lambda _, picture: picture.write_text("<svg/>"))
+        monkeypatch.setattr("benchmarks.lab.page.draw", _drawn)
 
     def main(self, *arguments: str) -> None:
         lab.main(["--quick", *arguments, "--work", str(self.work)])
