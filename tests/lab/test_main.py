@@ -14,7 +14,7 @@ from lab_runs import run
 pytestmark = pytest.mark.usefixtures("few_draws")
 
 
-def _drawn(found: object, picture: Path) -> None:  # noqa: ARG001 - stands for `draw`
+def _drawn(found: object, picture: Path) -> None:
     picture.write_text("<svg/>", encoding="utf-8")
 
 
