@@ -38,7 +38,8 @@ print(fuse_sync("Q:", draft=draft, assistant=assistant))
 EXTRAS = (
     "cosd_api.__main__",
     "cosd_api.cli",
-    "cosd_api.comparison.drawings",  # pages, as those of the report
+    "cosd_api.comparison.advice_page",  # pages, as those of the report
+    "cosd_api.comparison.drawings",
     "cosd_api.comparison.exports",
     "cosd_api.comparison.page",
     "cosd_api.demo",

@@ -74,7 +74,7 @@ def test_the_report_and_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     text = page.read_text()
     assert "Fuse them. Let the draft (small) draft" in text and ">fuse them<" in text
     done = advise(questions, "--yes", "--answers", str(page), "--report", str(page))
-    assert done.exit_code == 2 and "report.html is an input and would be overwritten" in words(done)
+    assert done.exit_code == 2 and "is an input and would be overwritten" in words(done)  # a long path is broken
     assert page.read_text() == text
 
 

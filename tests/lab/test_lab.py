@@ -15,7 +15,7 @@ from benchmarks.lab.claims import CONTROLS
 from benchmarks.lab.graph import Graph, Step
 from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
-from benchmarks.lab.page import page, scenarios
+from benchmarks.lab.page import page, scenarios, tables
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY, WEIGHTS
 from benchmarks.lab.runs import of_cell
@@ -34,7 +34,7 @@ def test_texts_are_scored(tmp_path: Path) -> None:
         found = likelihoods_in(graph.finish(one.step))
         assert {*found} == {*SCORED}
         assert all(way["questions"] == 2 and 0 <= way["right"] <= 2 and way["perplexity"] > 1 for way in found.values())
-    words = page(lab.finished(size, steps, graph))
+    words = tables(lab.finished(size, steps, graph))
     assert words.count("| a-b, held, seed 1 ") == len(SCORED)
 
 
