@@ -1,4 +1,4 @@
-"""What a model reads: documents of the tasks in the shares of its recipe, in numbered chunks, each drawn by itself.
+"""Training documents of a model: of all tasks, in the shares of its recipe, in numbered chunks, each drawn by itself.
 
 A chunk depends on the recipe and its number alone, so that a training that was interrupted goes on as if it had not
 been.

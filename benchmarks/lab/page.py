@@ -135,7 +135,7 @@ def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
 
 
 def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """What each model can do, task by task: where there is room for a gain, and where there is none."""
+    """The models alone, task by task: where there is room for a gain, and where there is none."""
     tasks = [task for task in HEADLINE if any(of_tasks(runs, [task]) for runs in found.values())]
     rows: list[list[str | None]] = []
     for name in names:

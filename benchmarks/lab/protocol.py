@@ -344,7 +344,7 @@ Methods = Literal["all"] | tuple[str | Method, ...]
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it is run.
+    """The extent of a run.
 
     Attributes:
         name: its name.

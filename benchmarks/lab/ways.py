@@ -86,7 +86,7 @@ _MORE: Mapping[str, tuple[str, ...]] = {
     "calibration": (*_USUAL, *_SURER, *_SURPRISES, *_WINDOWS),
     "control": _VERIFIERS,
 }
-"""What the full size compares in addition."""
+"""The ways that the full size compares in addition."""
 
 BACKWARD = ("cosd", "cosd-1-1", "cosd-surprise", PRINTED_SPECULATIVE)
 """The ways that are also compared with the two models in each other's place."""

@@ -22,7 +22,7 @@ DEEPEST = 12
 
 @dataclass(frozen=True)
 class Setup:
-    """What a column's method may be made of.
+    """The pair and its models, of which a column's method is made.
 
     Attributes:
         name: of the pair.

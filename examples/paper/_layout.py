@@ -201,7 +201,7 @@ def lines_of(table: Table, found: Found) -> list[tuple[str, ...]]:
 
 
 def about(table: Table, found: Found) -> list[str]:
-    """What stands below a table."""
+    """The notes below a table."""
     notes = [
         f"{name}: here {' + '.join(one.model for one in models)}; in the paper {table.models.get(name, 'no such pair')}"
         for name, models in found.models.items()

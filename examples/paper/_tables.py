@@ -1,4 +1,4 @@
-"""What the tables have in common: columns are asked, answers graded and kept, and shares printed beside the papers'.
+"""The common part of all tables: columns are asked, answers graded and kept, and shares printed beside the papers'.
 
 Questions are asked as `cosd_api.compare` asks them, and kept in its journal: an interrupted run resumes, and tables
 that have a column in common share its answers.

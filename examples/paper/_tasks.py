@@ -140,7 +140,7 @@ TASKS: Mapping[str, Task] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a row of a table is about.
+    """The quantity that a row of a table shows.
 
     Attributes:
         of: its value for one answer; None where the answer has none.

@@ -30,7 +30,7 @@ async def forecast(*, stop: bool = False, **options: Any) -> tuple[ComparisonEst
 
 
 def check(estimate: ComparisonEstimate, found: Comparison) -> None:
-    """What was billed is within what was said, all together and for each contestant."""
+    """Check that bills are within their estimates, all together and for each contestant."""
     billed: dict[str, int] = {}
     for one in found.answers:
         billed[one.contestant] = billed.get(one.contestant, 0) + one.billed

@@ -1,4 +1,4 @@
-"""What the models of the laboratory read."""
+"""Training documents of the laboratory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided beforehand: that cells, sizes and kept weights fit together."""
+"""The laboratory's protocol: cells, sizes and kept weights fit together."""
 
 from __future__ import annotations
 

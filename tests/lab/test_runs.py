@@ -1,4 +1,4 @@
-"""What was kept gives the same numbers."""
+"""Kept runs: they give the same numbers again."""
 
 from __future__ import annotations
 

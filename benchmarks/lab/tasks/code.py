@@ -65,7 +65,7 @@ _NUMBERS = range(1, 5)
 
 
 def _inputs(kind: str) -> list[Value]:
-    """What a program is run on; no training shows any of it."""
+    """Inputs to run a program on; no training shows any of them."""
     rng = random.Random(f"inputs {kind}")
     if kind == "list":
         return [rng.sample(range(-9, 20), rng.randint(7, 10)) for _ in range(6)]
@@ -97,7 +97,7 @@ def run(program: str, value: Value) -> Value:
 
 
 def outputs(program: str, inputs: list[Value]) -> list[Value] | None:
-    """What a program makes of the inputs; None if it is none."""
+    """The outputs of a program for these inputs; None if it is no program."""
     try:
         return [run(program, value) for value in inputs]
     except ValueError:
