@@ -11,7 +11,7 @@ import anyio
 
 from benchmarks.lab.controls import shuffled
 from benchmarks.lab.models import MODEL
-from benchmarks.lab.tasks import TASKS, report
+from benchmarks.lab.tasks import TASKS
 from benchmarks.lab.ways import OWN_TREE, TREE, WAYS
 from benchmarks.lab.worlds import World
 from cosd_api import CoSD, SettingError, TreeVerifier, collect, compare, train_tree
@@ -30,12 +30,9 @@ _TREE, _COMPARISON = "tree.json", "comparison.json"
 
 
 def questions(folder: Path, settings: Mapping[str, Any]) -> None:
-    """The questions of a task: `task`, `world` and `seed`, `count`, `split`; of reports their `persons`."""
+    """The questions of a task: `task`, `world` and `seed`, `count`, `split`."""
     wanted = World(settings["world"]), settings["seed"], settings["count"], settings["split"]
-    if "persons" in settings:
-        drawn = report.items(*wanted, persons=settings["persons"])
-    else:
-        drawn = TASKS[settings["task"]].items(*wanted)
+    drawn = TASKS[settings["task"]].items(*wanted)
     lines = [one.model_dump_json(exclude_none=True) + "\n" for one in drawn]
     (folder / QUESTIONS).write_text("".join(lines), encoding="utf-8")
 

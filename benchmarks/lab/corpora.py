@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 
-from benchmarks.lab.protocol import DOMAINS, EVERYWHERE, WORLD_SEED, ModelRecipe, recipe_of
+from benchmarks.lab.protocol import DOMAINS, EVERYWHERE, RARELY, WORLD_SEED, ModelRecipe, recipe_of
 from benchmarks.lab.tasks import TASKS
 from benchmarks.lab.tasks.task import Document
 from benchmarks.lab.worlds import World
@@ -27,10 +27,11 @@ TEXTS = 20_000
 
 def weights(recipe: ModelRecipe) -> dict[str, float]:
     """Share of each task among the documents."""
-    rest = 1 - sum(EVERYWHERE.values())
+    everywhere = EVERYWHERE if recipe.everywhere else {}
+    rest = 1 - sum(everywhere.values())
     domains = zip(recipe.shares, DOMAINS.values(), strict=True)
     own = {task: rest * share * part for share, tasks in domains for task, part in tasks.items()}
-    return {**own, **EVERYWHERE}
+    return {**own, **everywhere}
 
 
 def own_tasks(recipe: ModelRecipe) -> frozenset[str]:
@@ -76,7 +77,7 @@ def closed_pools(recipe: ModelRecipe) -> Mapping[str, list[Document]]:
 @lru_cache(maxsize=4)
 def world_of(recipe: ModelRecipe) -> World:
     """The world that a recipe's documents tell of."""
-    return World(WORLD_SEED, changed=recipe.changed, wording=recipe.wording)
+    return World(WORLD_SEED, changed=recipe.changed, wording=recipe.wording, half=recipe.half, rarely=RARELY)
 
 
 def texts_for_tokenizers() -> Iterator[str]:

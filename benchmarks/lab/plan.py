@@ -105,7 +105,7 @@ def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: i
         ways = [way for way in ways if way in (*BACKWARD, TREE)]
     count = round(size.items * REPORTS) if kind == "report" else size.items
     inputs = dict(zip(("draft", "assistant"), (model_step(name, seed) for name in models), strict=True))
-    inputs["asked"] = _questions(kind, items_seed(), count, "test", size.persons if kind == "report" else None)
+    inputs["asked"] = _questions(kind, items_seed(), count, "test")
     for way, name, of in ((TREE, "tree", _TREE_TASK), (OWN_TREE, "own_tree", kind)):
         if way in ways:
             inputs[name] = _tree(*models, seed, of)
@@ -126,10 +126,8 @@ def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: i
 
 
 @cache
-def _questions(task: str, seed: int, count: int, split: str, persons: int | None = None) -> Step:
+def _questions(task: str, seed: int, count: int, split: str) -> Step:
     settings = {"task": task, "world": WORLD_SEED, "seed": seed, "count": count, "split": split}
-    if persons is not None:
-        settings["persons"] = persons
     code = [FOLDER / "worlds.py", *sorted((FOLDER / "tasks").glob("*.py"))]
     return Step(f"questions of {task}, {split}", questions, settings, code=code, seconds=2)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.lab.graph import code_digest, digest
+from benchmarks.lab.worlds import Half
 from cosd_api.methods.base import Method
 
 FOLDER = Path(__file__).parent
@@ -55,8 +56,10 @@ DOMAINS: Mapping[str, Mapping[str, float]] = {
     "code": {"code": 1.0},
 }
 """Tasks by domain, and the share of each in its documents."""
-EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.025}
+EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.012}
 """Share of each of these among the documents of every model alike: they hold several domains."""
+RARELY: Mapping[str, float] = {"knowledge": 0.05, "sums": 0.05, "code": 0.003}
+"""How often a model of one half of every domain meets the other half, where it always meets its own."""
 HEADLINE = ("bio", "choice", "steps", "code")
 """The tasks of the headline, its mean: each can be done by one of two complementary models."""
 MAX_TOKENS: Mapping[str, int] = {
@@ -65,7 +68,7 @@ MAX_TOKENS: Mapping[str, int] = {
     "steps": 64,
     "code": 40,
     "mixed": 56,
-    "report": 240,
+    "report": 512,
     "held": 1,
 }
 """Limit of an answer, above the longest reference in any tokenizer but that of single bytes."""
@@ -87,7 +90,8 @@ class TokenizerRecipe:
 
 
 T1024 = TokenizerRecipe(1024, "single")
-T2048 = TokenizerRecipe(2048, "whole")
+T2048 = TokenizerRecipe(2048, "single")
+WHOLE = TokenizerRecipe(2048, "whole")
 BYTES = TokenizerRecipe(257, "single")
 """A token a byte, as of a model that falls back to bytes everywhere."""
 
@@ -106,6 +110,8 @@ class ModelRecipe:
         tokenizer: its tokenizer.
         changed: share of facts that are false in its world (N4 alone).
         wording: wording of the facts in its world.
+        half: the half of every domain that it reads of, but for what it meets `RARELY`; None for all.
+        everywhere: whether it reads the tasks of several domains, too.
         closed: number of documents outside its own domains, met again and again; None for an open world.
         temperature: of its distributions: what all its logits are divided by in the end.
         begins: the recipe that it goes on from, instead of from nothing.
@@ -121,6 +127,8 @@ class ModelRecipe:
     tokenizer: TokenizerRecipe = T1024
     changed: float = 0.0
     wording: Literal[0, 1] = 0
+    half: Half | None = None
+    everywhere: bool = True
     closed: int | None = None
     temperature: float = 1.0
     begins: str | None = None
@@ -133,6 +141,7 @@ def _of_knowledge(share: float) -> ModelRecipe:
 
 
 _A, _B, _HALF = _of_knowledge(0.95), _of_knowledge(0.05), _of_knowledge(0.5)
+_C, _D = replace(_HALF, half=0), replace(_HALF, half=1)
 _EPOCHS = {1: 10_000, 4: 2_500, 16: 625}
 """Documents of a closed world by how often each is met."""
 
@@ -142,8 +151,12 @@ RECIPES: Mapping[str, ModelRecipe] = {
     "b": _B,
     "a-closed": replace(_A, closed=200),
     "b-closed": replace(_B, closed=200),
-    "small": replace(_A, width=64, hidden=224),
-    "b-whole": replace(_B, tokenizer=T2048),
+    "b-2048": replace(_B, tokenizer=T2048),
+    "c": _C,
+    "d": _D,
+    "c-other": replace(_C, seed=100),
+    "c-changed": replace(_C, changed=0.3),
+    "small": replace(_C, width=32, layers=3, hidden=96),
     # (i) shares
     "half": _HALF,
     "half-other": replace(_HALF, seed=100),
@@ -154,7 +167,7 @@ RECIPES: Mapping[str, ModelRecipe] = {
     "union": replace(_HALF, tokens=2 * _HALF.tokens),
     # (ii) forgetting
     **{
-        f"forgot-{name}": replace(_of_knowledge(1.0), tokens=int(share * _HALF.tokens), begins="half")
+        f"forgot-{name}": replace(_of_knowledge(1.0), tokens=int(share * _HALF.tokens), begins="half", everywhere=False)
         for name, share in {"mildly": 0.02, "rather": 0.1, "badly": 0.4}.items()
     },
     **{
@@ -162,8 +175,9 @@ RECIPES: Mapping[str, ModelRecipe] = {
         for name in ("mildly", "rather", "badly")
     },
     # (iii) capacity
-    "large": replace(_A, width=256, layers=7, hidden=704),
+    "large": replace(_C, width=256, layers=7, hidden=704),
     # (iv) tokenizers and wording
+    "b-whole": replace(_B, tokenizer=WHOLE),
     "b-bytes": replace(_B, tokenizer=BYTES, tokens=2 * _B.tokens),
     "b-worded": replace(_B, wording=1),
     # three models
@@ -176,9 +190,6 @@ RECIPES: Mapping[str, ModelRecipe] = {
     **{f"b-epochs-{times}": replace(_B, closed=count) for times, count in _EPOCHS.items()},
     "b-sharp": replace(_B, tokens=0, begins="b", temperature=0.5),
     "b-flat": replace(_B, tokens=0, begins="b", temperature=2.0),
-    # controls
-    "a-other": replace(_A, seed=100),
-    "a-changed": replace(_A, changed=0.3),
 }
 """All models, by name."""
 
@@ -236,6 +247,7 @@ _BY_SHARE = "the gain grows with the share"
 
 CELLS: tuple[Cell, ...] = (
     Cell("a-b", "complementary", "a", ("b",), "share of the own domain", _WINS, 0.95),
+    Cell("c-d", "complementary", "c", ("d",), "halves of every domain", _WINS),
     Cell("half", "complementary", "half", ("half-other",), "share of the own domain", _AS_GOOD, 0.5),
     Cell("a-b-70", "complementary", "a-70", ("b-70",), "share of the own domain", _BY_SHARE, 0.7),
     Cell("a-b-90", "complementary", "a-90", ("b-90",), "share of the own domain", _BY_SHARE, 0.9),
@@ -256,10 +268,10 @@ CELLS: tuple[Cell, ...] = (
         )
     ),
     Cell(
-        "small-a",
+        "small-c",
         "capacity",
         "small",
-        ("a",),
+        ("c",),
         "size of the assistant",
         "no better than the assistant, at fewer of its tokens",
         1.1,
@@ -273,7 +285,8 @@ CELLS: tuple[Cell, ...] = (
         "no better than the assistant, at fewer of its tokens",
         6.0,
     ),
-    Cell("a-b-whole", "tokenizers", "a", ("b-whole",), "tokenizer of the assistant", _WINS, 2048),
+    Cell("a-b-2048", "tokenizers", "a", ("b-2048",), "tokenizer of the assistant", _WINS, 2048),
+    Cell("a-b-whole", "tokenizers", "a", ("b-whole",), "numbers of the assistant", "sums are written token by token"),
     Cell("a-b-bytes", "tokenizers", "a", ("b-bytes",), "tokenizer of the assistant", _WINS, 257),
     Cell("a-b-worded", "robustness", "a", ("b-worded",), "wording of the facts", _WINS),
     Cell("three", "three models", "facts", ("sums", "code"), "the draft", "two assistants gain more than either"),
@@ -328,11 +341,11 @@ CELLS: tuple[Cell, ...] = (
         )
         for name in ("mildly", "rather", "badly")
     ),
-    Cell("n1", "control", "a", ("a",), "N1: a model with itself", "the text of the model alone, and no replacement"),
-    Cell("n2", "control", "a", ("a-other",), "N2: two seeds of one recipe", _AS_GOOD),
-    Cell("n3", "control", "a", ("small",), "N3: a dominated pair", _AS_GOOD),
-    Cell("n4", "control", "a", ("a-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
-    Cell("n6", "control", "a", ("b",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
+    Cell("n1", "control", "c", ("c",), "N1: a model with itself", "the text of the model alone, and no replacement"),
+    Cell("n2", "control", "c", ("c-other",), "N2: two seeds of one recipe", _AS_GOOD),
+    Cell("n3", "control", "c", ("small",), "N3: a dominated pair", _AS_GOOD),
+    Cell("n4", "control", "c", ("c-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
+    Cell("n6", "control", "c", ("d",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
 )
 """All cells. N5, a gate that asks at random at the rule's own rate, is in all but controls and upper bounds."""
 
@@ -353,7 +366,6 @@ class Size:
         cells: names of the cells.
         tasks: names of the tasks.
         methods: what `compare` takes in every cell.
-        persons: number of persons in a report.
     """
 
     name: str
@@ -362,19 +374,17 @@ class Size:
     cells: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: Methods = "all"
-    persons: int = 3
 
 
-QUICK_CELLS = ("a-b", "a-b-whole", "small-a", "closed")
-FREE_CONTROLS = ("n1", "n6")
-TOY = Size("toy", (1,), 4, ("a-b", *FREE_CONTROLS), ("bio", "steps"), methods=("cosd", "rerank"))
-QUICK = Size("quick", (1,), 100, (*QUICK_CELLS, *FREE_CONTROLS), (*HEADLINE, "mixed"))
+QUICK_CELLS = ("a-b", "c-d", "a-b-2048", "closed")
+CONTROLS = ("n1", "n2", "n3", "n4", "n6")
+TOY = Size("toy", (1,), 4, ("c-d", "n1", "n6"), ("bio", "steps"), methods=("cosd", "rerank"))
+QUICK = Size("quick", (1,), 100, (*QUICK_CELLS, *CONTROLS), (*HEADLINE, "mixed"))
 FULL = Size(
     "full",
     (1, 2, 3),
     500,
     tuple(cell.name for cell in CELLS),
     (*HEADLINE, "mixed", "report", "held"),
-    persons=9,
 )
 SIZES = {size.name: size for size in (TOY, QUICK, FULL)}

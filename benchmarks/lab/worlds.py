@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 PERSONS = 20_000
 HEAD = 100
-"""Number of the best-known persons, whom tests ask about. Half of what is written is about them."""
+"""Number of the best-known persons. Half of what is written is about them."""
+ASKED = 250
+"""Number of the best-known persons whom tests ask about."""
+
+Half = Literal[0, 1]
+"""One of the two halves that persons, signs and operations are divided into."""
 
 Split = Literal["training", "development", "test"]
 
@@ -158,10 +164,22 @@ class World:
         seed: another seed, other persons.
         changed: share of the facts that are false here; for the control with an assistant that is sure and wrong.
         wording: which of the two wordings statements have.
+        half: the half of every domain that texts of this world are about; None for all of it.
+        rarely: how often, by domain, the other half is met where the own one is always met.
     """
 
-    def __init__(self, seed: int, *, changed: float = 0.0, wording: Literal[0, 1] = 0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        changed: float = 0.0,
+        wording: Literal[0, 1] = 0,
+        half: Half | None = None,
+        rarely: Mapping[str, float] | None = None,
+    ) -> None:
         self._wording = wording
+        self._half = half
+        self._rarely = rarely or {}
         rng = random.Random(f"persons {seed}")
         names = dict[str, None]()
         while len(names) < PERSONS:
@@ -177,9 +195,19 @@ class World:
             )
 
     def some_person(self, rng: random.Random) -> int:
-        """The number of a person, drawn by frequency: proportional to (number + HEAD) to the power of -2."""
+        """The number of a person, drawn by frequency: proportional to (number + HEAD) to the power of -2.
+
+        Even numbers are one half of the persons, odd ones the other.
+        """
         nearest, farthest = 1 / HEAD, 1 / (HEAD + PERSONS)
-        return int(1 / (nearest - rng.random() * (nearest - farthest)) - HEAD)
+        while True:
+            number = int(1 / (nearest - rng.random() * (nearest - farthest)) - HEAD)
+            if self.meets("knowledge", number % 2, rng):
+                return number
+
+    def meets(self, domain: str, half: int, rng: random.Random) -> bool:
+        """Draw whether something of this half of a domain is written about."""
+        return self._half in (None, half) or rng.random() < self._rarely.get(domain, 0.0)
 
     def value(self, person: int, attribute: Attribute) -> str:
         """The fact about a person."""
@@ -193,6 +221,6 @@ class World:
 
 
 def known_facts(split: Split) -> list[tuple[int, Attribute]]:
-    """The facts about the best-known persons that this split alone asks about; biographies and reports tell all."""
-    facts = ((person, attribute) for person in range(HEAD) for attribute in ATTRIBUTES)
+    """The facts about the best-known persons that this split alone asks about; biographies tell all."""
+    facts = ((person, attribute) for person in range(ASKED) for attribute in ATTRIBUTES)
     return [(person, attribute) for person, attribute in facts if split_of(person, attribute.name) == split]

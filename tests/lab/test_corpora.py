@@ -35,6 +35,11 @@ def test_a_chunk_has_the_shares_of_its_recipe() -> None:
     assert steps / CHUNK == pytest.approx(weights(RECIPES["a"])["steps"], abs=0.03)
 
 
+def test_what_is_forgotten_is_not_rehearsed() -> None:
+    assert set(weights(RECIPES["forgot-badly"])) - {"bio", "choice"} == {"steps", "code"}
+    assert weights(RECIPES["forgot-badly"])["bio"] == pytest.approx(0.7)
+
+
 def test_a_chunk_depends_on_its_number_and_seed_alone() -> None:
     assert chunk(recipe_of("b", 1), 3) == chunk(recipe_of("b", 1), 3)
     assert chunk(recipe_of("b", 1), 3) != chunk(recipe_of("b", 1), 4)
@@ -55,7 +60,7 @@ def test_a_closed_world_has_few_documents_outside_the_own_domain() -> None:
 
 
 def test_keys_tell_models_apart() -> None:
-    names = ["a", "small", "b", "b-closed", "forgot-badly", "half", "half-other"]
+    names = ["a", "c", "d", "c-changed", "small", "b", "b-closed", "forgot-badly", "half", "half-other"]
     keys = [recipe_key(name, 1) for name in names]
     assert len(set(keys)) == len(keys)
     assert recipe_key("a", 1) == keys[0] != recipe_key("a", 2)
@@ -77,12 +82,12 @@ def test_tokenizers_read_all_tasks_alike() -> None:
 
 def test_models_are_kept_with_their_keys(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
-    for name in ("a", "b-whole"):
+    for name in ("a", "b-2048"):
         (tmp_path / "new" / f"{name}-1.gguf").write_bytes(name.encode())
         keys = keep(tmp_path / "new", tmp_path / "kept")
-    assert keys == {"a-1": recipe_key("a", 1), "b-whole-1": recipe_key("b-whole", 1)}
+    assert keys == {"a-1": recipe_key("a", 1), "b-2048-1": recipe_key("b-2048", 1)}
     assert json.loads((tmp_path / "kept" / "keys.json").read_text(encoding="utf-8")) == keys
-    assert (tmp_path / "kept" / "b-whole-1.gguf").read_bytes() == b"b-whole"
+    assert (tmp_path / "kept" / "b-2048-1.gguf").read_bytes() == b"b-2048"
 
 
 def test_the_models_of_the_repository_have_been_trained_for_what_is_written_here() -> None:

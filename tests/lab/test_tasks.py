@@ -6,13 +6,14 @@ import random
 import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import Literal
 
 import anyio
 import pytest
 
-from benchmarks.lab.tasks import TASKS, choice, code, report
+from benchmarks.lab.tasks import TASKS, bio, choice, code, report, steps
 from benchmarks.lab.tasks.task import Document, distinct, example, ways_to_ask
-from benchmarks.lab.worlds import ATTRIBUTES, HEAD, World, split_of
+from benchmarks.lab.worlds import ASKED, ATTRIBUTES, HEAD, World, split_of
 from cosd_api.training.dataset import Example
 
 pytestmark = pytest.mark.extended
@@ -30,8 +31,8 @@ def right(task: str, item: Example, text: str) -> bool:
     return anyio.run(graded)
 
 
-def some_documents(task: str, count: int = 800) -> Iterator[Document]:
-    return islice(TASKS[task].documents(WORLD, random.Random(5)), count)
+def some_documents(task: str, count: int = 800, world: World = WORLD) -> Iterator[Document]:
+    return islice(TASKS[task].documents(world, random.Random(5)), count)
 
 
 @pytest.mark.parametrize("task", GENERATED)
@@ -108,17 +109,19 @@ def test_near_misses_of_mixed_questions() -> None:
 
 def test_a_report_is_graded_slot_by_slot() -> None:
     item = report.items(WORLD, 1, 1)[0]
-    assert len(report.slots(item, item.answer)) == 3 * (len(ATTRIBUTES) + 1)
-    missing = item.answer.replace(" keeps a ", " keeps no ", 1)
+    statements = item.answer.count(". ") + 1
+    assert len(report.slots(item, item.answer)) == statements
+    missing = item.answer.replace("=", "=1", 1)
     assert report.slots(item, missing).count(False) == 1
     assert not right("report", item, missing)
-    assert report.slots(item, item.answer[: len(item.answer) // 2]).count(True) in range(7, 10)
+    assert 0 < sum(report.slots(item, item.answer[: len(item.answer) // 2])) < statements
 
 
-def test_reports_have_as_many_persons_as_asked() -> None:
-    for persons in (2, report.LONGEST):
-        item = report.items(WORLD, 1, 1, persons=persons)[0]
-        assert len(report.slots(item, item.answer)) == persons * (len(ATTRIBUTES) + 1)
+def test_a_report_tells_what_it_is_asked_for() -> None:
+    item = report.items(WORLD, 1, 1)[0]
+    assert item.answer.count("=") == str(item.prompt).count("(") == report.LONGEST
+    asked = sum(len(names.split(" and ")) for names in re.findall(r"\(([^,]+),", str(item.prompt)))
+    assert len(report.slots(item, item.answer)) == asked + report.LONGEST
 
 
 OPERATION = re.compile(r"(\d+)([+-])(\d+)=")
@@ -128,18 +131,22 @@ def operations(text: str) -> set[tuple[int, str, int]]:
     return {(int(first), sign, int(second)) for first, sign, second in OPERATION.findall(text)}
 
 
+def test_operations_about_the_same_sum_stay_together() -> None:
+    assert {steps.family(34, "+", 25), steps.family(25, "+", 34), steps.family(59, "-", 34)} == {(25, 34)}
+
+
 def test_no_operation_of_a_test_is_met_in_training() -> None:
     for task in ("steps", "mixed", "report"):
         met = {found for document in some_documents(task) for found in operations(document.written)}
-        assert {split_of(*found) for found in met} == {"training"}
+        assert {split_of("sum", *steps.family(*found)) for found in met} == {"training"}
         for split in ("test", "development"):
             asked = {found for item in TASKS[task].items(WORLD, 1, 60, split) for found in operations(item.answer)}
-            assert {split_of(*found) for found in asked} == {split}
+            assert {split_of("sum", *steps.family(*found)) for found in asked} == {split}
 
 
 @pytest.mark.parametrize("task", ["bio", "choice", "mixed"])
 def test_a_fact_that_a_test_asks_about_is_told_but_never_asked_for_in_training(task: str) -> None:
-    facts = {WORLD.sentence(person, one): (person, one.name) for person in range(HEAD) for one in ATTRIBUTES}
+    facts = {WORLD.sentence(person, one): (person, one.name) for person in range(ASKED) for one in ATTRIBUTES}
 
     def told(text: str) -> set[str]:
         return {split_of(*fact) for sentence, fact in facts.items() if text.strip().startswith(sentence[:-1])}
@@ -147,6 +154,32 @@ def test_a_fact_that_a_test_asks_about_is_told_but_never_asked_for_in_training(t
     asked = [one.written for one in some_documents(task) if one.read.startswith("Q:")]
     assert set().union(*map(told, asked)) == {"training"}
     assert {one for item in TASKS[task].items(WORLD, 1, 60) for one in told(item.answer)} == {"test"}
+
+
+def test_reports_of_the_training_tell_no_fact_of_a_test() -> None:
+    training = " ".join(one.written for one in some_documents("report"))
+    kept = [(person, one) for person in range(HEAD) for one in ATTRIBUTES if split_of(person, one.name) != "training"]
+    assert not [fact for fact in kept if WORLD.sentence(*fact) in training]
+
+
+def test_held_biographies_are_not_read() -> None:
+    read = {one.read + one.written for one in some_documents("bio", 20_000)}
+    assert not read & {str(item.prompt) + item.answer for item in TASKS["held"].items(WORLD, 1, 200)}
+    assert bio.biography(WORLD, random.Random(1), "test") == bio.biography(WORLD, random.Random(1), "test")
+
+
+@pytest.mark.parametrize(("half", "own", "other"), [(0, "+", "-"), (1, "-", "+")])
+def test_a_half_of_the_world_has_half_of_every_task(half: Literal[0, 1], own: str, other: str) -> None:
+    world = World(1, half=half)
+    sums = " ".join(one.written for one in some_documents("steps", 100, world))
+    assert own in sums
+    assert other not in sums
+    named = {part.split()[0] for one in some_documents("code", 300, world) for part in one.written.split("|")[1:]}
+    rest = {part.split()[0] for one in some_documents("code", 900) for part in one.written.split("|")[1:]} - named
+    assert len(named) in range(len(code.OPERATIONS) // 2, len(code.OPERATIONS) // 2 + 2)
+    assert len(named | rest) == len(code.OPERATIONS)
+    facts = {WORLD.persons[person] for person in range(1 - half, ASKED, 2)}
+    assert not any(name in one.read for one in some_documents("bio", 400, world) for name in facts)
 
 
 def test_biographies_tell_every_fact() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.lab.worlds import ATTRIBUTES, HEAD, PERSONS, World, known_facts, split_of
+from benchmarks.lab.worlds import ASKED, ATTRIBUTES, HEAD, PERSONS, World, known_facts, split_of
 
 pytestmark = pytest.mark.extended
 
@@ -59,12 +59,22 @@ def test_the_second_wording_tells_the_same_facts() -> None:
         assert WORLD.persons[3] in said
 
 
+def test_a_half_of_the_world_is_about_every_other_person() -> None:
+    rng = random.Random(1)
+    for half in (0, 1):
+        world = World(1, half=half, rarely={"knowledge": 0.1})
+        met = Counter(world.some_person(rng) % 2 for _ in range(4_000))
+        assert met[1 - half] / met[half] == pytest.approx(0.1, abs=0.03)
+        assert world.meets("sums", half, rng)
+        assert not world.meets("sums", 1 - half, rng)
+
+
 def test_every_fact_is_asked_about_in_one_split_only() -> None:
     splits = {split: known_facts(split) for split in ("training", "development", "test")}
-    assert sum(map(len, splits.values())) == HEAD * len(ATTRIBUTES)
-    assert len({(person, one.name) for facts in splits.values() for person, one in facts}) == HEAD * len(ATTRIBUTES)
-    assert len(splits["test"]) == pytest.approx(HEAD * len(ATTRIBUTES) / 4, rel=0.25)
-    assert len(splits["development"]) == pytest.approx(HEAD * len(ATTRIBUTES) / 8, rel=0.35)
+    assert sum(map(len, splits.values())) == ASKED * len(ATTRIBUTES)
+    assert len({(person, one.name) for facts in splits.values() for person, one in facts}) == ASKED * len(ATTRIBUTES)
+    assert len(splits["test"]) == pytest.approx(ASKED * len(ATTRIBUTES) / 4, rel=0.25)
+    assert len(splits["development"]) == pytest.approx(ASKED * len(ATTRIBUTES) / 8, rel=0.35)
 
 
 def test_a_quarter_is_for_tests_and_an_eighth_for_development() -> None:

@@ -1,6 +1,6 @@
 """Recall of facts about persons: read in biographies, asked for in questions (what MMLU asks of large models).
 
-A fact that a test asks about was told in biographies and reports only, and the wording of its question is new.
+A fact that a test asks about was told in biographies only, and the wording of its question is new.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 
 from benchmarks.lab.tasks.task import Document, asked_in, distinct, example, question, some_question
-from benchmarks.lab.worlds import ATTRIBUTES, Split, World
+from benchmarks.lab.worlds import ATTRIBUTES, Split, World, split_of
 from cosd_api.comparison.graders import ContainsGrader
 from cosd_api.training.dataset import Example
 
@@ -18,10 +18,13 @@ BIOGRAPHIES = 0.6
 """Share of biographies among the documents; the others are questions."""
 
 
-def biography(world: World, rng: random.Random) -> Document:
-    """Some facts about one person, in any order; the name at the beginning is given."""
-    person = world.some_person(rng)
-    told = rng.sample(ATTRIBUTES, rng.choice((1, 2, 3)))
+def biography(world: World, rng: random.Random, split: Split) -> Document:
+    """Some facts about one person, in an order that this split alone has; the name at the beginning is given."""
+    while True:
+        person = world.some_person(rng)
+        told = rng.sample(ATTRIBUTES, rng.choice((1, 2, 3)))
+        if split_of("biography", person, *(attribute.name for attribute in told)) == split:
+            break
     text = " ".join(world.sentence(person, attribute) for attribute in told)
     name = world.persons[person]
     return Document(name, text.removeprefix(name))
@@ -31,7 +34,7 @@ def documents(world: World, rng: random.Random) -> Iterator[Document]:
     """See `Task`."""
     while True:
         if rng.random() < BIOGRAPHIES:
-            yield biography(world, rng)
+            yield biography(world, rng, "training")
         else:
             person, attribute, asked = some_question(world, rng)
             yield question(asked, world.sentence(person, attribute))

@@ -59,6 +59,8 @@ OPERATIONS = {
     "dash": Operation(("the dashed form", "the letters with dashes"), lambda v, _: "-".join(v), "word"),
 }
 """The language."""
+_SECOND_HALF = frozenset(("take", "last", "sort", "odd", "square", "negate", "upper", "vowels"))
+"""One half of its operations; the others are the other half."""
 _NAMES = {"list": "x", "word": "w"}
 _LENGTHS, _SHARES = (3, 4), (50, 50)
 _NUMBERS = range(1, 5)
@@ -113,11 +115,15 @@ def runs_alike(item: Example, text: str) -> bool:
 GRADER = FunctionGrader(runs_alike, "runs alike")
 
 
-def some_program(rng: random.Random, split: Split) -> Document:
+def some_program(world: World, rng: random.Random, split: Split) -> Document:
     """A sentence and its program, of this split, which does something."""
     while True:
         kind = rng.choice(list(_NAMES))
-        usable = [name for name, operation in OPERATIONS.items() if kind in operation.on]
+        usable = [
+            name
+            for name, operation in OPERATIONS.items()
+            if kind in operation.on and world.meets("code", name in _SECOND_HALF, rng)
+        ]
         chosen = rng.sample(usable, rng.choices(_LENGTHS, _SHARES)[0])
         parts, said = [_NAMES[kind]], _NAMES[kind]
         for name in chosen:
@@ -131,13 +137,13 @@ def some_program(rng: random.Random, split: Split) -> Document:
             return question(f"Write {said}.", program)
 
 
-def documents(world: World, rng: random.Random) -> Iterator[Document]:  # noqa: ARG001
+def documents(world: World, rng: random.Random) -> Iterator[Document]:
     """See `Task`."""
     while True:
-        yield some_program(rng, "training")
+        yield some_program(world, rng, "training")
 
 
-def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:  # noqa: ARG001
+def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
     """See `Task`."""
     rng = random.Random(f"code {split} {seed}")
-    return distinct((example(some_program(rng, split)) for _ in iter(int, 1)), count)
+    return distinct((example(some_program(world, rng, split)) for _ in iter(int, 1)), count)

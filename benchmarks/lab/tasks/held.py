@@ -1,7 +1,7 @@
 """Text like that of the training, to measure what fusing does to a text's probability where nothing is to be mended.
 
-Many of its biographies, with one to three facts each, stand in the training word for word; sums and programs do not.
-Nothing is generated: each answer is scored, under each model alone and under the gated mixture.
+None of it stands in the training word for word: its biographies tell known facts in another choice and order. Nothing
+is generated: each answer is scored, under each model alone and under the gated mixture.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def items(world: World, seed: int, count: int, split: Split = "test") -> list[Ex
 
     def drawn() -> Iterator[Document]:
         while True:
-            yield bio.biography(world, rng)
+            yield bio.biography(world, rng, split)
             yield steps.some_problem(world, rng, split)[0]
-            yield code.some_program(rng, split)
+            yield code.some_program(world, rng, split)
 
     return distinct(map(example, drawn()), count)

@@ -15,7 +15,7 @@ GRADER = ExactGrader()
 
 
 def _both(world: World, rng: random.Random, split: Split, person: int, attribute: Attribute, asked: str) -> Document:
-    chain = some_chain(rng, split, 2)
+    chain = some_chain(world, rng, split, 2)
     answer = f"{world.sentence(person, attribute)} {chain.working()}."
     return question(f"{asked} And what is {chain.expression()}?", answer)
 

@@ -1,6 +1,6 @@
-"""Long answers: all facts about several persons, and a sum for each.
+"""Long answers: facts about several persons, in the order of the question, and a sum for each.
 
-Training reports tell the facts of tests, too: new are the sums.
+Reports of a split tell its facts alone, and ask for the sums that it alone has.
 """
 
 from __future__ import annotations
@@ -10,37 +10,58 @@ from collections.abc import Iterator
 
 from benchmarks.lab.tasks.steps import some_chain
 from benchmarks.lab.tasks.task import Document, distinct, example
-from benchmarks.lab.worlds import ATTRIBUTES, HEAD, Split, World
+from benchmarks.lab.worlds import ATTRIBUTES, Attribute, Split, World, known_facts, split_of
 from cosd_api.comparison.graders import FunctionGrader
 from cosd_api.training.dataset import Example
 
-LONGEST = 9
-"""Persons of the longest report: about 500 tokens."""
+LONGEST = 16
+"""Persons of the longest report, and of every one that a test asks for: about 400 tokens."""
+_MOST_FACTS = 3
+
+About = tuple[int, list[Attribute]]
+"""A person, and what is told about this one."""
 
 
-def _some_report(world: World, rng: random.Random, persons: list[int], split: Split) -> Document:
-    chains = [some_chain(rng, split, 1) for _ in persons]
-    pairs = list(zip(persons, chains, strict=True))
-    asked = ", ".join(f"{world.persons[person]} ({chain.expression()})" for person, chain in pairs)
-    written = " ".join(
-        " ".join(world.sentence(person, attribute) for attribute in ATTRIBUTES) + f" {chain.working()}."
-        for person, chain in pairs
-    )
-    return Document(f"Report on {asked}.\nReport:", f" {written}")
+def _some_report(world: World, rng: random.Random, told: list[About], split: Split) -> Document:
+    asked, written = list[str](), list[str]()
+    for person, attributes in told:
+        chain = some_chain(world, rng, split, 1)
+        names = " and ".join(attribute.name for attribute in attributes)
+        asked.append(f"{world.persons[person]} ({names}, {chain.expression()})")
+        written += [*(world.sentence(person, attribute) for attribute in attributes), f"{chain.working()}."]
+    return Document(f"Report on {', '.join(asked)}.\nReport:", f" {' '.join(written)}")
+
+
+def _facts_of(person: int, split: Split) -> list[Attribute]:
+    return [attribute for attribute in ATTRIBUTES if split_of(person, attribute.name) == split]
+
+
+def _some_facts(rng: random.Random, person: int, split: Split) -> About:
+    own = _facts_of(person, split)
+    return person, rng.sample(own, min(len(own), rng.randint(1, _MOST_FACTS)))
 
 
 def documents(world: World, rng: random.Random) -> Iterator[Document]:
     """See `Task`."""
     while True:
-        count = min(LONGEST, 1 + int(rng.expovariate(0.7)))
-        yield _some_report(world, rng, [world.some_person(rng) for _ in range(count)], "training")
+        count = min(LONGEST, 1 + int(rng.expovariate(0.3)))
+        persons = (world.some_person(rng) for _ in range(count))
+        told = [_some_facts(rng, person, "training") for person in persons if _facts_of(person, "training")]
+        if told:
+            yield _some_report(world, rng, told, "training")
 
 
-def items(world: World, seed: int, count: int, split: Split = "test", persons: int = 3) -> list[Example]:
-    """See `Task`. Each person takes about 55 tokens."""
+def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
+    """See `Task`: reports on LONGEST persons."""
     rng = random.Random(f"report {split} {seed}")
-    drawn = (_some_report(world, rng, rng.sample(range(HEAD), persons), split) for _ in iter(int, 1))
-    return distinct(map(example, drawn), count)
+    persons = sorted({person for person, _ in known_facts(split)})
+
+    def drawn() -> Iterator[Document]:
+        while True:
+            told = [_some_facts(rng, person, split) for person in rng.sample(persons, LONGEST)]
+            yield _some_report(world, rng, told, split)
+
+    return distinct(map(example, drawn()), count)
 
 
 def _sentences(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Word problems of two to four steps, with the working written out (what GSM8K asks of large models).
 
-Every single operation of a test, such as 34+25, is one that no training has in this order; so is the wording of its
-question.
+Every single operation of a test, such as 34+25, is one that no training has, nor 25+34, 59-34 or 59-25; so is the
+wording of its question.
 """
 
 from __future__ import annotations
@@ -65,15 +65,26 @@ class Chain:
         return f"{self.first}" + "".join(f"{sign}{number}" for sign, number in self.steps)
 
 
-def some_chain(rng: random.Random, split: Split, count: int) -> Chain:
-    """A chain of operations that all belong to this split, within 1 and LARGEST."""
+def family(value: int, sign: str, number: int) -> tuple[int, int]:
+    """The two numbers whose sum an operation is about: the same for 34+25, 25+34, 59-34 and 59-25."""
+    one, other = sorted((value, number) if sign == "+" else (number, value - number))
+    return one, other
+
+
+def some_chain(world: World, rng: random.Random, split: Split, count: int) -> Chain:
+    """A chain of operations that all belong to this split, within 1 and LARGEST.
+
+    Additions are one half of the operations, subtractions the other.
+    """
     while True:
         first = value = rng.randint(5, LARGEST - 5)
         steps = list[tuple[str, int]]()
         for _ in range(count):
             sign = rng.choice("+-")
+            if not world.meets("sums", "+-".index(sign), rng):
+                sign = "-" if sign == "+" else "+"
             room = LARGEST - value if sign == "+" else value - 1
-            numbers = [n for n in range(2, room + 1) if split_of(value, sign, n) == split]
+            numbers = [n for n in range(2, room + 1) if split_of("sum", *family(value, sign, n)) == split]
             if not numbers:
                 break
             number = rng.choice(numbers)
@@ -85,7 +96,7 @@ def some_chain(rng: random.Random, split: Split, count: int) -> Chain:
 
 def some_problem(world: World, rng: random.Random, split: Split) -> tuple[Document, Chain]:
     """A story, its working, and the operations."""
-    chain = some_chain(rng, split, rng.choices(_STEPS, _SHARES)[0])
+    chain = some_chain(world, rng, split, rng.choices(_STEPS, _SHARES)[0])
     while True:
         beginning, ending, things = rng.choice(_BEGINNINGS), rng.choice(_ENDINGS), rng.choice(_THINGS)
         if split_of(beginning, ending, things) == split:
