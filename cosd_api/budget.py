@@ -101,7 +101,7 @@ class Budget:
         self._max_requests = max_requests
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
-        self._never_billed = 0  # tokens, estimated
+        self._never_billed = [0] * len(ledgers)  # tokens, estimated
         self._unreported = [0] * len(ledgers)  # tokens of complete calls whose reading was not reported
         self._rates: dict[int, float] = {}  # tokens in a byte of text, as billed
 
@@ -109,6 +109,11 @@ class Budget:
     def unreported(self) -> list[int]:
         """An estimate of the tokens read, for each endpoint that does not report them; 0 for the others."""
         return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
+
+    @property
+    def never_billed(self) -> list[int]:
+        """An estimate of the tokens, for each endpoint, of calls that are over and will not be billed."""
+        return [*self._never_billed]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
         """Check, before anything is sent, that some answer can keep the limits.
@@ -154,7 +159,7 @@ class Budget:
             if call.prompt_tokens and whole and not (drafts and call.requests + call.retries > 1):
                 self._rates[endpoint] = call.prompt_tokens / max(1, sum(sizes))
             elif not call.prompt_tokens and not refused:
-                self._never_billed += call.unbilled
+                self._never_billed[endpoint] += call.unbilled
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def check(self) -> None:
@@ -177,7 +182,7 @@ class Budget:
         if self._max_billed_tokens is None:
             return
         billed = sum(one.prompt_tokens + one.completion_tokens for one in (*self._ledgers, *self._under_way))
-        guessed = self._never_billed + sum(call.unbilled for call in self._under_way)
+        guessed = sum(self._never_billed) + sum(call.unbilled for call in self._under_way)
         if billed + guessed >= self._max_billed_tokens:
             more = f", and about {guessed} more were read or written without a bill so far" if guessed else ""
             words = f"max_billed_tokens={self._max_billed_tokens} is reached ({billed} were billed{more})"

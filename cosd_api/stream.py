@@ -32,6 +32,10 @@ class FusionStream:
     """A fused answer in progress; made by `Fusion.stream`.
 
     An async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
+
+    Attributes:
+        most_unread: tokens that may wait to be read. Beyond them no model writes on until the reader has caught up, so
+            that a slow reader holds little memory and costs nothing. None, the default, is no limit.
     """
 
     def __init__(
@@ -58,6 +62,23 @@ class FusionStream:
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
+        self.most_unread: int | None = None
+        self._caught_up = anyio.Event()
+
+    @property
+    def usage(self) -> dict[str, EndpointUsage]:
+        """Tokens billed by each endpoint so far; all of them once the stream was left, also before its end."""
+        return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
+
+    @property
+    def never_billed(self) -> dict[str, int]:
+        """An estimate of what each endpoint read and wrote without a bill, as for requests that were cancelled."""
+        guessed = self._work[1].never_billed if self._work is not None else [0] * len(self._ledgers)
+        return dict(zip(self._names, guessed, strict=True))
+
+    @property
+    def _names(self) -> list[str]:
+        return [DRAFT, *self._endpoints.names]
 
     @property
     def result(self) -> FusionResult:
@@ -91,6 +112,8 @@ class FusionStream:
         if self._task is None:
             raise FusionClosedError("open the stream first: async with fusion.stream(prompt) as stream:")
         token = None if self._ended else await self._tokens.get()
+        if self.most_unread is not None and self._tokens.qsize() <= self.most_unread // 2:
+            self._caught_up.set()
         if token is None:
             self._ended = True
             self._tokens.put_nowait(None)  # for other readers
@@ -145,7 +168,7 @@ class FusionStream:
         work = Work(
             turns=turns,
             plain=endpoints.plain(self._prompt),
-            names=[DRAFT, *endpoints.names],
+            names=self._names,
             budget=budget,
             emit=self._emit,
             timeline=self._timeline,
@@ -160,6 +183,7 @@ class FusionStream:
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens),
+            room=self._room,
         )
         run = settings.method.start(work)
         self._work = facts, budget, run
@@ -168,6 +192,13 @@ class FusionStream:
             await run.run()
         finally:
             self._report_failures(run)
+
+    async def _room(self) -> None:
+        """Wait while more tokens are unread than may be."""
+        while self.most_unread is not None and self._tokens.qsize() > self.most_unread:
+            if self._caught_up.is_set():
+                self._caught_up = anyio.Event()
+            await self._caught_up.wait()
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuse a limit below the cost of any answer."""
@@ -207,9 +238,7 @@ class FusionStream:
         judged = report.kept + report.replaced
         method = self._settings.method
         verifier = method.verifier if isinstance(method, CoSD) else None
-        names = self._endpoints.names
-        everybody = [DRAFT, *names]
-        usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(everybody, self._ledgers, strict=True)}
+        names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
             text=readable(report.text),

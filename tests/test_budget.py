@@ -109,6 +109,7 @@ def test_what_is_never_billed_stays_estimated(end: str, stays: int, unreported: 
         if end in errors:
             raise errors[end]
     assert budget.unreported == [unreported, 0]
+    assert budget.never_billed == [stays, 0]
     with pytest.raises(BudgetError, match=r"\(0 were billed, and about 25 more") if stays else nullcontext():
         budget.check()
 

@@ -624,6 +624,36 @@ async def test_a_cancellation_while_a_stream_is_left_waits_for_the_closing(how: 
     assert writer.requests == -1
 
 
+async def test_a_stream_that_was_left_says_what_it_has_cost() -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        unopened = fusion.stream("Q:")
+        assert {name: one.billed_tokens for name, one in unopened.usage.items()} == {"draft": 0, "assistant": 0}
+        assert unopened.never_billed == {"draft": 0, "assistant": 0}
+        async with fusion.stream("Q:") as stream:
+            await anext(stream)
+        assert stream.usage["draft"].billed_tokens > 0
+        async with fusion.stream("Q:") as whole:
+            result = await whole.finished()
+        assert whole.usage == result.usage
+
+
+async def test_a_stream_that_is_not_read_pauses_the_draft() -> None:
+    writer, other = (ScriptedProvider.from_texts({"Q:": [" a"] * 500}) for _ in range(2))
+    async with Fusion(draft=writer, assistant=other) as fusion:
+        stream = fusion.stream("Q:", max_tokens=300)
+        stream.most_unread = 10
+        async with stream:
+            await anext(stream)
+            written = -1
+            while written != (written := stream.usage["draft"].completion_tokens + len(stream._all)):
+                for _ in range(200):
+                    await anyio.lowlevel.checkpoint()
+            assert len(stream._all) < 100 and writer.open_requests == 1
+            text = [token.text async for token in stream]
+        assert len(text) == 299
+        assert stream.result.text == " a" * 300
+
+
 async def test_a_stream_that_was_left_is_no_stream_that_ended() -> None:
     async with Fusion(draft=draft(token_delay=0.01), assistant=assistant()) as fusion:
         async with fusion.stream("Q:") as stream:

@@ -39,6 +39,10 @@ _COMMANDS = {
     ),
     "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
     "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
+    "serve": (
+        "cosd_api.cli.serve:serve",
+        "Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
+    ),
     "servers": ("cosd_api.cli.demo:servers", "Start the three bundled models on llama.cpp servers, until interrupted."),
     "train-deferral": (
         "cosd_api.cli.training:train_gate",

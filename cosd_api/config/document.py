@@ -46,10 +46,12 @@ class Document:
     Attributes:
         value: its content.
         lines: the line of each value, from 1, by its path; empty where they are not known.
+        prefix: path of this document in the file, of one that is a part of it.
     """
 
     value: Any
     lines: Mapping[FieldPath, int] = field(default_factory=dict[FieldPath, int])
+    prefix: FieldPath = ()
 
     def line(self, path: FieldPath) -> int | None:
         """The line of the value at a path, or of the nearest one that holds it."""
@@ -57,6 +59,15 @@ class Document:
             if path[:size] in self.lines:
                 return self.lines[path[:size]]
         return None
+
+    def within(self, *path: str | int) -> Document:
+        """The part of it at a path, as a document of its own."""
+        value = self.value
+        for one in path:
+            value = value[one]
+        size = len(path)
+        lines = {at[size:]: line for at, line in self.lines.items() if at[:size] == path}
+        return Document(value, lines, (*self.prefix, *path))
 
 
 def read_document(path: Path) -> Document:

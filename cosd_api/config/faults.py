@@ -38,6 +38,7 @@ def fault(path: Path | str, document: Document, at: FieldPath, words: str) -> Se
     """The error for one place of a settings file."""
     line = document.line(at)
     where = f"{path}, line {line}" if line else f"{path}"
+    at = (*document.prefix, *at)
     return SettingError(f"{where}: {f'{_dotted(at)}: ' if at else ''}{words}")
 
 
@@ -163,6 +164,8 @@ def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
     names = [one for one in loc if isinstance(one, str)]
     if not names:
         return [*top.model_fields]
+    if (fields := getattr(top, "fields_of", None)) is not None:  # a file that is no fusion's
+        return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]
     if names[0] == "limits":

@@ -123,9 +123,21 @@ class FusionConfig(BaseModel):
             SettingError: it is invalid; the message has the file, the line, the field and what to do.
         """
         path = Path(path)
-        document = read_document(path)
+        return cls.read(path, read_document(path))
+
+    @classmethod
+    def read(cls, path: Path, document: Document) -> Self:
+        """Check the settings of a fusion that stand in a file, or in a part of one. Paths are from the file's folder.
+
+        Raises:
+            OSError: a file that it names cannot be read.
+            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+        """
         if not isinstance(document.value, dict):
-            raise SettingError(f"{path} holds no fields; a settings file begins with draft: and assistants:")
+            words = "it holds no fields; a fusion has draft: and assistants:"
+            if not document.prefix:
+                raise SettingError(f"{path} holds no fields; a settings file begins with draft: and assistants:")
+            raise fault(path, document, (), words)
         refuse_keys(path, document)
         _check_version(path, document)
         try:

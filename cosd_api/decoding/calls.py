@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -23,13 +23,21 @@ class Calls:
         turns: the models.
         budget: the limits of what they may spend together.
         timeline: records the requests.
+        room: waits while the reader of the answer is far behind: what is written meanwhile stays at its server.
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
         reencoded: whether the draft's endpoint was seen to read its own text as other tokens than it wrote.
     """
 
-    def __init__(self, turns: Sequence[RenderedPrompt], budget: Budget, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        turns: Sequence[RenderedPrompt],
+        budget: Budget,
+        timeline: Timeline,
+        *,
+        room: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.turns = turns
         self.draft_requests = 0
         self.assistant_requests = 0
@@ -37,6 +45,7 @@ class Calls:
         self.reencoded = False
         self._budget = budget
         self._timeline = timeline
+        self._room = room
         self._sizes = [len(turn.prompt.encode()) for turn in turns]
         self._questions = count(1)
 
@@ -96,6 +105,8 @@ class Calls:
                                 return
                             if counts():
                                 usage.wrote()
+                                if self._room is not None:
+                                    await self._room()
                         else:
                             _check_end(item, last, provider.name)
                             take(item)

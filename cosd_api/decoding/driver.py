@@ -47,7 +47,7 @@ class Driver:
 
     def __init__(self, decoder: Decoder, work: Work) -> None:
         self.decoder = decoder
-        self.calls = Calls(work.turns, work.budget, work.timeline)
+        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
         self._work = work
         self._error: Exception | None = None
         self._idle = anyio.Event()

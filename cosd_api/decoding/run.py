@@ -37,6 +37,7 @@ class Work:
         skip: leave out questions whose answers cannot matter.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
+        room: waits while the reader of the answer is far behind; None where nobody reads it token by token.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -56,6 +57,7 @@ class Work:
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
+    room: Callable[[], Awaitable[None]] | None = None
 
 
 class CallCounts(Protocol):

@@ -53,7 +53,7 @@ class AnswerWriter:
     """
 
     def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
-        self.calls = Calls(work.turns, work.budget, work.timeline)
+        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
         self.encodings = Encodings(work.turns)
         self.count = len(work.turns)
         self.chance = Chance(work.seed, work.turns[0].prompt)

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 from cosd_providers.usage import Usage
 
 __all__ = [
+    "Alive",
     "Capabilities",
     "DraftEnd",
     "HiddenStates",
@@ -272,6 +273,19 @@ class Ready(Protocol):
 
     async def keep_ready(self) -> None:
         """Open a connection for the next request, if that saves noticeable time. Never raises."""
+        ...
+
+
+@runtime_checkable
+class Alive(Protocol):
+    """A provider that can find out if its server answers now, at no cost. Optional."""
+
+    async def check_alive(self) -> None:
+        """Ask the server for something that no model is needed for.
+
+        Raises:
+            ProviderError: it does not answer, or says that it is not ready.
+        """
         ...
 
 

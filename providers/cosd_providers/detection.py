@@ -15,6 +15,7 @@ from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import (
+    Alive,
     DraftEnd,
     HiddenStates,
     Piece,
@@ -175,6 +176,12 @@ class DetectedProvider:
         found = self._adapter.found
         if isinstance(found, Ready):
             await found.keep_ready()
+
+    async def check_alive(self) -> None:
+        """See `contract.Alive`; a server that is not known yet is recognized, which is as good."""
+        adapter = await self.adapter()
+        if isinstance(adapter, Alive):
+            await adapter.check_alive()
 
     async def word_splitter(self) -> WordEnds | None:
         """See `contract.WordSplitter`."""

@@ -177,6 +177,13 @@ class Adapter:
             await self._transport.get(self._ready_route, once=True, quick=True)
             self._near = time.monotonic() - began < _NEAR_SECONDS
 
+    async def check_alive(self) -> None:
+        """Ask the route that answers at once, or for the list of models; see `contract.Alive`."""
+        route = self._ready_route or self._listing
+        if route is not None:
+            with suppress(InvalidRequestError):  # there is no such route: the server answers
+                await self._transport.get(route, once=True, quick=True)
+
     def with_strategy(self, strategy: Strategy | None) -> Self:
         """The same model, asked by one strategy; None for the engine's own rule.
 

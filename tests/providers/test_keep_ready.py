@@ -12,9 +12,9 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from cosd_providers import connect, detection
+from cosd_providers import ConnectError, ServerError, connect, detection
 from cosd_providers import engine as adapters
-from cosd_providers.contract import Provider, Ready
+from cosd_providers.contract import Alive, Provider, Ready
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
@@ -130,3 +130,30 @@ def test_every_adapter_can(kind: type) -> None:
 
 def test_not_every_provider_can() -> None:
     assert not isinstance(ScriptedProvider.from_texts({}), Ready)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+async def test_a_server_that_answers_is_alive(kind: type) -> None:
+    async with served() as server, kind(server.url) as provider:
+        await provider.check_alive()
+        assert len(server.asked) == 1
+    async with served("404 Not Found") as server, kind(server.url) as provider:
+        await provider.check_alive()  # it answers
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+async def test_a_server_that_is_loading_or_gone_is_not(kind: type) -> None:
+    async with served("503 Service Unavailable") as server, kind(server.url) as provider:
+        with pytest.raises(ServerError):
+            await provider.check_alive()
+    async with kind(server.url) as provider:
+        with pytest.raises(ConnectError):
+            await provider.check_alive()
+
+
+async def test_a_server_is_recognized_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "detect", _llama_cpp)
+    async with served() as server, connect(server.url) as provider:
+        assert isinstance(provider, Alive)
+        await provider.check_alive()
+        assert server.asked == [(1, "GET /health")]

@@ -1,0 +1,147 @@
+"""`cosd serve`: fusions behind OpenAI's protocol."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cosd_api.checks import check_installed
+from cosd_api.cli.console import guarded, say
+from cosd_api.cli.options import SharedOptions, with_options
+from cosd_api.demo.servers import bundled_three
+from cosd_api.fusion import Fusion
+from cosd_api.settings import AnswerOptions
+
+if TYPE_CHECKING:
+    from cosd_api.gateway.config import GatewayConfig
+
+__all__ = ["serve"]
+
+_OF_A_FUSION = ("draft", "assistant", "config", "method", "verifier", "tree", "agreement")
+
+
+@with_options(SharedOptions)
+def serve(
+    options: SharedOptions,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Settings of several fusions, or of one; without, see --draft."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The model name of a single fusion.")] = "cosd",
+    host: Annotated[str, typer.Option(help="The address to listen on. Any but this machine's own needs a key.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and end.")] = False,
+) -> None:
+    """Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
+
+    One fusion by --draft and --assistant, several by FILE, and the bundled models by neither. Clients need one of the
+    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error a line of JSON
+    for each request. Ctrl-C or SIGTERM end it: requests in progress get half a minute, and the exit code is 0.
+    """
+    with guarded(), ExitStack() as stack:
+        for module in ("starlette", "uvicorn", "prometheus_client"):
+            check_installed(module, "the gateway needs a web server", "gateway")
+        if schema:
+            _print_schema()
+            return
+        from cosd_api.gateway.app import Gateway  # noqa: PLC0415 - of an extra
+        from cosd_api.gateway.config import GatewayLimits, keys_from_environment  # noqa: PLC0415
+        from cosd_api.gateway.server import check_host, listening, run_gateway  # noqa: PLC0415
+
+        config = _config(file, options)
+        keys = keys_from_environment(config.keys if config else [])
+        check_host(host, secured=bool(keys))
+        limits = config.limits if config else GatewayLimits()
+        cors = config.cors if config else []
+        at = stack.enter_context(listening(host, port))
+        fusions = stack.enter_context(_fusions(config, options, name))
+        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}/v1"
+
+        def ready() -> None:
+            print(url, flush=True)
+            say(f"serving {', '.join(fusions)}; Ctrl-C stops it")
+
+        signal.signal(signal.SIGTERM, _interrupt)
+        _log_to_stderr()
+        try:
+            run_gateway(gateway, at, stop_seconds=limits.stop_seconds, ready=ready)
+        except KeyboardInterrupt:
+            return
+
+
+def _print_schema() -> None:
+    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
+
+    print(json.dumps(GatewayConfig.model_json_schema(), indent=2))
+
+
+def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
+    """The settings file, if one is given.
+
+    Raises:
+        typer.BadParameter: it cannot be read, or a fusion is given beside it.
+        SettingError: it is invalid.
+    """
+    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
+
+    if file is None:
+        return None
+    if beside := [name for name in _OF_A_FUSION if options.given(name)]:
+        raise typer.BadParameter(f"is for one fusion, and FILE holds its own: {file}", param_hint=f"--{beside[0]}")
+    try:
+        return GatewayConfig.load(file)
+    except OSError as error:
+        raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="FILE") from error
+
+
+@contextmanager
+def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) -> Iterator[Mapping[str, Fusion]]:
+    """The fusions to serve, with the bundled models' servers if nothing else is given."""
+    if config is not None:
+        yield {each: Fusion.load(one) for each, one in config.fusions.items()}
+    elif options.config is not None or options.draft or options.assistant:
+        fusion = options.fusion()
+        fusion.limits = {**fusion.limits, **_limits(options)}
+        yield {name: fusion}
+    else:
+        with bundled_three() as three:
+            yield {name: Fusion(draft=three.sums, assistant=three.facts)}
+
+
+def _limits(options: SharedOptions) -> AnswerOptions:
+    """The limits of every answer that stand on the command line."""
+    found: AnswerOptions = {}
+    if options.given("max_tokens"):
+        found["max_tokens"] = options.max_tokens
+    if options.timeout is not None:
+        found["timeout"] = options.timeout
+    return found
+
+
+def _log_to_stderr() -> None:
+    """Write the access log, and what goes wrong, to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access = logging.getLogger("cosd_api.gateway.access")
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
+    if not os.environ.get("COSD_LOG"):
+        logging.getLogger("cosd_api.gateway").addHandler(handler)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

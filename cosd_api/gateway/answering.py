@@ -1,0 +1,277 @@
+"""Answers on their way to a client: whole or as a stream, cancelled when the client leaves or the gateway stops."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from cosd_api.fusion import Fusion
+from cosd_api.gateway.api_errors import ApiError, api_error
+from cosd_api.gateway.bodies import Asked
+from cosd_api.gateway.config import GatewayLimits
+from cosd_api.gateway.exchange import Exchange
+from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader, event
+from cosd_api.records import FusedToken
+from cosd_api.result import FusionResult
+from cosd_api.settings import AnswerOptions
+from cosd_api.stream import FusionStream
+from cosd_providers.errors import ProviderError
+
+__all__ = ["Answering", "StopSignal"]
+
+_log = logging.getLogger("cosd_api.gateway")
+
+_TOGETHER = 8  # answers of one request that are written at a time
+_GRACE_SECONDS = 5.0  # beyond the time limit, for an error to be sent
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
+
+_Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
+"""A token or the result of an answer, with the answer's index."""
+
+
+class StopSignal:
+    """The end of the gateway: requests in progress are cancelled by it when their time is over."""
+
+    def __init__(self) -> None:
+        self._scopes: set[anyio.CancelScope] = set()
+        self.given = False
+
+    def give(self) -> None:
+        """Cancel all requests in progress."""
+        self.given = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @asynccontextmanager
+    async def obeyed(self) -> AsyncGenerator[anyio.CancelScope]:
+        """A block that the signal cancels."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+
+class Answering:
+    """The answers to one request.
+
+    Args:
+        fusion: writes them.
+        asked: the request.
+        limits: of the gateway.
+        exchange: the record of the request.
+        stop: the signal that ends it early.
+    """
+
+    def __init__(
+        self, fusion: Fusion, asked: Asked, limits: GatewayLimits, exchange: Exchange, stop: StopSignal
+    ) -> None:
+        self._fusion = fusion
+        self._asked = asked
+        self._limits = limits
+        self._exchange = exchange
+        self._stop = stop
+        self._options: AnswerOptions = asked.options_for(fusion, limits)
+        kind = ChatShape if asked.chat else CompletionShape
+        self._shape: AnswerShape = kind(
+            id=exchange.id,
+            model=asked.model,
+            created=int(time.time()),
+            logprobs=asked.logprobs,
+            usage=asked.include_usage,
+        )
+        self._streams: list[FusionStream] = []
+        self._started = False
+        self._left = False
+        self._ended = False
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, as an ASGI application. A client that leaves cancels every request to the models at once."""
+        exchange = self._exchange
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                try:
+                    await self._respond(scope, receive, send)
+                finally:
+                    group.cancel_scope.cancel()
+        finally:
+            for stream in self._streams:
+                exchange.account(stream)
+            if self._left and exchange.outcome == "ok" and not self._ended:
+                exchange.outcome = "disconnected"
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        """Wait until the client has left, and cancel everything then."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._left = True
+        scope.cancel()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        write = self._stream if self._asked.stream else self._whole
+        error: ApiError | None = None
+        with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
+            async with self._stop.obeyed() as stopped:
+                try:
+                    await write(scope, receive, send)
+                except Exception as failed:  # noqa: BLE001 - every one is answered in the form of the API
+                    error = self._failed(failed)
+            if stopped.cancelled_caught:
+                self._exchange.outcome = "stopped"
+                words = "the gateway was stopped before the answer was complete"
+                error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
+        if late.cancelled_caught:  # the client took nothing for so long that nothing can be said to it
+            raise TimeoutError("a client did not take its answer in time")
+        if error is not None:
+            await self._refuse(error, scope, receive, send)
+        self._ended = True
+
+    def _failed(self, failed: Exception) -> ApiError:
+        error = api_error(failed)
+        if isinstance(failed, ProviderError):  # names the server, and no key or prompt
+            _log.warning("%s: %s: %s", self._exchange.id, type(failed).__name__, failed)
+        elif error.status >= 500:
+            frames = "".join(traceback.format_tb(failed.__traceback__))
+            _log.error("%s: unexpected %s raised at\n%s", self._exchange.id, type(failed).__name__, frames)
+        return error
+
+    async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by an error: by its status, or as an event where a stream has begun."""
+        exchange = self._exchange
+        exchange.error = error.code or str(error.status)
+        if exchange.outcome == "ok":
+            exchange.outcome = "error"
+        if self._started:
+            await send({"type": "http.response.body", "body": event(error.body), "more_body": False})
+        else:
+            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
+
+    # ------------------------------------------------------------------------------------------------- whole answers
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        results: dict[int, FusionResult] = {}
+        async with self._answers() as answers:
+            async for index, item in answers:
+                assert isinstance(item, FusionResult)
+                results[index] = item
+        self._exchange.results = [results[at] for at in sorted(results)]
+        self._exchange.tokens = sum(len(one.tokens) for one in self._exchange.results)
+        self._exchange.sent_text()
+        headers = _headers(self._exchange.results)
+        await JSONResponse(self._shape.whole(self._exchange.results), headers=headers)(scope, receive, send)
+
+    # ------------------------------------------------------------------------------------------------------- streams
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        readers: dict[int, TextReader] = {}
+        sent: dict[int, int] = {}
+        shape, exchange = self._shape, self._exchange
+        async with self._answers() as answers:
+            async for index, item in answers:
+                if not self._started:
+                    await self._start(send)
+                data = b""
+                if index not in readers:
+                    readers[index], sent[index] = TextReader(), 0
+                    data = shape.opening(index)
+                if isinstance(item, FusedToken):
+                    text = readers[index].read(item)
+                    exchange.tokens += 1
+                    if text or (self._asked.logprobs and not item.end):
+                        data += shape.piece(index, text, item, sent[index])
+                        sent[index] += len(text)
+                        exchange.sent_text()
+                else:
+                    assert isinstance(item, FusionResult)
+                    rest = readers[index].rest()
+                    data += shape.piece(index, rest, None, sent[index]) if rest else b""
+                    data += shape.closing(index, item)
+                    exchange.results.append(item)
+                if data:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        end = shape.ending([one.usage for one in exchange.results])
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+    async def _start(self, send: Send) -> None:
+        """Send the headers. Until the first token an error has a status of its own."""
+        self._started = True
+        headers = [(name.encode(), value.encode()) for name, value in _EVENTS.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    @asynccontextmanager
+    async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
+        """The tokens of all answers, if they are streamed, and their results, each with the answer's index."""
+        prompts = self._asked.prompts
+        if len(prompts) == 1:
+            async with aclosing(self._answer(0)) as items:
+                yield items
+            return
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as group:
+            into, out = anyio.create_memory_object_stream[_Numbered](0)
+            limiter = anyio.CapacityLimiter(_TOGETHER)
+            for index in range(len(prompts)):
+                group.start_soon(self._collect, index, limiter, into.clone(), failed)
+            into.close()
+            try:
+                async with out:
+                    yield out
+            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+                failed.append(error)
+            group.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+
+    async def _collect(
+        self,
+        index: int,
+        limiter: anyio.CapacityLimiter,
+        into: MemoryObjectSendStream[_Numbered],
+        failed: list[Exception],
+    ) -> None:
+        """Send one of several answers; the first error ends them all."""
+        async with into, limiter:
+            try:
+                async with aclosing(self._answer(index)) as items:
+                    async for item in items:
+                        await into.send(item)
+            except Exception as error:  # noqa: BLE001 - raised by the reader
+                failed.append(error)
+
+    async def _answer(self, index: int) -> AsyncGenerator[_Numbered]:
+        """One answer: its tokens, if they are streamed, and its result."""
+        stream = self._fusion.stream(self._asked.prompts[index], **self._options)
+        self._streams.append(stream)
+        if self._asked.stream:
+            stream.most_unread = self._limits.unread_tokens
+        async with stream:
+            if self._asked.stream:
+                async for token in stream:
+                    yield index, token
+            yield index, await stream.finished()
+
+
+def _headers(results: Sequence[FusionResult]) -> Mapping[str, str]:
+    """The facts of a whole answer as headers."""
+    billed = sum(one.billed_tokens for result in results for one in result.usage.values())
+    found = {"cosd-billed-tokens": str(billed)}
+    judged = [one for one in results if one.acceptance_rate is not None]
+    if judged:
+        kept = sum(one.kept_tokens or 0 for one in judged)
+        everything = kept + sum(one.replaced_tokens or 0 for one in judged)
+        found["cosd-acceptance-rate"] = f"{kept / everything if everything else 1:.4f}"
+        found["cosd-replacements"] = str(sum(one.replacements or 0 for one in judged))
+    return found

@@ -1,0 +1,109 @@
+"""Errors in the form of OpenAI's API: what a client is shown, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cosd_api.errors import FusionClosedError, SettingError
+from cosd_providers.errors import (
+    AuthenticationError,
+    BudgetError,
+    BudgetTimeoutError,
+    ConnectError,
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    ServerError,
+    UnsupportedError,
+)
+
+__all__ = ["ApiError", "api_error"]
+
+_REFUSED = "invalid_request_error"
+_UPSTREAM = "upstream_error"
+
+
+class ApiError(Exception):
+    """An error of the API, as its clients know them.
+
+    Attributes:
+        status: of HTTP.
+        kind: the error's `type`.
+        code: a word for programs.
+        param: the field of the request that it is about.
+        retry_after: seconds after which the same request may succeed.
+        retryable: whether the same request may succeed later.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = _REFUSED,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+        self.retryable = retryable
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as JSON."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers for its answer; OpenAI's client obeys both."""
+        found = {"x-should-retry": "true" if self.retryable else "false"}
+        if self.retry_after is not None:
+            found["retry-after"] = f"{self.retry_after:.0f}" if self.retry_after >= 1 else "1"
+        return found
+
+
+def api_error(error: Exception) -> ApiError:
+    """The error that a client is shown for one of the library's. It names no server, key or text."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, SettingError):
+        return ApiError(str(error))
+    if isinstance(error, FusionClosedError):
+        return ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
+    if not isinstance(error, ProviderError):
+        return ApiError("an unexpected error in the gateway", status=500, kind="server_error", code="internal")
+    for kind, status, code, name in _OF_REQUESTS:
+        if isinstance(error, kind):  # in its own words, without the server and the hint, which is for an operator
+            return ApiError(str(error.args[0]), status=status, kind=name, code=code)
+    _, status, code, words = next(found for found in _OF_SERVERS if isinstance(error, found[0]))
+    wait = error.retry_after
+    return ApiError(words, status=status, kind=_UPSTREAM, code=code, retry_after=wait, retryable=error.retryable)
+
+
+_OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
+    (ContextLengthError, 400, "context_length_exceeded", _REFUSED),
+    (BudgetTimeoutError, 504, "timeout", "timeout_error"),
+    (BudgetError, 400, "limit_of_answer", _REFUSED),
+    (UnsupportedError, 400, "unsupported", _REFUSED),
+)
+"""Errors about a request: kind, status, code and type."""
+
+_OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
+    (RateLimitError, 429, "rate_limit_exceeded", "a model's server limits its rate"),
+    (AuthenticationError, 502, "upstream_authentication", "a model's server refuses the gateway's key"),
+    (ProviderTimeoutError, 504, "upstream_timeout", "a model's server did not answer in time"),
+    (ConnectError, 502, "upstream_unreachable", "a model's server cannot be reached"),
+    (ServerError, 503, "upstream_failed", "a model's server failed"),
+    (InvalidRequestError, 502, "upstream_refused", "a model's server refused the request"),
+    (ProviderError, 502, "upstream_invalid", "a model's server gave no valid answer"),
+)
+"""Errors of the models' servers, which are told apart without naming one: kind, status, code and words."""

@@ -1,0 +1,272 @@
+"""The gateway as an ASGI application: OpenAI's routes in front of fusions."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cosd_api.fusion import Fusion
+from cosd_api.gateway.answering import Answering, StopSignal
+from cosd_api.gateway.api_errors import ApiError, api_error
+from cosd_api.gateway.bodies import Asked, read_chat, read_completion
+from cosd_api.gateway.clients import Client, Clients
+from cosd_api.gateway.config import ClientKey, GatewayLimits
+from cosd_api.gateway.exchange import Exchange, request_id
+from cosd_api.gateway.metrics import GatewayMetrics
+from cosd_api.gateway.openapi import openapi
+from cosd_api.gateway.readiness import Readiness
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger("cosd_api.gateway")
+
+_OPEN = ("/health", "/ready", "/openapi.json")
+"""Routes that need no key and tell nothing about anybody."""
+
+_ANSWERS = ("/v1/chat/completions", "/v1/completions")
+
+_QUIET = ("/health", "/ready", "/metrics")
+"""Routes that are asked every few seconds, and logged only when they fail."""
+
+_BODY_SECONDS = 30.0
+
+
+class Gateway:
+    """Fusions behind OpenAI's protocol, as an ASGI application.
+
+    `cosd serve` runs it on uvicorn; any other ASGI server does, too. The fusions are opened and closed by its lifespan.
+
+    Args:
+        fusions: by the model names that clients ask for. They must not be open yet.
+        keys: of clients, by the keys' texts. Without any, everybody who reaches it is served.
+        limits: of requests.
+        cors: origins of web pages that may call it.
+    """
+
+    def __init__(
+        self,
+        fusions: Mapping[str, Fusion],
+        *,
+        keys: Mapping[str, ClientKey] | None = None,
+        limits: GatewayLimits | None = None,
+        cors: Sequence[str] = (),
+    ) -> None:
+        self._fusions = dict(fusions)
+        self._limits = limits or GatewayLimits()
+        self._clients = Clients(keys or {}, self._limits.concurrency)
+        self._readiness = Readiness(self._fusions)
+        self._metrics = GatewayMetrics()
+        self._stop = StopSignal()
+        self._stopping = False
+        self._created = int(time.time())
+        routes = [
+            Route(_ANSWERS[0], self._chat, methods=["POST"]),
+            Route(_ANSWERS[1], self._complete, methods=["POST"]),
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._model),
+            Route("/health", self._health),
+            Route("/ready", self._ready),
+            Route("/metrics", self._page_of_metrics),
+            Route("/openapi.json", self._openapi),
+        ]
+        self._paths = frozenset(route.path for route in routes)
+        self._app: ASGIApp = Starlette(
+            routes=routes,
+            middleware=[_cross_origin(cors)] if cors else [],
+            exception_handlers={HTTPException: _refused, ApiError: _refused},
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan of the server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        exchange = Exchange(id=request_id(headers.get("x-request-id", "")), method=scope["method"], path="")
+        exchange.path = scope["path"] if scope["path"] in self._paths else ""
+        scope["exchange"] = exchange
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = exchange.id
+            await send(message)
+
+        try:
+            await self._serve(headers, scope, receive, noted)
+        finally:
+            if exchange.path in _ANSWERS:
+                self._metrics.count(exchange)
+            if exchange.path not in _QUIET or exchange.status >= 400:
+                exchange.log()
+
+    def stopping(self) -> None:
+        """Note that the gateway stops: it is no longer ready, and takes no more requests for answers."""
+        self._stopping = True
+
+    def end_requests(self) -> None:
+        """End the requests in progress by an error."""
+        self._stop.give()
+
+    async def _serve(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+        """Recognize the client, and find the route; every error is answered in the form of the API."""
+        exchange: Exchange = scope["exchange"]
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            if scope["path"] not in _OPEN and scope["method"] != "OPTIONS":
+                client = self._clients.recognize(headers.get("authorization", ""), headers.get("host", ""))
+                exchange.client = client.name
+                scope["client_key"] = client
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            exchange.outcome = "disconnected"
+        except Exception as failed:
+            error = api_error(failed)
+            exchange.outcome, exchange.error = "error", error.code or str(error.status)
+            if error.status >= 500:
+                frames = "".join(traceback.format_tb(failed.__traceback__))
+                _log.error("%s: unexpected %s raised at\n%s", exchange.id, type(failed).__name__, frames)
+            if started:
+                raise
+            await _answer(error)(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:  # noqa: ARG002
+        async with AsyncExitStack() as stack:
+            for fusion in self._fusions.values():
+                await stack.enter_async_context(fusion)
+            yield
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    async def _chat(self, request: Request) -> ASGIApp:
+        return await self._answering(request, read_chat)
+
+    async def _complete(self, request: Request) -> ASGIApp:
+        return await self._answering(request, read_completion)
+
+    async def _answering(self, request: Request, read: Callable[[bytes, GatewayLimits], Asked]) -> ASGIApp:
+        exchange: Exchange = request.scope["exchange"]
+        client: Client = request.scope["client_key"]
+        if self._stopping:
+            raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
+        asked = read(await self._body(request), self._limits)
+        fusion = self._fusion(asked.model)
+        exchange.model, exchange.stream = asked.model, asked.stream
+        answering = Answering(fusion, asked, self._limits, exchange, self._stop)
+
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                with self._clients.admitted(client), self._metrics.in_flight(asked.model):
+                    await answering.respond(scope, receive, send)
+            except ApiError as error:
+                exchange.outcome, exchange.error = "error", error.code or str(error.status)
+                await _answer(error)(scope, receive, send)
+            finally:
+                client.bill(exchange.billed)
+
+        return respond
+
+    def _fusion(self, name: str) -> Fusion:
+        if name not in self._fusions:
+            known = ", ".join(self._fusions)
+            words = f"there is no model of this name; there are: {known}"
+            raise ApiError(words, status=404, code="model_not_found", param="model")
+        return self._fusions[name]
+
+    async def _body(self, request: Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            ApiError: it is too large, no JSON by its own account, or does not come.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # so that a foreign web page cannot send it unasked
+            raise ApiError("the body must be JSON: content-type: application/json", status=415)
+        most = self._limits.body_bytes
+        data = bytearray()
+        with anyio.move_on_after(_BODY_SECONDS) as late:
+            async for part in request.stream():
+                data += part
+                if len(data) > most:
+                    raise ApiError(f"the body has more than {most} bytes", status=413, code="body_too_large")
+        if late.cancelled_caught:
+            raise ApiError("the body did not come in time", status=408, code="body_timeout")
+        return bytes(data)
+
+    # -------------------------------------------------------------------------------------------------- other routes
+
+    async def _models(self, request: Request) -> Response:  # noqa: ARG002
+        return JSONResponse({"object": "list", "data": [self._described(name) for name in self._fusions]})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        self._fusion(name)
+        return JSONResponse(self._described(name))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "cosd"}
+
+    async def _health(self, request: Request) -> Response:  # noqa: ARG002
+        return JSONResponse({"status": "ok"})
+
+    async def _ready(self, request: Request) -> Response:  # noqa: ARG002
+        found = await self._readiness.check()
+        ready = not self._stopping and self._readiness.needed(found)
+        status = "stopping" if self._stopping else "ready" if ready else "not ready"
+        return JSONResponse({"status": status, "fusions": found}, 200 if ready else 503)
+
+    async def _page_of_metrics(self, request: Request) -> Response:  # noqa: ARG002
+        return Response(self._metrics.page(), media_type=None, headers={"content-type": self._metrics.content_type})
+
+    async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
+        return JSONResponse(openapi(secured=self._clients.secured))
+
+
+def _cross_origin(origins: Sequence[str]) -> Middleware:
+    """Answers to other origins. It is plain ASGI, and hides no disconnect."""
+    return Middleware(CORSMiddleware, allow_origins=origins, allow_methods=("GET", "POST"), allow_headers=("*",))
+
+
+def _answer(error: ApiError) -> Response:
+    headers = error.headers
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(error.body, error.status, headers)
+
+
+def _refused(request: Request, error: Exception) -> Response | Awaitable[Response]:
+    """An error of a route, in the form of the API."""
+    exchange: Exchange = request.scope["exchange"]
+    headers: Mapping[str, str] = {}
+    if isinstance(error, HTTPException):
+        words = "this method is not allowed here" if error.status_code == 405 else "there is no such route"
+        headers = error.headers or {}
+        error = ApiError(words, status=error.status_code, code=None if error.status_code == 405 else "not_found")
+    assert isinstance(error, ApiError)
+    exchange.outcome, exchange.error = "error", error.code or str(error.status)
+    response = _answer(error)
+    response.headers.update(headers)
+    return response

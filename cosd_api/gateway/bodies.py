@@ -1,0 +1,294 @@
+"""Bodies of requests in OpenAI's form, checked: what a fusion can answer, and why it cannot do the rest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails
+
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.config import GatewayLimits
+from cosd_api.settings import REFUSED, AnswerOptions
+from cosd_providers.messages import Message, checked_messages
+
+__all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
+
+_MOST_STOPS = 16
+_SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
+
+_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "description": "The conversation. At least one message is the user's; a last one of the assistant is continued.",
+    "items": {
+        "type": "object",
+        "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
+            "name": {"type": ["string", "null"]},
+        },
+        "required": ["role", "content"],
+    },
+}
+
+_NO_TOOLS = "a fusion writes text and calls no tools"
+_TEXT_ONLY = "a fusion reads and writes text only"
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"), _NO_TOOLS),
+    **dict.fromkeys(("audio", "modalities"), _TEXT_ONLY),
+    "response_format": "structured output is not supported: only the type text is",
+    "best_of": REFUSED["best_of"],
+    "n": REFUSED["n"],
+    "echo": REFUSED["echo"],
+    "suffix": "a fusion writes what follows a text, not what fits between two",
+    "temperature": "give 0, or leave it out: whether tokens are drawn is a statement of the fusion's method",
+    "top_p": REFUSED["top_p"],
+    "logit_bias": REFUSED["logit_bias"],
+    "frequency_penalty": REFUSED["frequency_penalty"],
+    "presence_penalty": REFUSED["presence_penalty"],
+    "logprobs": "of each place the fused token's own probability is known: true or false, and of completions 0 or 1",
+    "top_logprobs": "of each place the fused token's own probability is known: give 0 or 1",
+    "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers",
+    "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts",
+}
+"""Reasons why a field, or its value, is refused."""
+
+_Zero = Annotated[float, Field(ge=0, le=0)]
+_Positive = Annotated[int, Field(ge=1)]
+_Ignored = Annotated[Any, Field(description="Taken and not used.")]
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool | None = None
+
+
+class _TextFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+
+
+class RequestBody(BaseModel):
+    """Fields that both routes share. A field that is null counts as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    model: str
+    max_tokens: _Positive | None = None
+    stop: str | Annotated[list[str], Field(max_length=_MOST_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    seed: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=1, le=1)] | None = None
+    n: Literal[1] | None = None
+    frequency_penalty: _Zero | None = None
+    presence_penalty: _Zero | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    user: _Ignored = None
+
+    def options(self) -> AnswerOptions:
+        """The limits of an answer that it gives."""
+        found: AnswerOptions = {}
+        if self.max_tokens is not None:
+            found["max_tokens"] = self.max_tokens
+        if self.stop is not None:
+            found["stop"] = self.stop
+        return found
+
+
+class ChatBody(RequestBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
+    max_completion_tokens: _Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+    response_format: _TextFormat | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: _Ignored = None
+    modalities: list[Literal["text"]] | None = None
+    metadata: _Ignored = None
+    store: _Ignored = None
+    service_tier: _Ignored = None
+    safety_identifier: _Ignored = None
+    prompt_cache_key: _Ignored = None
+
+    def options(self) -> AnswerOptions:
+        """The limits of an answer that it gives."""
+        found = super().options()
+        if self.max_completion_tokens is not None:
+            found["max_tokens"] = self.max_completion_tokens
+        return found
+
+
+class CompletionBody(RequestBody):
+    """The body of `POST /v1/completions`."""
+
+    prompt: (
+        Annotated[str, Field(min_length=1)] | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    suffix: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request for answers.
+
+    Attributes:
+        chat: whether it came to the chat route.
+        model: the fusion that is asked for.
+        prompts: one for each answer.
+        options: the limits of each answer.
+        stream: whether the answer is sent while it is written.
+        include_usage: whether a stream ends with what was billed.
+        logprobs: whether each token comes with its logarithm of the probability.
+        seed: of what is drawn.
+        temperature: as given.
+    """
+
+    chat: bool
+    model: str
+    prompts: tuple[str | tuple[Message, ...], ...]
+    options: AnswerOptions
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    seed: int | None
+    temperature: float | None
+
+    @classmethod
+    def of(cls, body: RequestBody, prompts: Sequence[str | tuple[Message, ...]], *, logprobs: bool) -> Self:
+        """The request of a body."""
+        stream = bool(body.stream)
+        if body.stream_options is not None and not stream:
+            raise ApiError("stream_options is for streams: give stream=true, or leave it out", param="stream_options")
+        return cls(
+            chat=isinstance(body, ChatBody),
+            model=body.model,
+            prompts=tuple(prompts),
+            options=body.options(),
+            stream=stream,
+            include_usage=bool(body.stream_options and body.stream_options.include_usage),
+            logprobs=logprobs,
+            seed=body.seed,
+            temperature=body.temperature,
+        )
+
+    def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
+        """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
+
+        Raises:
+            ApiError: it asks for more, or for another temperature than the fusion's method has.
+        """
+        found: AnswerOptions = {**fusion.limits, **self.options}
+        drawn = fusion.settings.temperature
+        if self.temperature is not None and self.temperature != drawn:
+            words = f"temperature={self.temperature:g} is refused: the fusion {self.model!r} has {drawn:g}"
+            reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
+            raise ApiError(f"{words}, as {reason}. Leave it out", param="temperature")
+        wanted = self.options.get("max_tokens", 0)
+        if wanted > limits.max_tokens:
+            words = f"max_tokens={wanted} is more than the {limits.max_tokens} that are allowed here"
+            raise ApiError(words, param="max_tokens")
+        if "max_tokens" in found:
+            found["max_tokens"] = min(found["max_tokens"], limits.max_tokens)
+        given = found.get("timeout")
+        found["timeout"] = limits.timeout if given is None else min(given, limits.timeout)
+        if drawn and self.seed is not None:
+            found["seed"] = self.seed % _SEEDS
+        elif not drawn:
+            found.pop("seed", None)
+        return found
+
+
+def read_chat(data: bytes, limits: GatewayLimits) -> Asked:
+    """Check the body of a request for a chat answer.
+
+    Raises:
+        ApiError: it is invalid, or asks for what no fusion can do.
+    """
+    body = _read(ChatBody, data)
+    if len(body.messages) > limits.messages:
+        words = f"messages has {len(body.messages)} messages, and at most {limits.messages} are allowed here"
+        raise ApiError(words, param="messages")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError("top_logprobs is for logprobs=true: leave it out", param="top_logprobs")
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        raise ApiError("max_tokens and max_completion_tokens differ: give one of them", param="max_tokens")
+    try:
+        messages = checked_messages(body.messages)
+    except ValueError as error:
+        raise ApiError(str(error), param="messages") from None
+    return Asked.of(body, [messages], logprobs=bool(body.logprobs))
+
+
+def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
+    """Check the body of a request for the continuation of one or several texts.
+
+    Raises:
+        ApiError: it is invalid, or asks for what no fusion can do.
+    """
+    body = _read(CompletionBody, data)
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if len(prompts) > limits.prompts:
+        words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
+        raise ApiError(words, param="prompt")
+    return Asked.of(body, prompts, logprobs=body.logprobs is not None)
+
+
+_Body = TypeVar("_Body", bound=RequestBody)
+
+
+def _read(kind: type[_Body], data: bytes) -> _Body:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _refusal(kind, error.errors(include_url=False, include_input=False)[0]) from None
+    except SettingError as error:
+        raise ApiError(str(error)) from None
+
+
+def _refusal(kind: type[BaseModel], found: ErrorDetails) -> ApiError:
+    """The error for the first fault of a body; it repeats no text of it."""
+    if found["type"] == "json_invalid":
+        return ApiError("the body is not valid JSON")
+    loc = found["loc"]
+    if not loc:
+        return ApiError("the body must be a JSON object")
+    name = str(loc[0])
+    if found["type"] == "missing":
+        return ApiError(f"{name} is required", param=name)
+    if name in _REASONS:
+        return ApiError(f"{name} is refused: {_REASONS[name]}", param=name)
+    if found["type"] == "extra_forbidden":
+        return _unknown(kind, name)
+    words = found["msg"].removeprefix("Value error, ")
+    return ApiError(f"{name}: {words[:1].lower()}{words[1:]}", param=name)
+
+
+def _unknown(kind: type[BaseModel], name: str) -> ApiError:
+    if name in REFUSED:
+        return ApiError(f"{name} is refused: {REFUSED[name]}. Leave it out", param=name)
+    near = difflib.get_close_matches(name, cast("Sequence[str]", [*kind.model_fields]), 1, cutoff=0.75)
+    shown = name if name.isidentifier() and len(name) <= 40 else "..."
+    more = f"; did you mean {near[0]!r}?" if near else ""
+    return ApiError(f"unknown field {shown!r}{more}", param=shown)

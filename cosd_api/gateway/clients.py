@@ -1,0 +1,156 @@
+"""Clients: who may ask, how much at a time, and how much in a minute."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.config import ClientKey
+
+__all__ = ["Client", "Clients", "is_local"]
+
+_MINUTE = 60.0
+_SOON = 1.0  # seconds after which a place may be free
+
+
+class Client:
+    """The use that one key is put to.
+
+    Args:
+        key: the key's name and limits; None for clients without keys.
+        clock: seconds.
+
+    Attributes:
+        in_progress: requests.
+    """
+
+    def __init__(self, key: ClientKey | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._key = key
+        self._clock = clock
+        self._bills: deque[tuple[float, int]] = deque()
+        self._minute = 0
+        self.in_progress = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its key; empty without one."""
+        return "" if self._key is None else self._key.name
+
+    def bill(self, tokens: int) -> None:
+        """Count tokens that were billed for it, or most likely were."""
+        if tokens:
+            self._bills.append((self._clock(), tokens))
+            self._minute += tokens
+
+    def check(self) -> None:
+        """Check its limits before a request.
+
+        Raises:
+            ApiError: one of them is reached.
+        """
+        if self._key is None:
+            return
+        most = self._key.concurrency
+        if most is not None and self.in_progress >= most:
+            words = f"this key has {self.in_progress} requests in progress, and at most {most} are allowed"
+            raise _limited(words, _SOON)
+        most = self._key.billed_tokens_per_minute
+        if most is None:
+            return
+        wait = _MINUTE
+        while self._bills and (wait := self._bills[0][0] + _MINUTE - self._clock()) <= 0:
+            self._minute -= self._bills.popleft()[1]
+        if self._minute >= most:
+            words = f"{self._minute} tokens were billed for this key in the last minute, and {most} are allowed"
+            raise _limited(words, wait)
+
+
+class Clients:
+    """All clients of a gateway.
+
+    Args:
+        keys: their keys, by the keys' texts. Without any, everybody is served who comes by a local name.
+        concurrency: requests in progress, of all together.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, keys: Mapping[str, ClientKey], concurrency: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._known = [(text.encode(), Client(key, clock)) for text, key in keys.items()]
+        self._anybody = Client(None, clock)
+        self._concurrency = concurrency
+        self._in_progress = 0
+
+    @property
+    def secured(self) -> bool:
+        """True if clients need a key."""
+        return bool(self._known)
+
+    def recognize(self, authorization: str, host: str) -> Client:
+        """The client of a request.
+
+        Args:
+            authorization: the header of that name.
+            host: the header of that name.
+
+        Raises:
+            ApiError: its key is missing or wrong; or there are no keys, and the request came by a foreign name, as
+                from a web page that has its own name point here.
+        """
+        if not self._known:
+            if not is_local(host):
+                words = "without keys the gateway answers to localhost and to addresses only, not to another name"
+                raise ApiError(words, status=403, kind="permission_error", code="foreign_host")
+            return self._anybody
+        scheme, _, key = authorization.partition(" ")
+        given = key.strip().encode() if scheme.lower() == "bearer" else b""
+        found: Client | None = None
+        for text, client in self._known:  # all of them: the time tells nothing about which one was near
+            if hmac.compare_digest(text, given):
+                found = client
+        if found is None:
+            words = "the API key is wrong" if given else "an API key is required: Authorization: Bearer KEY"
+            raise ApiError(words, status=401, kind="authentication_error", code="invalid_api_key")
+        return found
+
+    @contextmanager
+    def admitted(self, client: Client) -> Iterator[None]:
+        """A request in progress.
+
+        Raises:
+            ApiError: a limit is reached.
+        """
+        client.check()
+        if self._in_progress >= self._concurrency:
+            raise _limited(f"{self._in_progress} requests are in progress, as many as are allowed", _SOON)
+        self._in_progress += 1
+        client.in_progress += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= 1
+            client.in_progress -= 1
+
+
+def is_local(host: str) -> bool:
+    """Test whether a host, with or without a port, is `localhost` or an address: neither is anybody's to point here."""
+    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _limited(words: str, wait: float) -> ApiError:
+    return ApiError(
+        words, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=wait, retryable=True
+    )

@@ -1,0 +1,187 @@
+"""Settings of the gateway as a file: its fusions by name, the keys of its clients, and its limits."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from cosd_api.config.document import Document, FieldPath, read_document
+from cosd_api.config.faults import fault, faults_of, refuse_keys
+from cosd_api.config.file import FusionConfig
+from cosd_api.errors import SettingError
+
+__all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_from_environment"]
+
+ALONE = "cosd"
+"""Model name of a fusion that is served alone and has no other."""
+
+KEYS_VARIABLE = "COSD_SERVE_KEYS"
+"""Environment variable with the keys of clients."""
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
+_SHORTEST = 16  # characters of a key
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Name = Annotated[str, StringConstraints(pattern=_NAME)]
+
+
+class GatewayLimits(BaseModel):
+    """Bounds of what the gateway takes.
+
+    Attributes:
+        body_bytes: size of a request.
+        messages: in one conversation.
+        prompts: in one request.
+        max_tokens: of one answer. A request for more is refused.
+        concurrency: requests in progress; further ones are refused with status 429.
+        timeout: seconds for one request, from its first byte to the last one of its answer.
+        unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
+        stop_seconds: time for requests in progress when the gateway is stopped.
+    """
+
+    model_config = _STRICT
+
+    body_bytes: _Count = 4_000_000
+    messages: _Count = 1000
+    prompts: _Count = 128
+    max_tokens: _Count = 8192
+    concurrency: _Count = 256
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    unread_tokens: _Count = 64
+    stop_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+
+
+class ClientKey(BaseModel):
+    """A key that clients may use. The key itself is in an environment variable.
+
+    Attributes:
+        name: for logs and metrics.
+        env: the variable that holds the key.
+        concurrency: requests in progress with this key.
+        billed_tokens_per_minute: tokens that the models may read and write for it in a minute. Further requests are
+            refused with status 429 until less was billed in the last minute.
+    """
+
+    model_config = _STRICT
+
+    name: _Name
+    env: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+    concurrency: _Count | None = None
+    billed_tokens_per_minute: _Count | None = None
+
+
+class GatewayConfig(BaseModel):
+    """The settings of a gateway, as a file holds them.
+
+    Attributes:
+        schema_version: of this form.
+        fusions: by the model names that clients ask for; each is a settings file's content.
+        keys: of clients. Without any, and without `COSD_SERVE_KEYS`, every client on this machine is served.
+        limits: of requests.
+        cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
+    """
+
+    model_config = _STRICT
+
+    schema_version: Literal[1] = 1
+    fusions: Annotated[dict[_Name, FusionConfig], Field(min_length=1)]
+    keys: list[ClientKey] = []
+    limits: GatewayLimits = GatewayLimits()
+    cors: list[Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*]+$")]] = []
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file of several fusions, or the settings file of one, which is then called `cosd`. Nothing is sent.
+
+        Raises:
+            OSError: it cannot be read, or a file that it names.
+            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+        """
+        path = Path(path)
+        document = read_document(path)
+        if isinstance(document.value, dict) and "fusions" not in document.value:
+            if "draft" in document.value or "models" in document.value:
+                return cls(fusions={ALONE: FusionConfig.read(path, document)})
+            raise fault(path, document, (), "it has no fusions:, and no draft: of a single one")
+        if not isinstance(document.value, dict):
+            raise SettingError(f"{path} holds no fields; a file for cosd serve begins with fusions:")
+        refuse_keys(path, document)
+        return cls._validated(path, document)
+
+    @classmethod
+    def _validated(cls, path: Path, document: Document) -> Self:
+        value: dict[str, Any] = {name: one for name, one in document.value.items() if one is not None}
+        named = value.get("fusions")
+        if not isinstance(named, dict) or not named:
+            raise fault(path, document, ("fusions",), "it must hold at least one fusion, by its model name")
+        several: Mapping[str, Any] = cast("dict[str, Any]", named)
+        fusions = {name: FusionConfig.read(path, document.within("fusions", name)) for name in several}
+        for name in several:
+            if not re.match(_NAME, name):
+                words = "a model name has letters, digits and . _ : / - , and begins with one of the first two"
+                raise fault(path, document, ("fusions", name), words)
+        try:
+            found = cls.model_validate({**value, "fusions": fusions})
+        except ValidationError as error:
+            raise faults_of(path, document, error, cls) from None
+        twice = [at for at, one in enumerate(found.keys) if one.name in {other.name for other in found.keys[:at]}]
+        if twice:
+            at: FieldPath = ("keys", twice[0], "name")
+            raise fault(path, document, at, "another key has this name; keep one of them")
+        return found
+
+    @classmethod
+    def fields_of(cls, name: str) -> Sequence[str]:
+        """The fields that there are in one of its own."""
+        parts: Mapping[str, type[BaseModel]] = {"keys": ClientKey, "limits": GatewayLimits}
+        return [*parts[name].model_fields] if name in parts else []
+
+
+def keys_from_environment(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
+    """The keys of a file and those of `COSD_SERVE_KEYS`, by their texts.
+
+    The variable holds keys with commas between them. Behind each may follow a name and limits, such as
+    `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.
+
+    Raises:
+        SettingError: a variable is not set, or its content is invalid; the message does not show it.
+    """
+    found: dict[str, ClientKey] = {}
+    for one in keys:
+        text = os.environ.get(one.env, "").strip()
+        if not text:
+            raise SettingError(f"keys: the environment variable {one.env}, which is to hold a key, is not set")
+        _add(found, text, one, one.env)
+    entries = [entry for entry in os.environ.get(KEYS_VARIABLE, "").split(",") if entry.strip()]
+    for number, entry in enumerate(entries, 1):
+        text, *options = (part.strip() for part in entry.split(";"))
+        _add(found, text, _client(number, options), f"{KEYS_VARIABLE}, key {number}")
+    return found
+
+
+def _client(number: int, options: Sequence[str]) -> ClientKey:
+    given: dict[str, Any] = {"name": f"key-{number}", "env": KEYS_VARIABLE}
+    for option in options:
+        name, _, value = option.partition("=")
+        given[name.strip()] = int(value) if value.strip().isdecimal() else value.strip()
+    try:
+        return ClientKey.model_validate(given)
+    except ValidationError as error:
+        where = error.errors(include_input=False, include_url=False)[0]["loc"][0]
+        known = "name, concurrency and billed_tokens_per_minute"
+        words = f"its {where!r} is invalid" if where in ClientKey.model_fields else f"behind a key may follow {known}"
+        raise SettingError(f"{KEYS_VARIABLE}, key {number}: {words}; write KEY;name=team-a;concurrency=4") from None
+
+
+def _add(found: dict[str, ClientKey], text: str, client: ClientKey, where: str) -> None:
+    if len(text) < _SHORTEST or not text.isascii() or not text.isprintable() or " " in text:
+        words = f"a key has at least {_SHORTEST} characters of ASCII and no space"
+        raise SettingError(f"{where}: {words}; make one by: openssl rand -hex 24")
+    if text in found or client.name in {one.name for one in found.values()}:
+        raise SettingError(f"{where}: another key is the same, or has the same name")
+    found[text] = client

@@ -1,0 +1,113 @@
+"""One request and what became of it, for the access log and the metrics. No prompt and no answer is in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import uuid4
+
+from cosd_api.records import EndpointUsage
+from cosd_api.result import FusionResult
+from cosd_api.stream import FusionStream
+
+__all__ = ["Exchange", "Outcome", "request_id"]
+
+_log = logging.getLogger("cosd_api.gateway.access")
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+Outcome = Literal["ok", "error", "disconnected", "stopped"]
+"""The end of a request: answered, an error, left by its client, or ended as the gateway was stopped."""
+
+
+def request_id(given: str) -> str:
+    """The id of a request: its own header, if it is a plain word, else a new one."""
+    return given if _ID.fullmatch(given) else f"req-{uuid4().hex}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request in progress, and then over.
+
+    Attributes:
+        id: of the request.
+        method: of HTTP.
+        path: the route; empty for an unknown one.
+        client: the name of its key.
+        model: the fusion that answers, once it is known.
+        stream: whether the answer is sent while it is written.
+        status: of the answer; 0 if the client left before it.
+        outcome: the end.
+        error: the error's code, or its status.
+        first_seconds: until the first text was sent.
+        tokens: of all answers, those that were sent.
+        usage: billed by each endpoint.
+        never_billed: an estimate of what each endpoint did without a bill.
+        results: the answers that are complete.
+    """
+
+    id: str
+    method: str
+    path: str
+    client: str = ""
+    model: str = ""
+    stream: bool = False
+    status: int = 0
+    outcome: Outcome = "ok"
+    error: str = ""
+    first_seconds: float | None = None
+    tokens: int = 0
+    usage: dict[str, EndpointUsage] = field(default_factory=dict[str, EndpointUsage])
+    never_billed: dict[str, int] = field(default_factory=dict[str, int])
+    results: list[FusionResult] = field(default_factory=list[FusionResult])
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def billed(self) -> int:
+        """Tokens that were billed, and an estimate of those that never are."""
+        return sum(one.billed_tokens for one in self.usage.values()) + sum(self.never_billed.values())
+
+    def sent_text(self) -> None:
+        """Note the time of the first text."""
+        if self.first_seconds is None:
+            self.first_seconds = time.perf_counter() - self.began
+
+    def account(self, stream: FusionStream) -> None:
+        """Add what an answer has cost, however it ended."""
+        _add(self.usage, stream.usage)
+        for name, tokens in stream.never_billed.items():
+            self.never_billed[name] = self.never_billed.get(name, 0) + tokens
+
+    def log(self) -> None:
+        """Write its line of the access log, a JSON object."""
+        line: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": self.id,
+            "client": self.client,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "outcome": self.outcome,
+            "error": self.error,
+            "seconds": round(time.perf_counter() - self.began, 6),
+        }
+        if self.model:
+            first = None if self.first_seconds is None else round(self.first_seconds, 6)
+            billed = {name: one.billed_tokens for name, one in self.usage.items()}
+            line |= {"model": self.model, "stream": self.stream, "first_seconds": first, "tokens": self.tokens}
+            line |= {"billed": billed, "never_billed": sum(self.never_billed.values())}
+        _log.info("%s", json.dumps({name: one for name, one in line.items() if one not in ("", None)}))
+
+
+def _add(total: dict[str, EndpointUsage], more: Mapping[str, EndpointUsage]) -> None:
+    """Add up usage by endpoint."""
+    for name, one in more.items():
+        known = total.get(name, EndpointUsage())
+        counts = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+        total[name] = EndpointUsage(**{each: getattr(known, each) + getattr(one, each) for each in counts})

@@ -1,0 +1,94 @@
+"""Metrics of the gateway in Prometheus' form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from cosd_api.gateway.exchange import Exchange
+from cosd_api.result import FusionResult
+
+__all__ = ["GatewayMetrics"]
+
+_FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class GatewayMetrics:
+    """Counters of one gateway, in a registry of their own.
+
+    Attributes:
+        content_type: of the page.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        of, model = self._registry, ["model"]
+        self._requests = Counter(
+            "cosd_requests", "Requests for answers that are over.", [*model, "route", "outcome"], registry=of
+        )
+        self._errors = Counter("cosd_errors", "Requests that ended in an error.", [*model, "kind"], registry=of)
+        self._in_flight = Gauge("cosd_in_flight", "Requests for answers in progress.", model, registry=of)
+        self._tokens = Counter(
+            "cosd_tokens",
+            "Tokens that endpoints billed; kind never_billed is an estimate of what was cancelled before its bill.",
+            [*model, "endpoint", "kind"],
+            registry=of,
+        )
+        self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
+        self._kept = Counter("cosd_draft_tokens_kept", "Draft tokens in answers.", model, registry=of)
+        self._replaced = Counter("cosd_draft_tokens_replaced", "Draft tokens that were replaced.", model, registry=of)
+        self._replacements = Counter("cosd_replacements", "Replacements in answers.", model, registry=of)
+        self._first = Histogram(
+            "cosd_first_token_seconds", "Time to the first token.", model, registry=of, buckets=_FIRST
+        )
+        self._each = Histogram(
+            "cosd_token_seconds", "Time for each token after the first.", model, registry=of, buckets=_EACH
+        )
+
+    def page(self) -> bytes:
+        """The page for Prometheus."""
+        return generate_latest(self._registry)
+
+    @contextmanager
+    def in_flight(self, model: str) -> Iterator[None]:
+        """A request in progress."""
+        gauge = self._in_flight.labels(model)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+
+    def count(self, exchange: Exchange) -> None:
+        """Count a request that is over."""
+        model = exchange.model
+        self._requests.labels(model, exchange.path, exchange.outcome).inc()
+        if exchange.error:
+            self._errors.labels(model, exchange.error).inc()
+        for endpoint, one in exchange.usage.items():
+            kinds = {
+                "prompt": one.prompt_tokens,
+                "completion": one.completion_tokens,
+                "cached": one.cached_tokens,
+                "never_billed": exchange.never_billed.get(endpoint, 0),
+            }
+            for kind, tokens in kinds.items():
+                self._tokens.labels(model, endpoint, kind).inc(tokens)
+        self._written.labels(model).inc(exchange.tokens)
+        for result in exchange.results:
+            self._count_result(model, result)
+
+    def _count_result(self, model: str, result: FusionResult) -> None:
+        self._kept.labels(model).inc(result.kept_tokens or 0)
+        self._replaced.labels(model).inc(result.replaced_tokens or 0)
+        self._replacements.labels(model).inc(result.replacements or 0)
+        first, more = result.timings.first_token, len(result.tokens) - 1
+        if first is not None:
+            self._first.labels(model).observe(first)
+            if more > 0:
+                self._each.labels(model).observe((result.timings.total - first) / more)

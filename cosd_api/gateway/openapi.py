@@ -1,0 +1,128 @@
+"""The gateway's OpenAPI document, made from the bodies that it checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from cosd_api.gateway.bodies import ChatBody, CompletionBody
+from cosd_api.version import __version__
+
+__all__ = ["openapi"]
+
+_REF = "#/components/schemas/{model}"
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_USAGE = {
+    "type": "object",
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), _COUNT),
+}
+_FINISH = {"enum": ["stop", "length", "content_filter"]}
+_MODEL = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT},
+}
+_MODELS = {
+    "type": "object",
+    "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
+}
+_STATUS = {"type": "object", "required": ["status"], "properties": {"status": _TEXT}}
+
+
+def openapi(*, secured: bool) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        secured: whether clients need a key.
+    """
+    schemas: dict[str, Any] = {"Error": _ERROR}
+    answers = {
+        "/v1/chat/completions": _answers(ChatBody, "chat.completion", {"message": {"type": "object"}}, schemas),
+        "/v1/completions": _answers(CompletionBody, "text_completion", {"text": _TEXT}, schemas),
+    }
+    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    paths: dict[str, Any] = {
+        **answers,
+        "/v1/models": {"get": _read("The models that are served.", _MODELS)},
+        "/v1/models/{name}": {"get": {**_read("One model.", _MODEL), "parameters": [name]}},
+        "/health": {"get": {**_read("The gateway runs.", _STATUS), "security": []}},
+        "/ready": {"get": {**_read("Every model's server answers.", _STATUS, "503"), "security": []}},
+        "/metrics": {"get": {**_read("Metrics in Prometheus' form.", None)}},
+    }
+    components: dict[str, Any] = {"schemas": schemas}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "cosd serve", "version": __version__, "license": {"name": "MIT"}},
+        "paths": paths,
+        "components": components,
+    }
+    if secured:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _answers(body: type[BaseModel], kind: str, written: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = body.model_json_schema(ref_template=_REF)
+    schemas.update(schema.pop("$defs", {}))
+    schemas[body.__name__] = schema
+    choice = {
+        "type": "object",
+        "required": ["index", "logprobs", "finish_reason", *written],
+        "properties": {"index": _COUNT, "finish_reason": _FINISH, **written},
+    }
+    properties = {
+        **dict.fromkeys(("id", "model"), _TEXT),
+        "object": {"const": kind},
+        "created": _COUNT,
+        "choices": {"type": "array", "items": choice},
+        "usage": _USAGE,
+        "cosd": {"type": "object"},
+    }
+    whole = {"type": "object", "required": [*properties], "properties": properties}
+    content = {"application/json": {"schema": whole}, "text/event-stream": {"schema": _TEXT}}
+    return {
+        "post": {
+            "summary": f"Answers of the kind {kind}.",
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": {"$ref": _REF.format(model=body.__name__)}}},
+            },
+            "responses": {"200": {"description": "The answer.", "content": content}, "default": _error()},
+        }
+    }
+
+
+def _read(summary: str, schema: dict[str, Any] | None, *also: str) -> dict[str, Any]:
+    if schema is None:
+        good = {"description": summary, "content": {"text/plain": {"schema": _TEXT}}}
+    else:
+        good = {"description": summary, "content": {"application/json": {"schema": schema}}}
+    return {"summary": summary, "responses": {**dict.fromkeys(("200", *also), good), "default": _error()}}
+
+
+def _error() -> dict[str, Any]:
+    return {
+        "description": "An error.",
+        "content": {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}},
+    }

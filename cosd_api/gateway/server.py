@@ -1,0 +1,105 @@
+"""The gateway on uvicorn, which stops gracefully: requests in progress end within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from cosd_api.errors import SettingError
+from cosd_api.gateway.app import Gateway
+from cosd_api.gateway.clients import is_local
+
+__all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
+
+_LAST_SECONDS = 2.0  # for the errors of requests that were ended to be sent
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that tells the gateway when it stops.
+
+    Args:
+        gateway: the application.
+        stop_seconds: time for requests in progress, once the server was told to stop.
+        ready: called once connections are taken.
+    """
+
+    def __init__(self, gateway: Gateway, stop_seconds: float, ready: Callable[[], None] = lambda: None) -> None:
+        config = uvicorn.Config(
+            gateway,
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=math.ceil(stop_seconds + _LAST_SECONDS),
+        )
+        super().__init__(config)
+        self._gateway = gateway
+        self._stop_seconds = stop_seconds
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections; end the requests that take too long; stop."""
+        self._gateway.stopping()
+        timer = asyncio.get_running_loop().call_later(self._stop_seconds, self._gateway.end_requests)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+def check_host(host: str, *, secured: bool) -> None:
+    """Check that a gateway without keys is not reachable from other machines.
+
+    Raises:
+        SettingError: it would be.
+    """
+    local = host in ("localhost", "127.0.0.1", "::1") or (host.startswith("127.") and is_local(host))
+    if not (local or secured):
+        words = f"on {host} other machines could use the models without a key"
+        raise SettingError(f"{words}: set COSD_SERVE_KEYS (openssl rand -hex 24 makes a key), or leave out --host")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens on a host and a port; 0 takes a free one.
+
+    Raises:
+        SettingError: it cannot.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        words = getattr(error, "strerror", None) or str(error)
+        raise SettingError(f"cannot listen on {host}, port {port}: {words}. Another --port may be free") from None
+    return found
+
+
+def run_gateway(
+    gateway: Gateway, at: socket.socket, *, stop_seconds: float, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until the process is interrupted; then requests in progress end, or are ended after `stop_seconds`.
+
+    Args:
+        gateway: the application.
+        at: a socket that is bound.
+        stop_seconds: time for requests in progress.
+        ready: called once connections are taken.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted, and has stopped.
+    """
+    GatewayServer(gateway, stop_seconds, ready).run(sockets=[at])

@@ -1,0 +1,239 @@
+"""Answers in OpenAI's two forms, whole or as events of a stream, with the fusion's own facts in the field `cosd`.
+
+The logarithm of a token's probability is that of the model that wrote it: the draft's for a token of the draft's, the
+assistant's for one of an assistant's. It is null where that model's server reports none, and -9999 for probability 0.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cosd_api.records import DRAFT, EndpointUsage, FusedToken
+from cosd_api.result import FusionResult
+
+__all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "billed", "event", "facts"]
+
+DONE = b"data: [DONE]\n\n"
+"""The end of a stream that ended well."""
+
+_NEVER = -9999.0  # for a logarithm of zero, as in OpenAI's API
+_FINISH = {"budget": "length"}
+
+
+class TextReader:
+    """Text of tokens that may hold parts of characters: a whole character comes with its last part.
+
+    Put together it is the text of the result.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def read(self, token: FusedToken) -> str:
+        """The text that is known now."""
+        return self._decoder.decode(token.data)
+
+    def rest(self) -> str:
+        """The end of the text."""
+        return self._decoder.decode(b"", True)
+
+
+def facts(result: FusionResult) -> dict[str, Any]:
+    """The facts of one fused answer for the field `cosd`."""
+    return {
+        "method": result.settings.method,
+        "acceptance_rate": result.acceptance_rate,
+        "replacements": result.replacements,
+        "tokens": len(result.tokens),
+        "stop_reason": result.stop_reason,
+        "seconds": round(result.timings.total, 6),
+        "usage": {
+            name: {
+                "prompt_tokens": one.prompt_tokens,
+                "completion_tokens": one.completion_tokens,
+                "cached_tokens": one.cached_tokens,
+                "requests": one.requests + one.retries,
+            }
+            for name, one in result.usage.items()
+        },
+        "warnings": list(result.warnings),
+    }
+
+
+def billed(used: Sequence[Mapping[str, EndpointUsage]]) -> dict[str, Any]:
+    """Tokens billed by all endpoints for all answers together, in OpenAI's form."""
+    everything = [one for each in used for one in each.values()]
+    read, written = sum(one.prompt_tokens for one in everything), sum(one.completion_tokens for one in everything)
+    cached = sum(one.cached_tokens for one in everything)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def event(value: object) -> bytes:
+    """One event of a stream."""
+    return f"data: {_json(value)}\n\n".encode()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _logprob(token: FusedToken) -> float | None:
+    """The logarithm of the probability that the token's own model gave it."""
+    prob = token.draft_prob if token.source == DRAFT else token.assistant_prob
+    if prob is None:
+        return None
+    return math.log(prob) if prob else _NEVER
+
+
+@dataclass(frozen=True)
+class AnswerShape:
+    """The form of the answers to one request.
+
+    Attributes:
+        id: of the answer.
+        model: as the client named it.
+        created: time of the answer, in seconds since 1970.
+        logprobs: whether tokens come with their probabilities.
+        usage: whether the client asked for what was billed at the end of a stream.
+    """
+
+    id: str
+    model: str
+    created: int
+    logprobs: bool = False
+    usage: bool = False
+
+    whole_object = ""
+    chunk_object = ""
+
+    def whole(self, results: Sequence[FusionResult]) -> dict[str, Any]:
+        """All answers at once."""
+        choices = [self._whole_choice(at, one) for at, one in enumerate(results)]
+        usage = billed([one.usage for one in results])
+        more = facts(results[0]) if len(results) == 1 else {"answers": [facts(one) for one in results]}
+        cosd = {"request_id": self.id, **more}
+        return {**self._head(self.whole_object), "choices": choices, "usage": usage, "cosd": cosd}
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 - of the chat's form
+        """The first event of an answer, if it has one."""
+        return b""
+
+    def piece(self, index: int, text: str, token: FusedToken | None, offset: int) -> bytes:
+        """The event of one token.
+
+        Args:
+            index: of the answer.
+            text: that the token completes.
+            token: the token; None for what is left at the end.
+            offset: characters of the answer before it.
+        """
+        if not self.logprobs:
+            start, middle, end = self._frame
+            return f"{start}{index}{middle}{_json(text)}{end}".encode()
+        tokens = [] if token is None or token.end else [token]
+        return self._chunk(index, text, self._logprobs(tokens, offset))
+
+    def closing(self, index: int, result: FusionResult) -> bytes:
+        """The last event of an answer."""
+        chunk = json.loads(self._chunk(index, None, None)[6:])
+        chunk["choices"][0]["finish_reason"] = _finish(result)
+        chunk["cosd"] = {"request_id": self.id, **facts(result)}
+        return event(chunk)
+
+    def ending(self, used: Sequence[Mapping[str, EndpointUsage]]) -> bytes:
+        """The end of a stream that ended well."""
+        if not self.usage:
+            return DONE
+        return event({**self._head(self.chunk_object), "choices": [], "usage": billed(used)}) + DONE
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def _chunk(self, index: int, text: str | None, logprobs: object) -> bytes:
+        null: dict[str, Any] = {"usage": None} if self.usage else {}
+        choice = {"index": index, **self._written(text), "logprobs": logprobs, "finish_reason": None}
+        return event({**self._head(self.chunk_object), "choices": [choice], **null})
+
+    @cached_property
+    def _frame(self) -> tuple[str, str, str]:
+        """An event without its index and text: what is the same in each is written once."""
+        index, text = 987654321, "\0"
+        start, _, rest = self._chunk(index, text, None).decode().partition(str(index))
+        middle, _, end = rest.partition(_json(text))
+        return start, middle, end
+
+    def _whole_choice(self, index: int, result: FusionResult) -> dict[str, Any]:
+        logprobs = self._logprobs([one for one in result.tokens if not one.end], 0) if self.logprobs else None
+        return {"index": index, **self._answer(result.text), "logprobs": logprobs, "finish_reason": _finish(result)}
+
+    def _answer(self, text: str) -> dict[str, Any]:
+        """The whole text of an answer."""
+        raise NotImplementedError
+
+    def _written(self, text: str | None) -> dict[str, Any]:
+        """A piece of text in an event; None for the last one."""
+        raise NotImplementedError
+
+    def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ChatShape(AnswerShape):
+    """The form of `/v1/chat/completions`."""
+
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, index: int) -> bytes:
+        """The role."""
+        null: dict[str, Any] = {"usage": None} if self.usage else {}
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return event({**self._head(self.chunk_object), "choices": [choice], **null})
+
+    def _answer(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _written(self, text: str | None) -> dict[str, Any]:
+        return {"delta": {} if text is None else {"content": text}}
+
+    def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:  # noqa: ARG002
+        entries = [{"token": one.text, "logprob": _logprob(one), "bytes": [*one.data]} for one in tokens]
+        return {"content": [{**one, "top_logprobs": [one]} for one in entries], "refusal": None}
+
+
+class CompletionShape(AnswerShape):
+    """The form of `/v1/completions`."""
+
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _answer(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def _written(self, text: str | None) -> dict[str, Any]:
+        return {"text": text or ""}
+
+    def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:
+        texts, logs, starts = [one.text for one in tokens], [_logprob(one) for one in tokens], list[int]()
+        reader, at = TextReader(), offset
+        for one in tokens:
+            starts.append(at)
+            at += len(reader.read(one))
+        top = [{text: log} for text, log in zip(texts, logs, strict=True)]
+        return {"tokens": texts, "token_logprobs": logs, "top_logprobs": top, "text_offset": starts}
+
+
+def _finish(result: FusionResult) -> str:
+    return _FINISH.get(result.finish_reason, result.finish_reason)

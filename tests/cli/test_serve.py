@@ -1,0 +1,97 @@
+"""`cosd serve`: which fusions are served, what is refused before, and the schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from commands import SERVERS, Scripted, cosd, words
+from cosd_api.gateway import Gateway
+from visits import Visit
+
+PAIR = "draft: http://gpu1:8080\nassistants: [http://gpu2:8080]\n"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Gateway, Any]]:
+    """The gateways that a command would have served: it is interrupted once connections are taken."""
+    found: list[tuple[Gateway, Any]] = []
+
+    def run(gateway: Gateway, at: Any, *, stop_seconds: float, ready: Callable[[], None]) -> None:
+        ready()
+        found.append((gateway, stop_seconds))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cosd_api.gateway.server.run_gateway", run)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("cosd_api.cli.serve._log_to_stderr", lambda: None)
+    return found
+
+
+def names(gateway: Gateway) -> list[str]:
+    reply = anyio.run(Visit(gateway, "/v1/models").send)
+    return [one["id"] for one in reply.json["data"]]
+
+
+def test_one_fusion_of_the_command_line(scripted: Scripted, served: list[tuple[Gateway, Any]]) -> None:
+    ended = cosd("serve", *SERVERS, "--port", "0", "--name", "mine", "--max-tokens", "5")
+    assert ended.exit_code == 0, ended.output
+    assert ended.stdout.startswith("http://127.0.0.1:") and ended.stdout.endswith("/v1\n")
+    assert "cosd: serving mine; Ctrl-C stops it" in ended.stderr
+    assert names(served[0][0]) == ["mine"]
+
+
+def test_the_fusions_of_a_file(served: list[tuple[Gateway, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "fusion.yaml"
+    path.write_text("fusions:\n  a: &\n".replace(" &", "") + "".join(f"    {line}\n" for line in PAIR.splitlines()))
+    assert cosd("serve", str(path), "--port", "0").exit_code == 0
+    path.write_text(PAIR + "limits: {max_tokens: 7}\n")
+    assert cosd("serve", str(path), "--port", "0").exit_code == 0
+    assert [names(gateway) for gateway, _ in served] == [["a"], ["cosd"]]
+    assert served[0][1] == 30
+
+
+def test_the_schema_is_printed() -> None:
+    ended = cosd("serve", "--schema")
+    assert json.loads(ended.stdout)["properties"].keys() >= {"fusions", "keys", "limits", "cors"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "said"),
+    [
+        (["FILE"], "fusions:\n  a:\n    drafd: x\n", "fusion.yaml, line 3: fusions.a.drafd: there is no such field"),
+        (["FILE", "--draft", "http://draft"], PAIR, "is for one fusion, and FILE holds its own"),
+        (["FILE", "--host", "0.0.0.0"], PAIR, "other machines could use the models without a key: set COSD_SERVE_KEYS"),
+        (["FILE", "--host", "256.0.0.1"], PAIR, "other machines could use"),
+        (["no-such-file.yaml"], PAIR, "no-such-file.yaml: No such file or directory"),
+        (["--draft", "http://draft"], PAIR, "is required: the URL of a server"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_served(
+    scripted: Scripted,
+    served: list[tuple[Gateway, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    text: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fusion.yaml").write_text(text)
+    ended = cosd("serve", *[one.replace("FILE", "fusion.yaml") if one == "FILE" else one for one in given])
+    assert ended.exit_code == 2
+    assert said in words(ended)
+    assert served == []
+
+
+def test_a_key_lets_other_machines_in(
+    scripted: Scripted, served: list[tuple[Gateway, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSD_SERVE_KEYS", "k" * 20)
+    assert cosd("serve", *SERVERS, "--host", "0.0.0.0", "--port", "0").exit_code == 0
+    assert anyio.run(Visit(served[0][0], "/v1/models").send).status == 401

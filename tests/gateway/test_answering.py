@@ -1,0 +1,352 @@
+"""Answers of the gateway: they are the library's, and end when a client leaves, a server breaks, or time is over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import toys
+from cosd_api import AgreementVerifier, Fusion
+from cosd_api.gateway import Gateway
+from cosd_providers import ConnectError, RateLimitError, ServerError
+from cosd_providers.testing import Fault, ScriptedProvider
+from drawn import costly
+from lima import FUSED, assistant, draft
+from visits import Reply, Visit, opened, until, visit
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ENDLESS = 10_000
+BROKEN = ServerError("it broke", endpoint="http://secret-host:1", status=500)
+
+
+def pair(draft_options: Any = None, assistant_options: Any = None) -> tuple[ScriptedProvider, ScriptedProvider]:
+    return draft(**(draft_options or {})), assistant(**(assistant_options or {}))
+
+
+def fused(models: tuple[ScriptedProvider, ScriptedProvider], **settings: Any) -> Fusion:
+    return Fusion(draft=models[0], assistant=models[1], **settings)
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"model": "fused", "prompt": "Q:", **more}
+
+
+def endless(**options: Any) -> ScriptedProvider:
+    """A model that writes as long as it may."""
+    return ScriptedProvider.from_texts({"Q:": [" a"] * ENDLESS}, **options)
+
+
+async def metric(app: Gateway, line: str) -> float:
+    """The value of one line of the metrics."""
+    page = (await visit(app, "/metrics")).body.decode()
+    found = [one.rpartition(" ")[2] for one in page.splitlines() if one.startswith(line)]
+    return float(found[0]) if found else 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_text_is_continued(stream: bool) -> None:
+    async with opened(fused(pair())) as app:
+        reply = await visit(app, TEXT, body(stream=stream))
+    assert reply.status == 200
+    if stream:
+        *chunks, last, done = reply.events
+        assert "".join(reply.texts()) == FUSED
+        assert (last["choices"][0]["finish_reason"], last["choices"][0]["text"], done) == ("stop", "", "[DONE]")
+        assert all(one["choices"][0]["finish_reason"] is None and "cosd" not in one for one in chunks)
+        cosd = last["cosd"]
+    else:
+        whole = reply.json
+        assert whole["choices"] == [{"index": 0, "text": FUSED, "logprobs": None, "finish_reason": "stop"}]
+        used = whole["cosd"]["usage"].values()
+        assert whole["usage"]["prompt_tokens"] == sum(one["prompt_tokens"] for one in used)
+        assert whole["usage"]["completion_tokens"] == sum(one["completion_tokens"] for one in used)
+        assert reply.headers["cosd-replacements"] == "1"
+        assert float(reply.headers["cosd-acceptance-rate"]) == pytest.approx(whole["cosd"]["acceptance_rate"], abs=1e-4)
+        assert int(reply.headers["cosd-billed-tokens"]) == whole["usage"]["total_tokens"]
+        cosd = whole["cosd"]
+    assert cosd["request_id"] == reply.headers["x-request-id"]
+    assert (cosd["replacements"], cosd["method"], cosd["warnings"]) == (1, "cosd", [])
+    assert 0 < cosd["acceptance_rate"] < 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_conversation_is_answered(stream: bool) -> None:
+    models = [ScriptedProvider.from_texts({"user: Hi\nassistant: ": ["Hel", "lo", "."]}) for _ in range(2)]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    async with opened(Fusion(draft=models[0], assistant=models[1])) as app:
+        reply = await visit(app, CHAT, {"model": "fused", "messages": messages, "stream": stream})
+    if not stream:
+        message = {"role": "assistant", "content": "Hello.", "refusal": None}
+        expected = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        assert reply.json["choices"] == [expected]
+        return
+    first, *_, last, done = reply.events
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert reply.texts() == ["Hel", "lo", "."]
+    assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done) == ({}, "stop", "[DONE]")
+
+
+async def test_usage_comes_at_the_end_of_a_stream_if_it_is_asked_for() -> None:
+    async with opened(fused(pair())) as app:
+        whole = await visit(app, TEXT, body())
+        reply = await visit(app, TEXT, body(stream=True, stream_options={"include_usage": True}))
+    *chunks, usage, done = reply.events
+    assert (usage["choices"], usage["usage"]["prompt_tokens"] > 0, done) == ([], True, "[DONE]")
+    assert usage["usage"].keys() == whole.json["usage"].keys()
+    assert all(one["usage"] is None for one in chunks[:-1])
+    assert "".join(reply.texts()) == FUSED
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_texts_are_continued_together(stream: bool) -> None:
+    prompts = ["Q:", "Q: The capital is Lima", "Q: The"] * 5  # more than are written at a time
+    async with opened(fused(pair({"token_delay": 0.0005}))) as app:
+        reply = await visit(app, TEXT, body(prompt=prompts, stream=stream))
+        singles = [(await visit(app, TEXT, body(prompt=one))).json["choices"][0]["text"] for one in prompts[:3]]
+    if stream:
+        found = ["".join(reply.texts(index)) for index in range(15)]
+        assert reply.events[-1] == "[DONE]"
+    else:
+        found = [one["text"] for one in reply.json["choices"]]
+        assert len(reply.json["cosd"]["answers"]) == 15
+    assert found == singles * 5
+
+
+async def test_a_length_is_a_length_and_so_is_a_limit() -> None:
+    async with opened({"fused": fused(pair())}, max_tokens=3) as app:
+        for asked in ({"max_tokens": 3}, {}):
+            reply = await visit(app, TEXT, body(**asked))
+            if asked:
+                assert (reply.json["choices"][0]["text"], reply.json["choices"][0]["finish_reason"]) == (
+                    " The capital",
+                    "length",
+                )
+    fusion = fused(pair())
+    fusion.limits = {"max_requests": 1, "on_budget": "end"}
+    async with opened(fusion) as app:
+        reply = await visit(app, TEXT, body())
+    assert reply.json["choices"][0]["finish_reason"] == "length"
+    assert reply.json["cosd"]["stop_reason"] == "max_requests"
+
+
+async def test_stop_strings_end_an_answer_before_them() -> None:
+    async with opened(fused(pair())) as app:
+        reply = await visit(app, TEXT, body(stop=[" is", "?"], stream=True))
+    assert "".join(reply.texts()) == " The capital"
+    assert reply.events[-2]["cosd"]["stop_reason"] == " is"
+
+
+@given(models=toys.model_sets(), prompt=st.sampled_from(["a", "b a", "1, "]))
+@costly(15)
+def test_a_stream_is_the_librarys_text(models: Any, prompt: str) -> None:
+    """Also where tokens hold parts of characters, and bytes that are none."""
+
+    async def run() -> None:
+        writer, asked = models
+        settings: dict[str, Any] = {"draft": ScriptedProvider(toys.Plain(writer)), "unit": "word"}
+        settings["assistant"] = [ScriptedProvider(toys.Plain(one)) for one in asked]
+        async with Fusion(**settings) as fusion:
+            result = await fusion.generate(prompt, max_tokens=12)
+        async with opened(Fusion(**settings)) as app:
+            for logprobs in (None, 1):
+                asked_for = body(prompt=prompt, max_tokens=12, stream=True, logprobs=logprobs)
+                assert "".join((await visit(app, TEXT, asked_for)).texts()) == result.text
+
+    anyio.run(run)
+
+
+# ------------------------------------------------------------------------------------------------------ probabilities
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_probability_of_a_token_is_its_writers(stream: bool) -> None:
+    async with Fusion(draft=draft(), assistant=assistant()) as fusion:
+        tokens = [one for one in (await fusion.generate("Q:")).tokens if not one.end]
+    probs = [one.draft_prob if one.source == "draft" else one.assistant_prob for one in tokens]
+    expected = [math.log(prob) for prob in probs if prob]
+    assert {one.source for one in tokens} == {"draft", "assistant"}
+    async with opened(fused(pair())) as app:
+        reply = await visit(app, TEXT, body(logprobs=1, stream=stream))
+        whole = await visit(app, TEXT, body(logprobs=0))
+    if stream:
+        found = [one["choices"][0]["logprobs"] for one in reply.events[:-2]]
+        logs = {name: [one[name][0] for one in found] for name in found[0]}
+    else:
+        logs = reply.json["choices"][0]["logprobs"]
+    assert logs["tokens"] == [one.text for one in tokens]
+    assert logs["token_logprobs"] == pytest.approx(expected)
+    assert [*logs["top_logprobs"][0]] == [" The"]
+    assert logs["text_offset"] == [len("".join(logs["tokens"][:at])) for at in range(len(tokens))]
+    assert whole.json["choices"][0]["logprobs"]["tokens"] == logs["tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_probability_that_is_not_known_is_null(stream: bool) -> None:
+    writer = ScriptedProvider.from_texts({"user: Hi\nassistant: ": [" Ol", (" e", 0.3), " !"]})
+    silent = ScriptedProvider.from_texts({"user: Hi\nassistant: ": [" Ol", " á", " !"]}, probs=False)
+    asked = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "stream": stream}
+    fusion = Fusion(draft=writer, assistant=silent, verifier=AgreementVerifier(alpha=0.5), unit="word")
+    async with opened(fusion) as app:
+        reply = await visit(app, CHAT, asked)
+    if stream:
+        content = [one["choices"][0]["logprobs"]["content"][0] for one in reply.events[1:3]]
+    else:
+        content = reply.json["choices"][0]["logprobs"]["content"]
+    entry = {"token": " á", "logprob": None, "bytes": [*" á".encode()]}
+    assert content[:2] == [content[0], {**entry, "top_logprobs": [entry]}]
+    assert content[0]["logprob"] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+async def test_an_error_before_the_first_token_has_a_status_of_its_own() -> None:
+    limited = RateLimitError("slow down", endpoint="http://secret-host:1", status=429)
+    limited.retry_after = 7.2
+    errors = {"rate_limit_exceeded": (limited, 429), "upstream_failed": (BROKEN, 503)}
+    for code, (error, status) in errors.items():
+        for stream in (False, True):
+            async with opened(fused(pair({"faults": [Fault(error)]}))) as app:
+                reply = await visit(app, TEXT, body(stream=stream))
+                assert (reply.status, reply.error["code"], reply.error["type"]) == (status, code, "upstream_error")
+                assert "secret" not in str(reply.error)
+                assert reply.headers.get("retry-after") == ("7" if error is limited else None)
+                assert reply.headers["x-should-retry"] == "true"
+                line = f'cosd_errors_total{{kind="{code}",model="fused"}}'
+                assert await metric(app, line) == 1
+
+
+async def test_a_server_that_breaks_in_midstream_ends_in_an_error_and_not_in_an_end() -> None:
+    async with opened(fused(pair({"faults": [Fault(BROKEN, tokens=3)]}))) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+    assert (reply.status, reply.complete) == (200, True)
+    sent = "".join(reply.texts())
+    assert sent and FUSED.startswith(sent)  # what was verified; nothing is taken back
+    *chunks, last = reply.events
+    assert last["error"]["code"] == "upstream_failed"
+    assert all(one["choices"][0]["finish_reason"] is None for one in chunks)
+
+
+async def test_one_of_several_answers_that_fails_ends_them_all() -> None:
+    for stream in (False, True):
+        models = pair({"faults": [Fault(ConnectError("refused"), request=2)], "token_delay": 0.001})
+        async with opened(fused(models)) as app:
+            reply = await visit(app, TEXT, body(prompt=["Q:", "Q: The"], stream=stream))
+            assert reply.error["code"] == "upstream_unreachable"
+        assert [one.open_requests for one in models] == [0, 0]
+
+
+async def test_a_fault_in_our_own_code_is_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    private = "SECRET".lower()
+
+    class Wrong(ScriptedProvider):
+        async def propose(self, *args: Any, **more: Any) -> Any:
+            raise RuntimeError(private)
+
+    async with opened(Fusion(draft=draft(), assistant=Wrong(assistant().model))) as app:
+        reply = await visit(app, TEXT, body())
+    assert (reply.status, reply.error["code"]) == (500, "internal")
+    assert "unexpected RuntimeError raised at" in caplog.text
+    assert "secret" not in caplog.text + str(reply.error)
+
+
+async def test_time_is_limited() -> None:
+    async with opened(fused(pair({"faults": [Fault(None)]})), timeout=0.05) as app:
+        reply = await visit(app, TEXT, body())
+        assert (reply.status, reply.error["code"]) == (504, "timeout")
+    async with opened(fused(pair({"faults": [Fault(None, tokens=3)]})), timeout=0.2) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+        assert reply.error["code"] == "timeout"
+
+
+# --------------------------------------------------------------------------------------------------- clients that leave
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("which", ["draft", "assistant"])
+async def test_a_client_that_leaves_before_the_first_token_cancels_both_streams(stream: bool, which: str) -> None:
+    models = pair({"faults": [Fault(None)]} if which == "draft" else {}, {"faults": [Fault(None)]})
+    waiting = models[which == "assistant"]
+    async with opened(fused(models, ask="all")) as app, anyio.create_task_group() as group:
+        asked = Visit(app, TEXT, body(stream=stream))
+        group.start_soon(asked.send)
+        await until(lambda: waiting.open_requests == 1)
+        asked.gone.set()
+        await until(lambda: not any(one.open_requests for one in models))
+        line = 'cosd_requests_total{model="fused",outcome="disconnected",route="/v1/completions"}'
+        await until_metric(app, line)
+        assert asked.reply.parts == []
+        assert await metric(app, 'cosd_in_flight{model="fused"}') == 0
+        drafted = 'cosd_tokens_total{endpoint="draft",kind="prompt",model="fused"}'
+        assert await metric(app, drafted) > 0  # its usage is counted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_later_cancels_both_streams(stream: bool) -> None:
+    models = endless(token_delay=0.0005), endless()
+    fusion = Fusion(draft=models[0], assistant=models[1], ask="all")
+    async with opened(fusion, max_tokens=ENDLESS) as app, anyio.create_task_group() as group:
+        asked = Visit(app, TEXT, body(stream=stream, max_tokens=ENDLESS))
+        group.start_soon(asked.send)
+        await until(lambda: models[1].requests > 3)
+        asked.gone.set()
+        await until_metric(app, 'cosd_requests_total{model="fused",outcome="disconnected",route="/v1/completions"}')
+        assert [one.open_requests for one in models] == [0, 0]
+        written = await metric(app, 'cosd_tokens_total{endpoint="draft",kind="completion",model="fused"}')
+        assert 3 < written < ENDLESS
+
+
+async def until_metric(app: Gateway, line: str) -> None:
+    with anyio.fail_after(20):
+        while await metric(app, line) != 1:  # noqa: ASYNC110 - no event tells
+            await anyio.sleep(0.001)
+
+
+async def test_a_slow_client_pauses_the_draft() -> None:
+    models = endless(), endless()
+    fusion = Fusion(draft=models[0], assistant=models[1])
+    slow = anyio.Event()
+
+    async def pause(reply: Reply) -> None:
+        if len(reply.parts) > 5:
+            await slow.wait()
+
+    async with opened(fusion, unread_tokens=10, max_tokens=ENDLESS) as app, anyio.create_task_group() as group:
+        asked = Visit(app, TEXT, body(stream=True, max_tokens=400), pause=pause)
+        group.start_soon(asked.send)
+        await until(lambda: len(asked.reply.parts) > 5)
+        before = -1
+        while before != (before := sum(len(one.calls) + one.requests for one in models) + len(asked.reply.parts)):
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+        result = models[0]
+        assert result.open_requests == 1  # it waits with its stream open
+        slow.set()
+        await until(lambda: asked.reply.complete)
+    assert "".join(asked.reply.texts()) == " a" * 400
+
+
+async def test_a_gateway_that_stops_ends_what_is_in_progress_by_an_error() -> None:
+    models = endless(token_delay=0.0005), endless()
+    async with opened(Fusion(draft=models[0], assistant=models[1])) as app, anyio.create_task_group() as group:
+        streamed = Visit(app, TEXT, body(stream=True, max_tokens=ENDLESS // 2))
+        whole = Visit(app, TEXT, body(max_tokens=ENDLESS // 2))
+        group.start_soon(streamed.send)
+        group.start_soon(whole.send)
+        await until(lambda: len(streamed.reply.parts) > 3)
+        app.stopping()
+        assert (await visit(app, "/ready")).json["status"] == "stopping"
+        refused = await visit(app, TEXT, body())
+        assert (refused.status, refused.error["code"]) == (503, "stopping")
+        app.end_requests()
+        await until(lambda: streamed.reply.complete and whole.reply.complete)
+    assert streamed.reply.error["code"] == whole.reply.error["code"] == "stopped"
+    assert [one.open_requests for one in models] == [0, 0]

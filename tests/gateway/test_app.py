@@ -1,0 +1,197 @@
+"""Routes of the gateway, its errors in the form of the API, its log and its metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import anyio
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from cosd_api import Fusion
+from cosd_api.gateway import ClientKey
+from cosd_providers import ConnectError
+from cosd_providers.testing import ScriptedProvider
+from lima import FUSED, assistant, draft
+from visits import Visit, opened, until, visit
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+BODY = {"model": "fused", "prompt": "Q:"}
+KEY = "k" * 16
+
+
+def fusion(**settings: Any) -> Fusion:
+    return Fusion(draft=draft(), assistant=assistant(), **settings)
+
+
+async def test_models_are_listed() -> None:
+    async with opened({"a": fusion(), "b/c": fusion()}) as app:
+        listed = (await visit(app, "/v1/models")).json
+        assert (listed["object"], [one["id"] for one in listed["data"]]) == ("list", ["a", "b/c"])
+        assert (await visit(app, "/v1/models/b/c")).json == listed["data"][1]
+        for path, body in (("/v1/models/z", None), (TEXT, {"model": "z", "prompt": "Q:"})):
+            reply = await visit(app, path, body)
+            assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
+            assert reply.error["message"] == "there is no model of this name; there are: a, b/c"
+
+
+async def test_each_model_is_a_fusion_of_its_own() -> None:
+    short = fusion()
+    short.limits = {"max_tokens": 1}
+    async with opened({"fused": fusion(), "short": short}) as app:
+        replies = [await visit(app, TEXT, {**BODY, "model": name}) for name in ("fused", "short")]
+    assert [one.json["choices"][0]["text"] for one in replies] == [FUSED, " The"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status", "code"),
+    [
+        ("/v1/nothing", {}, 404, "not_found"),
+        (TEXT, {"method": "GET"}, 405, None),
+        ("/health", {"method": "DELETE"}, 405, None),
+        (TEXT, {"body": BODY, "headers": {"content-type": "text/plain"}}, 415, None),
+        (TEXT, {"body": {**BODY, "prompt": "x" * 5000}}, 413, "body_too_large"),
+        (TEXT, {"body": b"{"}, 400, None),
+        (TEXT, {"body": {**BODY, "temperature": 1}}, 400, None),
+    ],
+)
+async def test_errors_have_the_form_of_the_api(path: str, more: Any, status: int, code: str | None) -> None:
+    async with opened(fusion(), body_bytes=2000) as app:
+        reply = await visit(app, path, **more)
+    assert (reply.status, reply.error["code"]) == (status, code)
+    assert reply.error.keys() == {"message", "type", "param", "code"}
+    assert reply.headers["x-request-id"].startswith("req-")
+    assert reply.headers["content-type"] == "application/json"
+    if status == 405:
+        assert reply.headers["allow"]
+
+
+async def test_a_key_is_asked_for_but_for_health() -> None:
+    async with opened(fusion(), keys={KEY: ClientKey(name="a", env="A")}) as app:
+        for path in ("/v1/models", "/metrics", "/v1/nothing"):
+            reply = await visit(app, path)
+            assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+        for path in ("/health", "/ready", "/openapi.json"):
+            assert (await visit(app, path)).status == 200
+        assert (await visit(app, "/v1/models", headers={"authorization": f"Bearer {KEY}"})).status == 200
+
+
+async def test_limits_of_a_key_hold_while_it_answers_and_after() -> None:
+    keys = {KEY: ClientKey(name="a", env="A", concurrency=1, billed_tokens_per_minute=10)}
+    headers = {"authorization": f"Bearer {KEY}"}
+    writer = draft(token_delay=0.01)
+    async with (
+        opened(Fusion(draft=writer, assistant=assistant()), keys=keys) as app,
+        anyio.create_task_group() as group,
+    ):
+        first = Visit(app, TEXT, BODY, headers=headers)
+        group.start_soon(first.send)
+        await until(lambda: writer.open_requests == 1)
+        reply = await visit(app, TEXT, BODY, headers=headers)
+        assert (reply.status, reply.error["type"], reply.headers["retry-after"]) == (429, "rate_limit_error", "1")
+        await until(lambda: first.reply.complete)
+        reply = await visit(app, TEXT, BODY, headers=headers)
+        assert "tokens were billed for this key in the last minute, and 10 are allowed" in reply.error["message"]
+
+
+async def test_other_origins_are_answered_only_if_they_are_named() -> None:
+    origin = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+    for cors, allowed in (((), None), (("https://app.example.com",), "https://app.example.com")):
+        async with opened(fusion(), cors=cors) as app:
+            reply = await visit(app, TEXT, method="OPTIONS", headers=origin)
+            assert reply.headers.get("access-control-allow-origin") == allowed
+            streamed = await visit(app, TEXT, {**BODY, "stream": True}, headers=origin)
+            assert streamed.headers.get("access-control-allow-origin") == allowed
+            assert "".join(streamed.texts()) == FUSED
+
+
+async def test_a_request_keeps_its_id_if_that_is_a_word() -> None:
+    async with opened(fusion()) as app:
+        for given, kept in (("abc-1", True), ("a b", False), ("x" * 200, False)):
+            reply = await visit(app, "/health", headers={"x-request-id": given})
+            assert (reply.headers["x-request-id"] == given) is kept
+
+
+async def test_the_log_has_a_line_for_each_request_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cosd_api.gateway.access")
+    async with opened(fusion(), keys={KEY: ClientKey(name="team", env="A")}) as app:
+        headers = {"authorization": f"Bearer {KEY}", "x-request-id": "mine"}
+        await visit(app, TEXT, {**BODY, "stream": True}, headers=headers)
+        await visit(app, TEXT, {**BODY, "n": 2}, headers=headers)
+        await visit(app, "/health")
+        await visit(app, "/secret-path?key=1")
+    lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == "cosd_api.gateway.access"]
+    good, bad, unknown = lines
+    assert good["billed"].keys() == {"draft", "assistant"}
+    assert {**good, "time": 0, "seconds": 0, "first_seconds": 0, "billed": 0} == {
+        "time": 0, "request_id": "mine", "client": "team", "method": "POST", "path": TEXT, "status": 200,
+        "outcome": "ok", "seconds": 0, "model": "fused", "stream": True, "first_seconds": 0, "tokens": 10, "billed": 0,
+        "never_billed": 0,
+    }  # fmt: skip
+    assert (bad["status"], bad["outcome"], bad["error"]) == (400, "error", "400")
+    assert (unknown["status"], unknown["error"], "path" in unknown) == (401, "invalid_api_key", False)
+    assert not any(word in caplog.text for word in ("Q:", "Lima", "secret", KEY))
+
+
+async def test_metrics_count_what_was_answered() -> None:
+    async with opened(fusion()) as app:
+        whole = (await visit(app, TEXT, BODY)).json
+        await visit(app, TEXT, {**BODY, "stream": True})
+        await visit(app, TEXT, {**BODY, "n": 2})
+        reply = await visit(app, "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    values = dict(line.rsplit(" ", 1) for line in reply.body.decode().splitlines() if not line.startswith("#"))
+    cosd = whole["cosd"]
+    expected = {
+        'cosd_requests_total{model="fused",outcome="ok",route="/v1/completions"}': 2,
+        'cosd_requests_total{model="",outcome="error",route="/v1/completions"}': 1,
+        'cosd_errors_total{kind="400",model=""}': 1,
+        'cosd_in_flight{model="fused"}': 0,
+        'cosd_replacements_total{model="fused"}': 2,
+        'cosd_answer_tokens_total{model="fused"}': 2 * cosd["tokens"],
+        'cosd_first_token_seconds_count{model="fused"}': 2,
+        'cosd_token_seconds_count{model="fused"}': 2,
+        'cosd_tokens_total{endpoint="assistant",kind="prompt",model="fused"}': None,
+    }
+    for line, value in expected.items():
+        assert line in values
+        assert value is None or float(values[line]) == value
+    kept, replaced = (float(values[f'cosd_draft_tokens_{one}_total{{model="fused"}}']) for one in ("kept", "replaced"))
+    assert kept / (kept + replaced) == pytest.approx(cosd["acceptance_rate"])
+
+
+class Down(ScriptedProvider):
+    """A server that went away after it was known."""
+
+    async def check_alive(self) -> None:
+        raise ConnectError("refused")
+
+
+async def test_it_is_ready_when_every_model_answers() -> None:
+    async with opened(fusion()) as app:
+        reply = await visit(app, "/ready")
+    assert (reply.status, reply.json["fusions"]) == (200, {"fused": {"draft": "ready", "assistant": "ready"}})
+    for spares, status in (("raise", 503), ("draft", 200)):
+        broken = Fusion(draft=draft(), assistant=Down(assistant().model), on_assistant_error=spares)  # type: ignore[arg-type]
+        async with opened(broken) as app:
+            reply = await visit(app, "/ready")
+        assert (reply.status, reply.json["fusions"]["fused"]["assistant"]) == (status, "ConnectError")
+
+
+async def test_the_document_describes_what_is_answered() -> None:
+    async with opened(fusion()) as app:
+        document = (await visit(app, "/openapi.json")).json
+        whole = (await visit(app, TEXT, BODY)).json
+        wrong = (await visit(app, TEXT, {**BODY, "n": 2})).json
+    assert document["paths"].keys() == {
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics",
+    }  # fmt: skip
+    answer = document["paths"][TEXT]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(whole, answer)
+    jsonschema.validate(wrong, document["components"]["schemas"]["Error"])
+    taken = {**document["components"]["schemas"]["CompletionBody"], "components": document["components"]}
+    jsonschema.validate(BODY, taken)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**BODY, "n": 2}, taken)

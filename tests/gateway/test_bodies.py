@@ -1,0 +1,162 @@
+"""Bodies of requests: what is taken, and the words for what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cosd_api import Fusion
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.bodies import read_chat, read_completion
+from cosd_api.gateway.config import GatewayLimits
+from cosd_api.settings import REFUSED
+from lima import assistant, draft, sampled
+
+LIMITS = GatewayLimits(max_tokens=100, messages=3, prompts=2)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**more: Any) -> Any:
+    return read_chat(json.dumps({"model": "m", "messages": HELLO, **more}).encode(), LIMITS)
+
+
+def text(**more: Any) -> Any:
+    return read_completion(json.dumps({"model": "m", "prompt": "Q:", **more}).encode(), LIMITS)
+
+
+NEUTRAL: dict[str, Any] = {
+    "n": 1,
+    "temperature": 0,
+    "top_p": 1,
+    "stop": None,
+    "frequency_penalty": 0,
+    "presence_penalty": 0.0,
+    "logit_bias": {},
+    "user": "somebody",
+    "seed": -7,
+    "stream": False,
+}
+
+
+def test_what_means_nothing_else_is_taken() -> None:
+    of_chat = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]}
+    found = chat(**NEUTRAL, **of_chat, top_logprobs=None, metadata={"a": "b"}, store=False, service_tier="auto")
+    assert (found.options, found.stream, found.logprobs, found.temperature) == ({}, False, False, 0)
+    assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, logprobs=None).prompts == ("Q:",)
+
+
+def test_lengths_and_stops_are_those_of_an_answer() -> None:
+    assert chat(max_completion_tokens=7, stop="x").options == {"max_tokens": 7, "stop": "x"}
+    assert chat(max_tokens=7, max_completion_tokens=7).options == {"max_tokens": 7}
+    assert text(max_tokens=7, stop=["x", "y"]).options == {"max_tokens": 7, "stop": ["x", "y"]}
+
+
+def test_messages_are_read_as_the_library_reads_them() -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    found = chat(
+        messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": parts, "name": "a"}]
+    )
+    assert [(one.role, one.content) for one in found.prompts[0]] == [("system", "Be brief"), ("user", "Hello")]
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "words"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools", "tools is refused: a fusion writes text and calls no tools"),
+        ({"tool_choice": "required"}, "tool_choice", "calls no tools"),
+        ({"functions": []}, "functions", "calls no tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "structured output is not supported"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "structured output"),
+        ({"modalities": ["audio"]}, "modalities", "a fusion reads and writes text only"),
+        ({"audio": {"voice": "a"}}, "audio", "a fusion reads and writes text only"),
+        ({"n": 2}, "n", REFUSED["n"]),
+        ({"temperature": 1.5}, "temperature", "give 0, or leave it out"),
+        ({"top_p": 0.9}, "top_p", REFUSED["top_p"]),
+        ({"logit_bias": {"5": 1}}, "logit_bias", REFUSED["logit_bias"]),
+        ({"top_logprobs": 3, "logprobs": True}, "top_logprobs", "the fused token's own probability is known"),
+        ({"top_logprobs": 1}, "top_logprobs", "top_logprobs is for logprobs=true"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty", REFUSED["repetition_penalty"]),
+        ({"max_token": 5}, "max_token", "unknown field 'max_token'; did you mean 'max_tokens'"),
+        ({"zzz": 5}, "zzz", "unknown field 'zzz'"),
+        ({"not a name": 5}, "...", r"unknown field '\.\.\.'"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens: input should be greater than or equal to 1"),
+        ({"max_tokens": "5"}, "max_tokens", "max_tokens: input should be a valid integer"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "differ: give one of them"),
+        ({"stop": 5}, "stop", "stop is refused: it must be text"),
+        ({"stream_options": {}}, "stream_options", "stream_options is for streams"),
+        ({"messages": []}, "messages", "the conversation is empty"),
+        ({"messages": HELLO * 4}, "messages", "messages has 4 messages, and at most 3 are allowed here"),
+        ({"messages": "Hello"}, "messages", "messages: input should be a valid array"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "has the role 'tool'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "a fusion takes text only"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages", "a fusion takes no tools"),
+    ],
+)
+def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: str, words: str) -> None:
+    with pytest.raises(ApiError, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
+        chat(**given)
+    assert (caught.value.status, caught.value.param, caught.value.kind) == (400, param, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "words"),
+    [
+        (
+            {"prompt": [1, 2]},
+            "prompt",
+            "it must be text, or a list of texts: the models of a fusion may have different",
+        ),
+        ({"prompt": [[1, 2]]}, "prompt", "it must be text"),
+        ({"prompt": ""}, "prompt", "it must be text"),
+        ({"prompt": ["a", "b", "c"]}, "prompt", "prompt has 3 texts, and at most 2 are allowed here"),
+        ({"logprobs": 5}, "logprobs", "the fused token's own probability is known"),
+        ({"logprobs": True}, "logprobs", "of completions 0 or 1"),
+        ({"echo": True}, "echo", REFUSED["echo"]),
+        ({"suffix": "x"}, "suffix", "not what fits between two"),
+        ({"best_of": 2}, "best_of", REFUSED["best_of"]),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: str, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as caught:
+        text(**given)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "the body is not valid JSON"),
+        (b'{"model": "m"', "the body is not valid JSON"),
+        (b"\xff", "the body is not valid JSON"),
+        (b"[1]", "the body must be a JSON object"),
+        (b"{}", "model is required"),
+        (b'{"model": "m"}', "messages is required"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', "is not valid"),
+    ],
+)
+def test_bodies_that_are_none(data: bytes, words: str) -> None:
+    with pytest.raises(ApiError, match=words):
+        read_chat(data, LIMITS)
+
+
+def test_the_limits_of_an_answer_are_within_the_fusions_and_the_gateways() -> None:
+    fusion = Fusion(draft=draft(), assistant=assistant())
+    assert text().options_for(fusion, LIMITS) == {"timeout": 600}
+    fusion.limits = {"max_tokens": 500, "timeout": 5, "stop": "x", "max_billed_tokens": 9, "seed": 3}
+    found = text(seed=-1, stop="y").options_for(fusion, LIMITS)
+    assert found == {"max_tokens": 100, "timeout": 5, "stop": "y", "max_billed_tokens": 9}
+    with pytest.raises(ApiError, match="max_tokens=101 is more than the 100 that are allowed here"):
+        text(max_tokens=101).options_for(fusion, LIMITS)
+
+
+def test_temperature_and_seed_are_the_methods() -> None:
+    greedy = Fusion(draft=draft(), assistant=assistant())
+    with pytest.raises(ApiError, match=r"temperature=1 is refused: the fusion 'm' has 0, as its tokens are the most"):
+        text(temperature=1).options_for(greedy, LIMITS)
+    settings = {name: one for name, one in sampled().items() if name != "seed"}
+    draws = Fusion(**settings)
+    assert text(temperature=1, seed=-1).options_for(draws, LIMITS)["seed"] == 2**31 - 1
+    with pytest.raises(ApiError, match=r"temperature=0 is refused: the fusion 'm' has 1, as it draws its tokens"):
+        text(temperature=0).options_for(draws, LIMITS)

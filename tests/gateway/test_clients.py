@@ -1,0 +1,112 @@
+"""Clients: keys, requests at a time, and billed tokens in a minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.clients import Clients, is_local
+from cosd_api.gateway.config import ClientKey
+
+ONE, TWO = "a" * 16, "b" * 16
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def clients(clock: Clock | None = None, **limits: int) -> Clients:
+    keys = {ONE: ClientKey(name="one", env="ONE", **limits), TWO: ClientKey(name="two", env="TWO")}
+    return Clients(keys, 10, clock or Clock())
+
+
+def test_a_key_is_recognized() -> None:
+    several = clients()
+    assert several.secured
+    assert several.recognize(f"Bearer {ONE}", "anywhere.example").name == "one"
+    assert several.recognize(f"bearer  {TWO} ", "").name == "two"
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("", "an API key is required"),
+        (ONE, "an API key is required"),
+        (f"Basic {ONE}", "an API key is required"),
+        (f"Bearer {ONE}x", "the API key is wrong"),
+        ("Bearer é", "the API key is wrong"),
+    ],
+)
+def test_another_is_not(header: str, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as caught:
+        clients().recognize(header, "localhost")
+    assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
+
+
+def test_without_keys_a_foreign_name_is_refused() -> None:
+    nobody = Clients({}, 1)
+    assert not nobody.secured
+    assert nobody.recognize("Bearer whatever", "localhost:8000").name == ""
+    with pytest.raises(ApiError, match="not to another name") as caught:
+        nobody.recognize("", "rebound.example:8000")
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:80", True),
+        ("127.0.0.1:8000", True),
+        ("[::1]:8000", True),
+        ("10.0.0.7", True),
+        ("localhost.example", False),
+        ("example.com:80", False),
+        ("", False),
+        ("[evil]:1", False),
+    ],
+)
+def test_names_of_this_machine(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+def test_requests_at_a_time_are_limited_by_key_and_by_all_together() -> None:
+    several = Clients({ONE: ClientKey(name="one", env="ONE", concurrency=1), TWO: ClientKey(name="two", env="TWO")}, 2)
+    one, two = (several.recognize(f"Bearer {key}", "") for key in (ONE, TWO))
+    with several.admitted(one):
+        with pytest.raises(ApiError, match="this key has 1 requests in progress, and at most 1 are allowed") as caught:
+            several.admitted(one).__enter__()
+        assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 1, True)
+        with several.admitted(two), pytest.raises(ApiError, match="2 requests are in progress, as many as are allowed"):
+            several.admitted(two).__enter__()
+    with pytest.raises(ValueError, match="broke"), several.admitted(one):
+        raise ValueError("broke")
+    with several.admitted(one), several.admitted(two):
+        pass
+
+
+def test_billed_tokens_are_limited_in_any_minute() -> None:
+    clock = Clock()
+    client = clients(clock, billed_tokens_per_minute=100).recognize(f"Bearer {ONE}", "")
+    client.check()
+    client.bill(60)
+    clock.now += 20
+    client.bill(39)
+    client.check()
+    client.bill(41)  # what is in progress may overshoot
+    with pytest.raises(
+        ApiError, match="140 tokens were billed for this key in the last minute, and 100 are all"
+    ) as caught:
+        client.check()
+    assert caught.value.retry_after == 40
+    clock.now += 40
+    client.check()
+    clock.now += 19
+    client.bill(20)
+    with pytest.raises(ApiError, match="100 tokens were billed"):
+        client.check()
+    clock.now += 100
+    client.check()
