@@ -76,7 +76,7 @@ fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 
 lock: $(STAMPS)/lock  ## Rewrite constraints.txt from pyproject.toml (ARGS=--upgrade for the newest of everything)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url \
-	    --all-extras --group dev --group lock --no-annotate \
+	    --all-extras --group dev --group clients --group lock --no-annotate \
 	    --custom-compile-command 'make lock' $(ARGS) pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove .venv, builds and caches

@@ -32,12 +32,13 @@ TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
+GATEWAY = "http://127.0.0.1:8000/v1"  # asked by programs that tests/live/test_gateway.py runs
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def programs() -> Iterator[object]:
     for name, text in TEXTS.items():
-        blocks = [block for language, block in FENCE.findall(text) if language == "python"]
+        blocks = [block for language, block in FENCE.findall(text) if language == "python" and GATEWAY not in block]
         yield from (pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks))
 
 
@@ -102,7 +103,7 @@ def commands() -> list[list[str]]:
 
 
 # These run until they are stopped, or want a server that only one page has: they have tests of their own.
-ELSEWHERE = ("servers", "demo", "probe")
+ELSEWHERE = ("servers", "demo", "probe", "serve")
 
 
 @pytest.mark.live

@@ -35,8 +35,8 @@ __all__ = ["Gateway"]
 
 _log = logging.getLogger("cosd_api.gateway")
 
-_OPEN = ("/health", "/ready", "/openapi.json")
-"""Routes that need no key and tell nothing about anybody."""
+_OPEN = ("/health", "/ready")
+"""Routes that need no key: they are asked by machines that have none."""
 
 _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 
@@ -242,7 +242,9 @@ class Gateway:
         return Response(self._metrics.page(), media_type=None, headers={"content-type": self._metrics.content_type})
 
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
-        return JSONResponse(openapi(secured=self._clients.secured))
+        drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
+        document = openapi([*self._fusions], drawn, self._limits, secured=self._clients.secured)
+        return JSONResponse(document)
 
 
 def _cross_origin(origins: Sequence[str]) -> Middleware:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.config import GatewayLimits
@@ -41,6 +40,7 @@ _MESSAGES = {
         },
         "required": ["role", "content"],
     },
+    "contains": {"type": "object", "properties": {"role": {"const": "user"}}, "required": ["role"]},
 }
 
 _NO_TOOLS = "a fusion writes text and calls no tools"
@@ -61,12 +61,31 @@ _REASONS: Mapping[str, str] = {
     "logprobs": "of each place the fused token's own probability is known: true or false, and of completions 0 or 1",
     "top_logprobs": "of each place the fused token's own probability is known: give 0 or 1",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers",
-    "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts",
+    "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
 """Reasons why a field, or its value, is refused."""
 
 _Zero = Annotated[float, Field(ge=0, le=0)]
-_Positive = Annotated[int, Field(ge=1)]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+def _whole(value: object) -> object:
+    """A number without a fraction, such as 5.0, as JSON has no other integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _not_true(value: bool) -> bool:
+    if value:
+        raise ValueError("it must be false")
+    return value
+
+
+_WHOLE = BeforeValidator(_whole)
+_Int = Annotated[int, _WHOLE]
+_Positive = Annotated[int, Field(ge=1), _WHOLE]
+_One = Annotated[int, Field(ge=1, le=1), _WHOLE]
+_UpToOne = Annotated[int, Field(ge=0, le=1), _WHOLE]
+_False = Annotated[bool, AfterValidator(_not_true), WithJsonSchema({"const": False})]
 _Ignored = Annotated[Any, Field(description="Taken and not used.")]
 
 
@@ -89,13 +108,13 @@ class RequestBody(BaseModel):
 
     model: str
     max_tokens: _Positive | None = None
-    stop: str | Annotated[list[str], Field(max_length=_MOST_STOPS)] | None = None
+    stop: _Text | Annotated[list[_Text], Field(max_length=_MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    seed: int | None = None
+    seed: _Int | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=1, le=1)] | None = None
-    n: Literal[1] | None = None
+    n: _One | None = None
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
@@ -117,7 +136,7 @@ class ChatBody(RequestBody):
     messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
     max_completion_tokens: _Positive | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+    top_logprobs: _UpToOne | None = None
     response_format: _TextFormat | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
@@ -140,12 +159,10 @@ class ChatBody(RequestBody):
 class CompletionBody(RequestBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: (
-        Annotated[str, Field(min_length=1)] | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    )
-    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
-    best_of: Literal[1] | None = None
-    echo: Literal[False] | None = None
+    prompt: _Text | Annotated[list[_Text], Field(min_length=1)]
+    logprobs: _UpToOne | None = None
+    best_of: _One | None = None
+    echo: _False | None = None
     suffix: None = None
 
 
@@ -179,8 +196,6 @@ class Asked:
     def of(cls, body: RequestBody, prompts: Sequence[str | tuple[Message, ...]], *, logprobs: bool) -> Self:
         """The request of a body."""
         stream = bool(body.stream)
-        if body.stream_options is not None and not stream:
-            raise ApiError("stream_options is for streams: give stream=true, or leave it out", param="stream_options")
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -197,7 +212,7 @@ class Asked:
         """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
 
         Raises:
-            ApiError: it asks for more, or for another temperature than the fusion's method has.
+            ApiError: it asks for another temperature than the fusion's method has.
         """
         found: AnswerOptions = {**fusion.limits, **self.options}
         drawn = fusion.settings.temperature
@@ -205,10 +220,6 @@ class Asked:
             words = f"temperature={self.temperature:g} is refused: the fusion {self.model!r} has {drawn:g}"
             reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
             raise ApiError(f"{words}, as {reason}. Leave it out", param="temperature")
-        wanted = self.options.get("max_tokens", 0)
-        if wanted > limits.max_tokens:
-            words = f"max_tokens={wanted} is more than the {limits.max_tokens} that are allowed here"
-            raise ApiError(words, param="max_tokens")
         if "max_tokens" in found:
             found["max_tokens"] = min(found["max_tokens"], limits.max_tokens)
         given = found.get("timeout")
@@ -226,14 +237,10 @@ def read_chat(data: bytes, limits: GatewayLimits) -> Asked:
     Raises:
         ApiError: it is invalid, or asks for what no fusion can do.
     """
-    body = _read(ChatBody, data)
+    body = _read(ChatBody, data, limits)
     if len(body.messages) > limits.messages:
         words = f"messages has {len(body.messages)} messages, and at most {limits.messages} are allowed here"
         raise ApiError(words, param="messages")
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError("top_logprobs is for logprobs=true: leave it out", param="top_logprobs")
-    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
-        raise ApiError("max_tokens and max_completion_tokens differ: give one of them", param="max_tokens")
     try:
         messages = checked_messages(body.messages)
     except ValueError as error:
@@ -247,7 +254,7 @@ def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
     Raises:
         ApiError: it is invalid, or asks for what no fusion can do.
     """
-    body = _read(CompletionBody, data)
+    body = _read(CompletionBody, data, limits)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if len(prompts) > limits.prompts:
         words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
@@ -258,13 +265,17 @@ def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
 _Body = TypeVar("_Body", bound=RequestBody)
 
 
-def _read(kind: type[_Body], data: bytes) -> _Body:
+def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
     try:
-        return kind.model_validate_json(data)
+        body = kind.model_validate_json(data)
     except ValidationError as error:
         raise _refusal(kind, error.errors(include_url=False, include_input=False)[0]) from None
-    except SettingError as error:
-        raise ApiError(str(error)) from None
+    for name in ("max_tokens", "max_completion_tokens"):
+        wanted = getattr(body, name, None)
+        if wanted is not None and wanted > limits.max_tokens:
+            words = f"{name}={wanted} is more than the {limits.max_tokens} that are allowed here"
+            raise ApiError(words, param=name)
+    return body
 
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails) -> ApiError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from cosd_api.gateway.bodies import ChatBody, CompletionBody
+from cosd_api.gateway.config import GatewayLimits
 from cosd_api.version import __version__
 
 __all__ = ["openapi"]
@@ -49,10 +51,15 @@ _MODELS = {
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": _TEXT}}
 
 
-def openapi(*, secured: bool) -> dict[str, Any]:
+def openapi(
+    models: Sequence[str], temperatures: Collection[float], limits: GatewayLimits, *, secured: bool
+) -> dict[str, Any]:
     """The document.
 
     Args:
+        models: that are served.
+        temperatures: that their methods have.
+        limits: of requests.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
@@ -60,6 +67,13 @@ def openapi(*, secured: bool) -> dict[str, Any]:
         "/v1/chat/completions": _answers(ChatBody, "chat.completion", {"message": {"type": "object"}}, schemas),
         "/v1/completions": _answers(CompletionBody, "text_completion", {"text": _TEXT}, schemas),
     }
+    for body in (ChatBody, CompletionBody):
+        fields = schemas[body.__name__]["properties"]
+        fields["model"] = {"enum": [*models]}
+        fields["temperature"] = {"enum": [*sorted(temperatures), None]}
+        for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
+            fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
+    schemas[ChatBody.__name__]["properties"]["messages"]["maxItems"] = limits.messages
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     paths: dict[str, Any] = {
         **answers,

@@ -70,10 +70,10 @@ async def test_errors_have_the_form_of_the_api(path: str, more: Any, status: int
 
 async def test_a_key_is_asked_for_but_for_health() -> None:
     async with opened(fusion(), keys={KEY: ClientKey(name="a", env="A")}) as app:
-        for path in ("/v1/models", "/metrics", "/v1/nothing"):
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/v1/nothing"):
             reply = await visit(app, path)
             assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
-        for path in ("/health", "/ready", "/openapi.json"):
+        for path in ("/health", "/ready"):
             assert (await visit(app, path)).status == 200
         assert (await visit(app, "/v1/models", headers={"authorization": f"Bearer {KEY}"})).status == 200
 
@@ -195,3 +195,6 @@ async def test_the_document_describes_what_is_answered() -> None:
     jsonschema.validate(BODY, taken)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**BODY, "n": 2}, taken)
+    for field, value in (("model", "other"), ("temperature", 1), ("max_tokens", 8193)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**BODY, field: value}, taken)

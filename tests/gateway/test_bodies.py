@@ -42,15 +42,17 @@ NEUTRAL: dict[str, Any] = {
 
 def test_what_means_nothing_else_is_taken() -> None:
     of_chat = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]}
-    found = chat(**NEUTRAL, **of_chat, top_logprobs=None, metadata={"a": "b"}, store=False, service_tier="auto")
+    found = chat(
+        **NEUTRAL, **of_chat, top_logprobs=1, stream_options={}, metadata={"a": "b"}, store=False, service_tier="auto"
+    )
     assert (found.options, found.stream, found.logprobs, found.temperature) == ({}, False, False, 0)
     assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, logprobs=None).prompts == ("Q:",)
 
 
 def test_lengths_and_stops_are_those_of_an_answer() -> None:
     assert chat(max_completion_tokens=7, stop="x").options == {"max_tokens": 7, "stop": "x"}
-    assert chat(max_tokens=7, max_completion_tokens=7).options == {"max_tokens": 7}
-    assert text(max_tokens=7, stop=["x", "y"]).options == {"max_tokens": 7, "stop": ["x", "y"]}
+    assert chat(max_tokens=9, max_completion_tokens=7).options == {"max_tokens": 7}  # the newer name
+    assert text(max_tokens=7.0, stop=["x", "y"]).options == {"max_tokens": 7, "stop": ["x", "y"]}
 
 
 def test_messages_are_read_as_the_library_reads_them() -> None:
@@ -76,16 +78,14 @@ def test_messages_are_read_as_the_library_reads_them() -> None:
         ({"top_p": 0.9}, "top_p", REFUSED["top_p"]),
         ({"logit_bias": {"5": 1}}, "logit_bias", REFUSED["logit_bias"]),
         ({"top_logprobs": 3, "logprobs": True}, "top_logprobs", "the fused token's own probability is known"),
-        ({"top_logprobs": 1}, "top_logprobs", "top_logprobs is for logprobs=true"),
         ({"repetition_penalty": 1.1}, "repetition_penalty", REFUSED["repetition_penalty"]),
         ({"max_token": 5}, "max_token", "unknown field 'max_token'; did you mean 'max_tokens'"),
         ({"zzz": 5}, "zzz", "unknown field 'zzz'"),
         ({"not a name": 5}, "...", r"unknown field '\.\.\.'"),
         ({"max_tokens": 0}, "max_tokens", "max_tokens: input should be greater than or equal to 1"),
         ({"max_tokens": "5"}, "max_tokens", "max_tokens: input should be a valid integer"),
-        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "differ: give one of them"),
         ({"stop": 5}, "stop", "stop is refused: it must be text"),
-        ({"stream_options": {}}, "stream_options", "stream_options is for streams"),
+        ({"stop": ""}, "stop", "stop is refused: it must be text, or a list of up to 16 texts, none of them empty"),
         ({"messages": []}, "messages", "the conversation is empty"),
         ({"messages": HELLO * 4}, "messages", "messages has 4 messages, and at most 3 are allowed here"),
         ({"messages": "Hello"}, "messages", "messages: input should be a valid array"),
@@ -114,6 +114,8 @@ def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: s
         ({"logprobs": 5}, "logprobs", "the fused token's own probability is known"),
         ({"logprobs": True}, "logprobs", "of completions 0 or 1"),
         ({"echo": True}, "echo", REFUSED["echo"]),
+        ({"echo": 0}, "echo", REFUSED["echo"]),
+        ({"n": True}, "n", REFUSED["n"]),
         ({"suffix": "x"}, "suffix", "not what fits between two"),
         ({"best_of": 2}, "best_of", REFUSED["best_of"]),
     ],
@@ -147,8 +149,10 @@ def test_the_limits_of_an_answer_are_within_the_fusions_and_the_gateways() -> No
     fusion.limits = {"max_tokens": 500, "timeout": 5, "stop": "x", "max_billed_tokens": 9, "seed": 3}
     found = text(seed=-1, stop="y").options_for(fusion, LIMITS)
     assert found == {"max_tokens": 100, "timeout": 5, "stop": "y", "max_billed_tokens": 9}
+    with pytest.raises(ApiError, match="max_completion_tokens=101 is more than the 100 that are allowed here"):
+        chat(max_completion_tokens=101, max_tokens=5)
     with pytest.raises(ApiError, match="max_tokens=101 is more than the 100 that are allowed here"):
-        text(max_tokens=101).options_for(fusion, LIMITS)
+        text(max_tokens=101)
 
 
 def test_temperature_and_seed_are_the_methods() -> None:

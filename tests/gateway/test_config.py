@@ -64,7 +64,7 @@ def test_the_settings_file_of_one_fusion_is_served_as_cosd(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("assistants: [http://gpu2:8080]", "asistants: [http://gpu2:8080]", "line 5: fusions.small.asistants: there is"),
+        ("assistants: [http://gpu2:8080]", "asistants: [http://gpu2:8080]", "line 5: fusions.small.asistants: there"),
         ("alpha: 1", "alpha: -7", "line 13: fusions.trees/best.verifier.alpha: input should be greater than"),
         ("model: a,", "modle: a,", r"line 8: fusions.trees/best.draft.modle: .*did you mean 'model'"),
         ("method: cosd", "method: cozd", "line 12: fusions.trees/best.method: there is no method 'cozd'; did you mean"),
@@ -73,7 +73,7 @@ def test_the_settings_file_of_one_fusion_is_served_as_cosd(tmp_path: Path) -> No
         ("env: TEAM_B", "enf: TEAM_B", "line 17: keys[1].enf: there is no such field; did you mean 'env'"),
         ("name: team-b", "name: team-a", "line 16: keys[1].name: another key has this name"),
         ("concurrency: 4", "concurrency: 0", "line 15: keys[0].concurrency: input should be greater"),
-        ("max_tokens: 2000", "max_token: 2000", "line 19: limits.max_token: there is no such field; did you mean 'max_"),
+        ("max_tokens: 2000", "max_token: 2000", "line 19: limits.max_token: there is no such field; did you mean 'max"),
         ("https://app.example.com", "*", "line 20: cors[0]: string should match"),
         ("schema_version: 1", "schema_version: 2", "line 1: schema_version: input should be 1"),
         ("cors:", "cros:", "line 20: cros: there is no such field; did you mean 'cors'"),

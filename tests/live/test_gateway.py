@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -11,6 +13,7 @@ import pytest
 from commands import start
 from cosd_api import fuse_sync
 from cosd_api.demo.servers import Pair
+from shipped import ROOT
 
 pytestmark = pytest.mark.live
 
@@ -34,3 +37,30 @@ def test_fused_text_is_the_librarys(pair: Pair) -> None:
     assert process.returncode == 0
     assert b"Traceback" not in errors
     assert errors.count(b'"outcome": "ok"') == 3
+
+
+GATEWAY = "http://127.0.0.1:8000/v1"
+PROGRAMS = [
+    block
+    for page in ("README.md", "docs/gateway.md")
+    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    if GATEWAY in block and "langchain" not in block  # tests/live_evaluators runs that one
+]
+
+
+@pytest.fixture(scope="module")
+def url(pair: Pair) -> Iterator[str]:
+    """A gateway over the bundled pair."""
+    with start("serve", "--draft", pair.sums, "--assistant", pair.facts, "--port", "0") as process:
+        yield process.stdout.readline().decode().strip()
+        process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_programs_of_the_pages_run(program: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(program.replace(GATEWAY, url), "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert "The capital of Peru is Lima and the total is 42." in capsys.readouterr().out
+
+
+def test_programs_are_there() -> None:
+    assert len(PROGRAMS) == 2
