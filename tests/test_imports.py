@@ -12,6 +12,7 @@ import cosd_providers
 
 LATER = (
     "cosd_api.demo",
+    "cosd_api.gateway",
     "cosd_api.integrations",
     "cosd_api.report",
     "cosd_api.training",
@@ -20,7 +21,19 @@ LATER = (
     "cosd_providers.testing",
 )
 ADAPTERS = ("cosd_providers.engine", "cosd_providers.engines.openai.adapter", "cosd_providers.engines.tgi")
-TOOLS = ("jinja2", "langchain_core", "matplotlib", "numpy", "sklearn", "tiktoken", "tokenizers", "typer")
+TOOLS = (
+    "jinja2",
+    "langchain_core",
+    "matplotlib",
+    "numpy",
+    "prometheus_client",
+    "sklearn",
+    "starlette",
+    "tiktoken",
+    "tokenizers",
+    "uvicorn",
+    "typer",
+)
 
 VERSION = """
 import contextlib, io, sys

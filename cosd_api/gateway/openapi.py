@@ -114,7 +114,7 @@ def _answers(body: type[BaseModel], kind: str, written: dict[str, Any], schemas:
         "cosd": {"type": "object"},
     }
     whole = {"type": "object", "required": [*properties], "properties": properties}
-    content = {"application/json": {"schema": whole}, "text/event-stream": {"schema": _TEXT}}
+    content = {"application/json": {"schema": whole}, "text/event-stream": {}}
     return {
         "post": {
             "summary": f"Answers of the kind {kind}.",

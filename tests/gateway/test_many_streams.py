@@ -1,4 +1,4 @@
-"""Two hundred streams at a time over servers that fail: each ends in the right text or an error, and nothing is left."""
+"""Two hundred streams at a time over servers that fail: each ends in the right text or an error, nothing is left."""
 
 from __future__ import annotations
 

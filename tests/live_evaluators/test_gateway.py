@@ -1,4 +1,4 @@
-"""The gateway, asked by LangChain, llm, lm-evaluation-harness and Schemathesis; the first three as docs/gateway.md shows."""
+"""The gateway, asked by LangChain, llm, lm-evaluation-harness (as docs/gateway.md shows) and Schemathesis."""
 
 from __future__ import annotations
 
