@@ -92,6 +92,7 @@ def test_faults_are_named_by_line_and_field(tmp_path: Path, old: str, new: str, 
     assert "sk-1234" not in str(caught.value)
 
 
+@pytest.mark.extended
 def test_the_schema_takes_what_is_read(tmp_path: Path) -> None:
     schema = GatewayConfig.model_json_schema()
     jsonschema.validate(yaml.safe_load(WHOLE), schema)

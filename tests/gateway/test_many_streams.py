@@ -12,9 +12,10 @@ import pytest
 from cosd_api import Fusion
 from cosd_providers import ConnectError, ProviderError, ResponseError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
-from drawn import partly
 from lima import ASSISTANT, DRAFT, FUSED
 from visits import Reply, Visit, opened, visit
+
+pytestmark = pytest.mark.extended
 
 STREAMS = 200
 ERRORS: list[ProviderError | None] = [
@@ -58,7 +59,7 @@ def check(reply: Reply, *, stream: bool, left: bool) -> str:
     return "error"
 
 
-@pytest.mark.parametrize("seed", partly([1, 2]))
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_every_stream_ends_in_the_right_text_or_an_error(seed: int) -> None:
     chance = random.Random(seed)
     models = [faulty(scripts, chance, name) for scripts, name in ((DRAFT, "a"), (ASSISTANT, "b"))]

@@ -56,6 +56,7 @@ def url(pair: Pair) -> Iterator[str]:
         process.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 def test_programs_of_the_pages_run(program: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(program.replace(GATEWAY, url), "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
