@@ -77,6 +77,8 @@ class Visit:
     headers: Mapping[str, str] = field(default_factory=dict)
     gone: anyio.Event = field(default_factory=anyio.Event)
     pause: Callable[[Reply], Any] | None = None
+    address: str = "127.0.0.1"
+    more_body: bool = False
     reply: Reply = field(default_factory=Reply)
 
     async def send(self) -> Reply:
@@ -97,10 +99,10 @@ class Visit:
             "query_string": b"",
             "root_path": "",
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-            "client": ("127.0.0.1", 1),
+            "client": (self.address, 1),
             "server": ("127.0.0.1", 8000),
         }
-        bodies = [{"type": "http.request", "body": data, "more_body": False}]
+        bodies = [{"type": "http.request", "body": data, "more_body": self.more_body}]
 
         async def receive() -> Any:
             if bodies:

@@ -31,7 +31,8 @@ __all__ = ["Answering", "StopSignal"]
 _log = logging.getLogger("cosd_api.gateway")
 
 _TOGETHER = 8  # answers of one request that are written at a time
-_GRACE_SECONDS = 5.0  # beyond the time limit, for an error to be sent
+_GRACE_SECONDS = 2.0  # beyond the time limit: for a client that takes nothing, and for its error
+_LEAST_SECONDS = 0.001
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
@@ -108,6 +109,9 @@ class Answering:
         finally:
             for stream in self._streams:
                 exchange.account(stream)
+            for result in exchange.results:
+                for warning in result.warnings:  # may name a server
+                    _log.debug("%s: %s", exchange.id, warning)
             if self._left and exchange.outcome == "ok" and not self._ended:
                 exchange.outcome = "disconnected"
 
@@ -131,16 +135,20 @@ class Answering:
                 self._exchange.outcome = "stopped"
                 words = "the gateway was stopped before the answer was complete"
                 error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
-        if late.cancelled_caught:  # the client took nothing for so long that nothing can be said to it
-            raise TimeoutError("a client did not take its answer in time")
+        if late.cancelled_caught:
+            words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
+            error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
-            await self._refuse(error, scope, receive, send)
+            with anyio.move_on_after(_GRACE_SECONDS):  # a client that takes nothing is hung up on
+                await self._refuse(error, scope, receive, send)
         self._ended = True
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError):  # names the server, and no key or prompt
-            _log.warning("%s: %s: %s", self._exchange.id, type(failed).__name__, failed)
+        if isinstance(failed, ProviderError):  # its words may quote what the server was sent
+            words = (self._exchange.id, type(failed).__name__, failed.endpoint, failed.status, failed.request_id)
+            _log.warning("%s: %s of %s, status %s, its request %s", *words)
+            _log.debug("%s: %s", self._exchange.id, failed)
         elif error.status >= 500:
             frames = "".join(traceback.format_tb(failed.__traceback__))
             _log.error("%s: unexpected %s raised at\n%s", self._exchange.id, type(failed).__name__, frames)
@@ -224,7 +232,7 @@ class Answering:
             into, out = anyio.create_memory_object_stream[_Numbered](0)
             limiter = anyio.CapacityLimiter(_TOGETHER)
             for index in range(len(prompts)):
-                group.start_soon(self._collect, index, limiter, into.clone(), failed)
+                group.start_soon(self._collect, index, limiter, into.clone(), failed, group.cancel_scope)
             into.close()
             try:
                 async with out:
@@ -241,6 +249,7 @@ class Answering:
         limiter: anyio.CapacityLimiter,
         into: MemoryObjectSendStream[_Numbered],
         failed: list[Exception],
+        scope: anyio.CancelScope,
     ) -> None:
         """Send one of several answers; the first error ends them all."""
         async with into, limiter:
@@ -248,12 +257,17 @@ class Answering:
                 async with aclosing(self._answer(index)) as items:
                     async for item in items:
                         await into.send(item)
-            except Exception as error:  # noqa: BLE001 - raised by the reader
+            except Exception as error:  # noqa: BLE001 - raised where all of them were started
                 failed.append(error)
+                scope.cancel()
 
     async def _answer(self, index: int) -> AsyncGenerator[_Numbered]:
         """One answer: its tokens, if they are streamed, and its result."""
-        stream = self._fusion.stream(self._asked.prompts[index], **self._options)
+        options: AnswerOptions = {**self._options}
+        left = self._limits.timeout - (time.perf_counter() - self._exchange.began)
+        given = options.get("timeout")
+        options["timeout"] = max(_LEAST_SECONDS, left if given is None else min(given, left))
+        stream = self._fusion.stream(self._asked.prompts[index], **options)
         self._streams.append(stream)
         if self._asked.stream:
             stream.most_unread = self._limits.unread_tokens

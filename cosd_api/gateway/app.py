@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
-from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosd_api.fusion import Fusion
@@ -53,7 +51,7 @@ class Gateway:
 
     Args:
         fusions: by the model names that clients ask for. They must not be open yet.
-        keys: of clients, by the keys' texts. Without any, everybody who reaches it is served.
+        keys: of clients, by the keys' texts. Without any, clients on this machine are served, and no others.
         limits: of requests.
         cors: origins of web pages that may call it.
     """
@@ -85,22 +83,20 @@ class Gateway:
             Route("/openapi.json", self._openapi),
         ]
         self._paths = frozenset(route.path for route in routes)
-        self._app: ASGIApp = Starlette(
-            routes=routes,
-            middleware=[_cross_origin(cors)] if cors else [],
-            exception_handlers={HTTPException: _refused, ApiError: _refused},
-            lifespan=self._lifespan,
-        )
+        self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
+        self._app: ASGIApp = self._serve
+        if cors:  # plain ASGI, which hides no disconnect
+            self._app = CORSMiddleware(self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan of the server."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._router(scope, receive, send)
             return
         headers = Headers(scope=scope)
         exchange = Exchange(id=request_id(headers.get("x-request-id", "")), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
-        scope["exchange"] = exchange
+        scope["exchange"], scope["app"] = exchange, self  # with an application, the router raises what it refuses
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -109,7 +105,7 @@ class Gateway:
             await send(message)
 
         try:
-            await self._serve(headers, scope, receive, noted)
+            await self._app(scope, receive, noted)
         finally:
             if exchange.path in _ANSWERS:
                 self._metrics.count(exchange)
@@ -124,7 +120,7 @@ class Gateway:
         """End the requests in progress by an error."""
         self._stop.give()
 
-    async def _serve(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Recognize the client, and find the route; every error is answered in the form of the API."""
         exchange: Exchange = scope["exchange"]
         started = False
@@ -135,25 +131,29 @@ class Gateway:
             await send(message)
 
         try:
-            if scope["path"] not in _OPEN and scope["method"] != "OPTIONS":
-                client = self._clients.recognize(headers.get("authorization", ""), headers.get("host", ""))
+            if scope["path"] not in _OPEN:
+                scope["client_key"] = client = self._recognized(scope)
                 exchange.client = client.name
-                scope["client_key"] = client
-            await self._app(scope, receive, watched)
+            await self._router(scope, receive, watched)
         except ClientDisconnect:
             exchange.outcome = "disconnected"
-        except Exception as failed:
-            error = api_error(failed)
+        except Exception as failed:  # noqa: BLE001 - every one is answered in the form of the API
+            error = _of_route(failed) if isinstance(failed, HTTPException) else api_error(failed)
             exchange.outcome, exchange.error = "error", error.code or str(error.status)
-            if error.status >= 500:
+            if error.code == "internal":
                 frames = "".join(traceback.format_tb(failed.__traceback__))
                 _log.error("%s: unexpected %s raised at\n%s", exchange.id, type(failed).__name__, frames)
-            if started:
-                raise
-            await _answer(error)(scope, receive, send)
+            if not started:
+                headers = getattr(failed, "headers", None) if isinstance(failed, HTTPException) else None
+                await _answer(error, headers)(scope, receive, send)
+
+    def _recognized(self, scope: Scope) -> Client:
+        headers, client = Headers(scope=scope), scope.get("client")
+        given = headers.get("authorization", ""), headers.get("host", "")
+        return self._clients.recognize(*given, address=client[0] if client else None)
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:  # noqa: ARG002
+    async def _lifespan(self, app: object) -> AsyncGenerator[None]:  # noqa: ARG002
         async with AsyncExitStack() as stack:
             for fusion in self._fusions.values():
                 await stack.enter_async_context(fusion)
@@ -247,28 +247,14 @@ class Gateway:
         return JSONResponse(document)
 
 
-def _cross_origin(origins: Sequence[str]) -> Middleware:
-    """Answers to other origins. It is plain ASGI, and hides no disconnect."""
-    return Middleware(CORSMiddleware, allow_origins=origins, allow_methods=("GET", "POST"), allow_headers=("*",))
-
-
-def _answer(error: ApiError) -> Response:
-    headers = error.headers
+def _answer(error: ApiError, more: Mapping[str, str] | None = None) -> Response:
+    headers = {**(more or {}), **error.headers}
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(error.body, error.status, headers)
 
 
-def _refused(request: Request, error: Exception) -> Response | Awaitable[Response]:
-    """An error of a route, in the form of the API."""
-    exchange: Exchange = request.scope["exchange"]
-    headers: Mapping[str, str] = {}
-    if isinstance(error, HTTPException):
-        words = "this method is not allowed here" if error.status_code == 405 else "there is no such route"
-        headers = error.headers or {}
-        error = ApiError(words, status=error.status_code, code=None if error.status_code == 405 else "not_found")
-    assert isinstance(error, ApiError)
-    exchange.outcome, exchange.error = "error", error.code or str(error.status)
-    response = _answer(error)
-    response.headers.update(headers)
-    return response
+def _of_route(error: HTTPException) -> ApiError:
+    if error.status_code == 405:
+        return ApiError("this method is not allowed here", status=405)
+    return ApiError("there is no such route", status=error.status_code, code="not_found")

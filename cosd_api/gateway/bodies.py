@@ -7,18 +7,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails, from_json
 
+from cosd_api.checks import check_stop
 from cosd_api.fusion import Fusion
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.config import GatewayLimits
-from cosd_api.settings import REFUSED, AnswerOptions
+from cosd_api.settings import DEFAULT_MAX_TOKENS, REFUSED, AnswerOptions
 from cosd_providers.messages import Message, checked_messages
 
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
+_MOST_FIELDS = 100  # of a body: each fault costs time
+_LONGEST_NAME = 40
 _SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
 
 _PART = {
@@ -96,7 +107,7 @@ class _StreamOptions(BaseModel):
 
 
 class _TextFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Literal["text"]
 
@@ -108,7 +119,7 @@ class RequestBody(BaseModel):
 
     model: str
     max_tokens: _Positive | None = None
-    stop: _Text | Annotated[list[_Text], Field(max_length=_MOST_STOPS)] | None = None
+    stop: _Text | Annotated[list[_Text], Field(max_length=_MOST_STOPS, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     seed: _Int | None = None
@@ -117,7 +128,7 @@ class RequestBody(BaseModel):
     n: _One | None = None
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     user: _Ignored = None
 
     def options(self) -> AnswerOptions:
@@ -141,7 +152,7 @@ class ChatBody(RequestBody):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: _Ignored = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     metadata: _Ignored = None
     store: _Ignored = None
     service_tier: _Ignored = None
@@ -159,7 +170,7 @@ class ChatBody(RequestBody):
 class CompletionBody(RequestBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: _Text | Annotated[list[_Text], Field(min_length=1)]
+    prompt: _Text | Annotated[list[_Text], Field(min_length=1, fail_fast=True)]
     logprobs: _UpToOne | None = None
     best_of: _One | None = None
     echo: _False | None = None
@@ -214,14 +225,18 @@ class Asked:
         Raises:
             ApiError: it asks for another temperature than the fusion's method has.
         """
-        found: AnswerOptions = {**fusion.limits, **self.options}
+        own, asked = fusion.limits, self.options
+        found: AnswerOptions = {**own, **asked}
+        lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
+        found["max_tokens"] = min(*lengths, limits.max_tokens)
+        stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
+        if stops:
+            found["stop"] = stops
         drawn = fusion.settings.temperature
         if self.temperature is not None and self.temperature != drawn:
             words = f"temperature={self.temperature:g} is refused: the fusion {self.model!r} has {drawn:g}"
             reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
             raise ApiError(f"{words}, as {reason}. Leave it out", param="temperature")
-        if "max_tokens" in found:
-            found["max_tokens"] = min(found["max_tokens"], limits.max_tokens)
         given = found.get("timeout")
         found["timeout"] = limits.timeout if given is None else min(given, limits.timeout)
         if drawn and self.seed is not None:
@@ -267,7 +282,18 @@ _Body = TypeVar("_Body", bound=RequestBody)
 
 def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
     try:
-        body = kind.model_validate_json(data)
+        given = from_json(data)
+    except ValueError:
+        raise ApiError("the body is not valid JSON") from None
+    if not isinstance(given, dict):
+        raise ApiError("the body must be a JSON object")
+    fields = cast("dict[str, object]", given)
+    if len(fields) > _MOST_FIELDS:
+        raise ApiError(f"the body has {len(fields)} fields, and there are fewer than {_MOST_FIELDS}")
+    if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
+        raise ApiError(f"unknown field of {len(longest)} characters")
+    try:
+        body = kind.model_validate(fields)
     except ValidationError as error:
         raise _refusal(kind, error.errors(include_url=False, include_input=False)[0]) from None
     for name in ("max_tokens", "max_completion_tokens"):
@@ -280,12 +306,7 @@ def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails) -> ApiError:
     """The error for the first fault of a body; it repeats no text of it."""
-    if found["type"] == "json_invalid":
-        return ApiError("the body is not valid JSON")
-    loc = found["loc"]
-    if not loc:
-        return ApiError("the body must be a JSON object")
-    name = str(loc[0])
+    name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
     if name in _REASONS:
@@ -300,6 +321,6 @@ def _unknown(kind: type[BaseModel], name: str) -> ApiError:
     if name in REFUSED:
         return ApiError(f"{name} is refused: {REFUSED[name]}. Leave it out", param=name)
     near = difflib.get_close_matches(name, cast("Sequence[str]", [*kind.model_fields]), 1, cutoff=0.75)
-    shown = name if name.isidentifier() and len(name) <= 40 else "..."
+    shown = name if name.isidentifier() else "..."
     more = f"; did you mean {near[0]!r}?" if near else ""
     return ApiError(f"unknown field {shown!r}{more}", param=shown)

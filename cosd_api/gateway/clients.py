@@ -42,10 +42,16 @@ class Client:
         return "" if self._key is None else self._key.name
 
     def bill(self, tokens: int) -> None:
-        """Count tokens that were billed for it, or most likely were."""
-        if tokens:
+        """Count tokens that were billed for it, or most likely were, if they are limited."""
+        if tokens and self._key is not None and self._key.billed_tokens_per_minute is not None:
+            self._forget()
             self._bills.append((self._clock(), tokens))
             self._minute += tokens
+
+    def _forget(self) -> None:
+        """Drop what is older than a minute."""
+        while self._bills and self._bills[0][0] + _MINUTE <= self._clock():
+            self._minute -= self._bills.popleft()[1]
 
     def check(self) -> None:
         """Check its limits before a request.
@@ -62,10 +68,9 @@ class Client:
         most = self._key.billed_tokens_per_minute
         if most is None:
             return
-        wait = _MINUTE
-        while self._bills and (wait := self._bills[0][0] + _MINUTE - self._clock()) <= 0:
-            self._minute -= self._bills.popleft()[1]
+        self._forget()
         if self._minute >= most:
+            wait = self._bills[0][0] + _MINUTE - self._clock()
             words = f"{self._minute} tokens were billed for this key in the last minute, and {most} are allowed"
             raise _limited(words, wait)
 
@@ -74,7 +79,7 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: their keys, by the keys' texts. Without any, everybody is served who comes by a local name.
+        keys: their keys, by the keys' texts. Without any, clients on this machine are served.
         concurrency: requests in progress, of all together.
         clock: seconds.
     """
@@ -92,18 +97,22 @@ class Clients:
         """True if clients need a key."""
         return bool(self._known)
 
-    def recognize(self, authorization: str, host: str) -> Client:
+    def recognize(self, authorization: str, host: str, address: str | None) -> Client:
         """The client of a request.
 
         Args:
             authorization: the header of that name.
             host: the header of that name.
+            address: of the client; None where it has none, as on a socket of this machine's.
 
         Raises:
-            ApiError: its key is missing or wrong; or there are no keys, and the request came by a foreign name, as
-                from a web page that has its own name point here.
+            ApiError: its key is missing or wrong; or there are no keys, and the request came from another machine, or
+                by a foreign name, as from a web page that has its own name point here.
         """
         if not self._known:
+            if address is not None and not _is_loopback(address):
+                words = "without keys the gateway serves clients on its own machine only"
+                raise ApiError(words, status=403, kind="permission_error", code="foreign_client")
             if not is_local(host):
                 words = "without keys the gateway answers to localhost and to addresses only, not to another name"
                 raise ApiError(words, status=403, kind="permission_error", code="foreign_host")
@@ -136,6 +145,13 @@ class Clients:
         finally:
             self._in_progress -= 1
             client.in_progress -= 1
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def is_local(host: str) -> bool:

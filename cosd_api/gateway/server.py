@@ -15,6 +15,7 @@ from cosd_api.gateway.clients import is_local
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
+_SEND_BYTES = 16_384  # for each connection
 _LAST_SECONDS = 2.0  # for the errors of requests that were ended to be sent
 
 
@@ -80,6 +81,8 @@ def listening(host: str, port: int) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What the system would hold for a client that does not read, megabytes by default, nothing pauses for.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         found.bind((host, port))
     except (OSError, OverflowError) as error:
         found.close()

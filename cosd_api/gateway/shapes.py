@@ -51,6 +51,7 @@ def facts(result: FusionResult) -> dict[str, Any]:
         "acceptance_rate": result.acceptance_rate,
         "replacements": result.replacements,
         "tokens": len(result.tokens),
+        "unverified_tokens": sum(not one.verified for one in result.tokens),
         "stop_reason": result.stop_reason,
         "seconds": round(result.timings.total, 6),
         "usage": {
@@ -62,7 +63,6 @@ def facts(result: FusionResult) -> dict[str, Any]:
             }
             for name, one in result.usage.items()
         },
-        "warnings": list(result.warnings),
     }
 
 
@@ -168,10 +168,12 @@ class AnswerShape:
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
         """An event without its index and text: what is the same in each is written once."""
-        index, text = 987654321, "\0"
-        start, _, rest = self._chunk(index, text, None).decode().partition(str(index))
-        middle, _, end = rest.partition(_json(text))
-        return start, middle, end
+        mark = "\0"
+        start = f'data: {_json(self._head(self.chunk_object))[:-1]},"choices":[{{"index":'
+        choice = _json({**self._written(mark), "logprobs": None, "finish_reason": None})
+        middle, _, end = choice.partition(_json(mark))
+        usage = ',"usage":null' if self.usage else ""
+        return start, f",{middle[1:]}", f"{end}]{usage}}}\n\n"
 
     def _whole_choice(self, index: int, result: FusionResult) -> dict[str, Any]:
         logprobs = self._logprobs([one for one in result.tokens if not one.end], 0) if self.logprobs else None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import toys
 from cosd_api import AgreementVerifier, Fusion
 from cosd_api.gateway import Gateway
-from cosd_providers import ConnectError, RateLimitError, ServerError
+from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import costly
 from lima import FUSED, assistant, draft
@@ -73,7 +73,7 @@ async def test_a_text_is_continued(stream: bool) -> None:
         assert int(reply.headers["cosd-billed-tokens"]) == whole["usage"]["total_tokens"]
         cosd = whole["cosd"]
     assert cosd["request_id"] == reply.headers["x-request-id"]
-    assert (cosd["replacements"], cosd["method"], cosd["warnings"]) == (1, "cosd", [])
+    assert (cosd["replacements"], cosd["method"], cosd["unverified_tokens"]) == (1, "cosd", 0)
     assert 0 < cosd["acceptance_rate"] < 1
 
 
@@ -123,12 +123,8 @@ async def test_several_texts_are_continued_together(stream: bool) -> None:
 async def test_a_length_is_a_length_and_so_is_a_limit() -> None:
     async with opened({"fused": fused(pair())}, max_tokens=3) as app:
         for asked in ({"max_tokens": 3}, {}):
-            reply = await visit(app, TEXT, body(**asked))
-            if asked:
-                assert (reply.json["choices"][0]["text"], reply.json["choices"][0]["finish_reason"]) == (
-                    " The capital",
-                    "length",
-                )
+            choice = (await visit(app, TEXT, body(**asked))).json["choices"][0]
+            assert (choice["text"], choice["finish_reason"]) == (" The capital", "length")
     fusion = fused(pair())
     fusion.limits = {"max_requests": 1, "on_budget": "end"}
     async with opened(fusion) as app:
@@ -242,6 +238,50 @@ async def test_one_of_several_answers_that_fails_ends_them_all() -> None:
             reply = await visit(app, TEXT, body(prompt=["Q:", "Q: The"], stream=stream))
             assert reply.error["code"] == "upstream_unreachable"
         assert [one.open_requests for one in models] == [0, 0]
+
+
+async def test_the_first_error_of_several_answers_ends_them_all() -> None:
+    models = endless(token_delay=0.0005, faults=[Fault(ConnectError("refused"), request=2)]), endless()
+    for stream in (False, True):
+        models[0].requests = 0
+        async with opened(Fusion(draft=models[0], assistant=models[1])) as app:
+            reply = await visit(app, TEXT, body(prompt=["Q:"] * 30, stream=stream, max_tokens=8000))
+            assert reply.error["code"] == "upstream_unreachable"
+            written = 'cosd_tokens_total{endpoint="draft",kind="completion",model="fused"}'
+            assert await metric(app, written) < 2000  # and not 30 times 8000
+        assert [one.open_requests for one in models] == [0, 0]
+
+
+async def test_several_answers_have_the_time_of_one() -> None:
+    for stream in (False, True):
+        async with opened(Fusion(draft=endless(token_delay=0.002), assistant=endless()), timeout=0.3) as app:
+            reply = await visit(app, TEXT, body(prompt=["Q:"] * 30, stream=stream, max_tokens=8000))
+            assert reply.error["code"] == "timeout"
+            assert reply.complete
+
+
+async def test_neither_answers_nor_logs_tell_what_a_server_said(caplog: pytest.LogCaptureFixture) -> None:
+    said = InvalidRequestError("invalid value: PRIVATE TEXT", endpoint="http://secret-host:1", status=400)
+    for spares in ("raise", "draft"):
+        models = pair({}, {"faults": [Fault(said)]})
+        async with opened(fused(models, on_assistant_error=spares)) as app:
+            reply = await visit(app, TEXT, body())
+        assert (reply.status == 200) is (spares == "draft")
+        if spares == "draft":
+            assert reply.json["cosd"]["unverified_tokens"] > 0
+        assert b"secret-host" not in reply.body and b"PRIVATE" not in reply.body
+    assert "InvalidRequestError of http://secret-host:1, status 400" in caplog.text
+    assert "PRIVATE" not in caplog.text
+
+
+async def test_any_id_and_any_model_name_leave_the_events_whole() -> None:
+    for name in ("987654321", "a\u00e9"):
+        async with opened({name: fused(pair())}) as app:
+            headers = {"x-request-id": "987654321.content"}
+            reply = await visit(app, TEXT, body(stream=True) | {"model": name}, headers=headers)
+        assert {one["id"] for one in reply.events[:-1]} == {"987654321.content"}
+        assert {one["choices"][0]["index"] for one in reply.events[:-1]} == {0}
+        assert "".join(reply.texts()) == FUSED
 
 
 async def test_a_fault_in_our_own_code_is_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:

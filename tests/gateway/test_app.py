@@ -68,6 +68,35 @@ async def test_errors_have_the_form_of_the_api(path: str, more: Any, status: int
         assert reply.headers["allow"]
 
 
+async def test_a_client_that_leaves_while_its_body_is_read_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cosd_api.gateway")
+    async with opened(fusion()) as app:
+        asked = Visit(app, TEXT, b"{", more_body=True)
+        asked.gone.set()
+        reply = await asked.send()
+    assert (reply.status, reply.parts) == (0, [])
+    assert '"outcome": "disconnected"' in caplog.text
+    assert "unexpected" not in caplog.text
+
+
+async def test_a_fault_of_a_route_has_the_form_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
+    class Wrong(ScriptedProvider):
+        async def describe(self) -> Any:
+            raise RuntimeError("private".upper())
+
+    async with opened(Fusion(draft=Wrong(draft().model), assistant=assistant())) as app:
+        reply = await visit(app, "/ready")
+    assert (reply.status, reply.error["code"]) == (500, "internal")
+    assert "PRIVATE" not in caplog.text
+
+
+async def test_other_machines_need_a_key() -> None:
+    async with opened(fusion()) as app:
+        reply = await visit(app, "/v1/models", address="203.0.113.5")
+        assert (reply.status, reply.error["code"]) == (403, "foreign_client")
+        assert (await visit(app, "/health", address="203.0.113.5")).status == 200
+
+
 async def test_a_key_is_asked_for_but_for_health() -> None:
     async with opened(fusion(), keys={KEY: ClientKey(name="a", env="A")}) as app:
         for path in ("/v1/models", "/metrics", "/openapi.json", "/v1/nothing"):

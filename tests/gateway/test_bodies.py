@@ -88,7 +88,7 @@ def test_messages_are_read_as_the_library_reads_them() -> None:
         ({"stop": ""}, "stop", "stop is refused: it must be text, or a list of up to 16 texts, none of them empty"),
         ({"messages": []}, "messages", "the conversation is empty"),
         ({"messages": HELLO * 4}, "messages", "messages has 4 messages, and at most 3 are allowed here"),
-        ({"messages": "Hello"}, "messages", "messages: input should be a valid array"),
+        ({"messages": "Hello"}, "messages", "messages: input should be a valid list"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "has the role 'tool'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "a fusion takes text only"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages", "a fusion takes no tools"),
@@ -133,6 +133,9 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: 
         (b'{"model": "m"', "the body is not valid JSON"),
         (b"\xff", "the body is not valid JSON"),
         (b"[1]", "the body must be a JSON object"),
+        (json.dumps({"x" * 3_000_000: 1}).encode(), "unknown field of 3000000 characters"),
+        (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and there are fewer"),
+        (json.dumps({"model": "m", "messages": [], "stop": [1] * 500_000}).encode(), "stop is refused"),
         (b"{}", "model is required"),
         (b'{"model": "m"}', "messages is required"),
         (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', "is not valid"),
@@ -145,10 +148,14 @@ def test_bodies_that_are_none(data: bytes, words: str) -> None:
 
 def test_the_limits_of_an_answer_are_within_the_fusions_and_the_gateways() -> None:
     fusion = Fusion(draft=draft(), assistant=assistant())
-    assert text().options_for(fusion, LIMITS) == {"timeout": 600}
+    assert text().options_for(fusion, LIMITS) == {"timeout": 600, "max_tokens": 100}
+    assert text().options_for(fusion, GatewayLimits()) == {"timeout": 600, "max_tokens": 256}
     fusion.limits = {"max_tokens": 500, "timeout": 5, "stop": "x", "max_billed_tokens": 9, "seed": 3}
     found = text(seed=-1, stop="y").options_for(fusion, LIMITS)
-    assert found == {"max_tokens": 100, "timeout": 5, "stop": "y", "max_billed_tokens": 9}
+    assert found == {"max_tokens": 100, "timeout": 5, "stop": ["x", "y"], "max_billed_tokens": 9}
+    fusion.limits = {"max_tokens": 5}
+    for asked, most in ((50, 5), (3, 3)):
+        assert text(max_tokens=asked).options_for(fusion, LIMITS)["max_tokens"] == most
     with pytest.raises(ApiError, match="max_completion_tokens=101 is more than the 100 that are allowed here"):
         chat(max_completion_tokens=101, max_tokens=5)
     with pytest.raises(ApiError, match="max_tokens=101 is more than the 100 that are allowed here"):

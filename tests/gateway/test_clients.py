@@ -26,8 +26,8 @@ def clients(clock: Clock | None = None, **limits: int) -> Clients:
 def test_a_key_is_recognized() -> None:
     several = clients()
     assert several.secured
-    assert several.recognize(f"Bearer {ONE}", "anywhere.example").name == "one"
-    assert several.recognize(f"bearer  {TWO} ", "").name == "two"
+    assert several.recognize(f"Bearer {ONE}", "anywhere.example", "203.0.113.5").name == "one"
+    assert several.recognize(f"bearer  {TWO} ", "", None).name == "two"
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,16 @@ def test_a_key_is_recognized() -> None:
 )
 def test_another_is_not(header: str, words: str) -> None:
     with pytest.raises(ApiError, match=words) as caught:
-        clients().recognize(header, "localhost")
+        clients().recognize(header, "localhost", "127.0.0.1")
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
 
 
 def test_without_keys_a_foreign_name_is_refused() -> None:
     nobody = Clients({}, 1)
     assert not nobody.secured
-    assert nobody.recognize("Bearer whatever", "localhost:8000").name == ""
+    assert nobody.recognize("Bearer whatever", "localhost:8000", "127.0.0.1").name == ""
     with pytest.raises(ApiError, match="not to another name") as caught:
-        nobody.recognize("", "rebound.example:8000")
+        nobody.recognize("", "rebound.example:8000", "::1")
     assert caught.value.status == 403
 
 
@@ -75,7 +75,7 @@ def test_names_of_this_machine(host: str, local: bool) -> None:
 
 def test_requests_at_a_time_are_limited_by_key_and_by_all_together() -> None:
     several = Clients({ONE: ClientKey(name="one", env="ONE", concurrency=1), TWO: ClientKey(name="two", env="TWO")}, 2)
-    one, two = (several.recognize(f"Bearer {key}", "") for key in (ONE, TWO))
+    one, two = (several.recognize(f"Bearer {key}", "", "10.0.0.1") for key in (ONE, TWO))
     with several.admitted(one):
         with pytest.raises(ApiError, match="this key has 1 requests in progress, and at most 1 are allowed") as caught:
             several.admitted(one).__enter__()
@@ -90,7 +90,7 @@ def test_requests_at_a_time_are_limited_by_key_and_by_all_together() -> None:
 
 def test_billed_tokens_are_limited_in_any_minute() -> None:
     clock = Clock()
-    client = clients(clock, billed_tokens_per_minute=100).recognize(f"Bearer {ONE}", "")
+    client = clients(clock, billed_tokens_per_minute=100).recognize(f"Bearer {ONE}", "", "10.0.0.1")
     client.check()
     client.bill(60)
     clock.now += 20
@@ -110,3 +110,27 @@ def test_billed_tokens_are_limited_in_any_minute() -> None:
         client.check()
     clock.now += 100
     client.check()
+
+
+@pytest.mark.parametrize(
+    ("address", "good"),
+    [("127.0.0.1", True), ("::1", True), (None, True), ("203.0.113.5", False), ("client", False)],
+)
+def test_without_keys_other_machines_are_refused(address: str | None, good: bool) -> None:
+    nobody = Clients({}, 1)
+    if good:
+        assert nobody.recognize("", "203.0.113.5:8000", address).name == ""
+    else:
+        with pytest.raises(ApiError, match="serves clients on its own machine only") as caught:
+            nobody.recognize("", "localhost", address)
+        assert (caught.value.status, caught.value.code) == (403, "foreign_client")
+
+
+def test_bills_are_kept_for_a_minute_and_only_where_they_are_limited() -> None:
+    clock = Clock()
+    for limits, kept in (({}, 0), ({"concurrency": 2}, 0), ({"billed_tokens_per_minute": 5}, 60)):
+        client = clients(clock, **limits).recognize(f"Bearer {ONE}", "", None)
+        for _ in range(200):
+            clock.now += 1
+            client.bill(1)
+        assert len(client._bills) == kept

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+import socket
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -15,7 +16,7 @@ from cosd_api import Fusion, SettingError
 from cosd_api.gateway import ClientKey, Gateway, GatewayLimits
 from cosd_api.gateway.server import GatewayServer, check_host, listening
 from cosd_providers import ServerError
-from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.testing import Fault, ScriptedProvider, TextModel
 from lima import FUSED, assistant, draft
 from visits import until
 
@@ -129,6 +130,35 @@ async def test_stopping_lets_requests_end_and_ends_what_takes_too_long() -> None
         text = (await anext(aiter(stream))).choices[0].text
         server.should_exit = True
         assert text + "".join([one.choices[0].text async for one in stream]) == FUSED
+
+
+@pytest.mark.extended
+async def test_a_client_that_does_not_read_pauses_the_models() -> None:
+    written = 0
+
+    class Counted(TextModel):
+        def _next(self, ids: Sequence[int]) -> list[float]:
+            nonlocal written
+            written += 1
+            return super()._next(ids)
+
+    script = {"Q:": [" a"] * 8000}
+    models = [ScriptedProvider(Counted(script)), ScriptedProvider.from_texts(script)]
+    body = b'{"model": "fused", "prompt": "Q:", "stream": true, "max_tokens": 8000}'
+    lines = ["POST /v1/completions HTTP/1.1", "host: a", f"authorization: Bearer {KEY}", f"content-length: {len(body)}"]
+    head = "\r\n".join([*lines, "content-type: application/json", "", ""]).encode()
+    async with served(Fusion(draft=models[0], assistant=models[1]), unread_tokens=16) as (_, url):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", int(url.split(":")[2].removesuffix("/v1"))))
+            client.sendall(head + body)
+            await until(lambda: models[0].open_requests == 1)
+            before = -1
+            while before != written:
+                before = written
+                await anyio.sleep(0.5)
+            assert (models[0].open_requests, written < 8000) == (1, True), written
+        await until(lambda: not any(one.open_requests for one in models))
 
 
 @pytest.mark.parametrize(("host", "secured", "good"), [
