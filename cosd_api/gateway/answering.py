@@ -24,7 +24,7 @@ from cosd_api.records import FusedToken
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
 from cosd_api.stream import FusionStream
-from cosd_providers.errors import ProviderError
+from cosd_providers.errors import BudgetError, ProviderError
 
 __all__ = ["Answering", "StopSignal"]
 
@@ -145,7 +145,9 @@ class Answering:
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError):  # its words may quote what the server was sent
+        if isinstance(failed, ProviderError) and not isinstance(
+            failed, BudgetError
+        ):  # its words may quote what the server was sent
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, failed.status, failed.request_id)
             _log.warning("%s: %s of %s, status %s, its request %s", *words)
             _log.debug("%s: %s", self._exchange.id, failed)

@@ -81,6 +81,9 @@ def api_error(error: Exception) -> ApiError:
         return ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
     if not isinstance(error, ProviderError):
         return ApiError("an unexpected error in the gateway", status=500, kind="server_error", code="internal")
+    if isinstance(error, BudgetTimeoutError):
+        words = "the answer was not complete within the time that is allowed"
+        return ApiError(words, status=504, kind="timeout_error", code="timeout")
     for kind, status, code, name in _OF_REQUESTS:
         if isinstance(error, kind):  # in its own words, without the server and the hint, which is for an operator
             return ApiError(str(error.args[0]), status=status, kind=name, code=code)
@@ -91,7 +94,6 @@ def api_error(error: Exception) -> ApiError:
 
 _OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (ContextLengthError, 400, "context_length_exceeded", _REFUSED),
-    (BudgetTimeoutError, 504, "timeout", "timeout_error"),
     (BudgetError, 400, "limit_of_answer", _REFUSED),
     (UnsupportedError, 400, "unsupported", _REFUSED),
 )
