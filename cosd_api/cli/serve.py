@@ -9,9 +9,10 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,14 +21,14 @@ from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.demo.servers import bundled_three
 from cosd_api.fusion import Fusion
-from cosd_api.settings import AnswerOptions
 
 if TYPE_CHECKING:
     from cosd_api.gateway.config import GatewayConfig
 
 __all__ = ["serve"]
 
-_OF_A_FUSION = ("draft", "assistant", "config", "method", "verifier", "tree", "agreement")
+_OF_A_FUSION = (*(one.name for one in fields(SharedOptions) if one.name != "context"), "name")
+_OF_AN_ANSWER = ("max_tokens", "timeout", "seed")
 
 
 @with_options(SharedOptions)
@@ -100,7 +101,9 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
     if file is None:
         return None
     if beside := [name for name in _OF_A_FUSION if options.given(name)]:
-        raise typer.BadParameter(f"is for one fusion, and FILE holds its own: {file}", param_hint=f"--{beside[0]}")
+        raise typer.BadParameter(
+            f"is for one fusion, and FILE holds its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
+        )
     try:
         return GatewayConfig.load(file)
     except OSError as error:
@@ -113,22 +116,19 @@ def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) ->
     if config is not None:
         yield {each: Fusion.load(one) for each, one in config.fusions.items()}
     elif options.config is not None or options.draft or options.assistant:
-        fusion = options.fusion()
-        fusion.limits = {**fusion.limits, **_limits(options)}
-        yield {name: fusion}
+        yield {name: _fusion(options)}
     else:
         with bundled_three() as three:
-            yield {name: Fusion(draft=three.sums, assistant=three.facts)}
+            yield {name: _fusion(replace(options, draft=three.sums, assistant=[three.facts]))}
 
 
-def _limits(options: SharedOptions) -> AnswerOptions:
-    """The limits of every answer that stand on the command line."""
-    found: AnswerOptions = {}
-    if options.given("max_tokens"):
-        found["max_tokens"] = options.max_tokens
-    if options.timeout is not None:
-        found["timeout"] = options.timeout
-    return found
+def _fusion(options: SharedOptions) -> Fusion:
+    """The fusion of the command line, with the limits of every answer that stand there."""
+    fusion = options.fusion()
+    limits: Any = asdict(options.limits(fusion))
+    own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
+    fusion.limits = {**fusion.limits, **own}
+    return fusion
 
 
 def _log_to_stderr() -> None:

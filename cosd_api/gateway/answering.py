@@ -57,6 +57,8 @@ class StopSignal:
         """A block that the signal cancels."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
+            if self.given:
+                scope.cancel()
             try:
                 yield scope
             finally:
@@ -104,6 +106,8 @@ class Answering:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 try:
                     await self._respond(scope, receive, send)
+                except OSError:  # of servers that raise where the client has left
+                    self._left = True
                 finally:
                     group.cancel_scope.cancel()
         finally:
@@ -129,7 +133,9 @@ class Answering:
             async with self._stop.obeyed() as stopped:
                 try:
                     await write(scope, receive, send)
-                except Exception as failed:  # noqa: BLE001 - every one is answered in the form of the API
+                except Exception as failed:
+                    if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
+                        raise  # of the connection
                     error = self._failed(failed)
             if stopped.cancelled_caught:
                 self._exchange.outcome = "stopped"
@@ -197,7 +203,7 @@ class Answering:
                     data = shape.opening(index)
                 if isinstance(item, FusedToken):
                     text = readers[index].read(item)
-                    exchange.tokens += 1
+                    exchange.wrote()
                     if text or (self._asked.logprobs and not item.end):
                         data += shape.piece(index, text, item, sent[index])
                         sent[index] += len(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class ApiError(Exception):
         """Headers for its answer; OpenAI's client obeys both."""
         found = {"x-should-retry": "true" if self.retryable else "false"}
         if self.retry_after is not None:
-            found["retry-after"] = f"{self.retry_after:.0f}" if self.retry_after >= 1 else "1"
+            found["retry-after"] = str(max(1, math.ceil(self.retry_after)))
         return found
 
 

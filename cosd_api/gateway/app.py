@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -40,6 +40,9 @@ _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 
 _QUIET = ("/health", "/ready", "/metrics")
 """Routes that are asked every few seconds, and logged only when they fail."""
+
+_EXPOSED = ("x-request-id", "retry-after", "cosd-acceptance-rate", "cosd-replacements", "cosd-billed-tokens")
+"""Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
 
@@ -86,7 +89,9 @@ class Gateway:
         self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
         self._app: ASGIApp = self._serve
         if cors:  # plain ASGI, which hides no disconnect
-            self._app = CORSMiddleware(self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",))
+            self._app = CORSMiddleware(
+                self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=_EXPOSED
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan of the server."""
@@ -131,6 +136,7 @@ class Gateway:
             await send(message)
 
         try:
+            _check_framing(scope)
             if scope["path"] not in _OPEN:
                 scope["client_key"] = client = self._recognized(scope)
                 exchange.client = client.name
@@ -170,9 +176,10 @@ class Gateway:
     async def _answering(self, request: Request, read: Callable[[bytes, GatewayLimits], Asked]) -> ASGIApp:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
+        with self._clients.admitted(client):
+            asked = read(await self._body(request), self._limits)
         if self._stopping:
             raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
-        asked = read(await self._body(request), self._limits)
         fusion = self._fusion(asked.model)
         exchange.model, exchange.stream = asked.model, asked.stream
         answering = Answering(fusion, asked, self._limits, exchange, self._stop)
@@ -206,6 +213,9 @@ class Gateway:
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
             raise ApiError("the body must be JSON: content-type: application/json", status=415)
         most = self._limits.body_bytes
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > most:
+            raise ApiError(f"the body has more than {most} bytes", status=413, code="body_too_large")
         data = bytearray()
         with anyio.move_on_after(_BODY_SECONDS) as late:
             async for part in request.stream():
@@ -232,11 +242,15 @@ class Gateway:
     async def _health(self, request: Request) -> Response:  # noqa: ARG002
         return JSONResponse({"status": "ok"})
 
-    async def _ready(self, request: Request) -> Response:  # noqa: ARG002
+    async def _ready(self, request: Request) -> Response:
         found = await self._readiness.check()
         ready = not self._stopping and self._readiness.needed(found)
         status = "stopping" if self._stopping else "ready" if ready else "not ready"
-        return JSONResponse({"status": status, "fusions": found}, 200 if ready else 503)
+        answer: dict[str, Any] = {"status": status}
+        with suppress(ApiError):  # without a key nothing else is told
+            self._recognized(request.scope)
+            answer["fusions"] = found
+        return JSONResponse(answer, 200 if ready else 503)
 
     async def _page_of_metrics(self, request: Request) -> Response:  # noqa: ARG002
         return Response(self._metrics.page(), media_type=None, headers={"content-type": self._metrics.content_type})
@@ -245,6 +259,17 @@ class Gateway:
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
         document = openapi([*self._fusions], drawn, self._limits, secured=self._clients.secured)
         return JSONResponse(document)
+
+
+def _check_framing(scope: Scope) -> None:
+    """Refuse a request with two lengths (RFC 9112, 6.1): a proxy may go by the other one.
+
+    Raises:
+        HTTPException: it has.
+    """
+    headers = Headers(scope=scope)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise HTTPException(400, headers={"connection": "close"})
 
 
 def _answer(error: ApiError, more: Mapping[str, str] | None = None) -> Response:
@@ -257,4 +282,6 @@ def _answer(error: ApiError, more: Mapping[str, str] | None = None) -> Response:
 def _of_route(error: HTTPException) -> ApiError:
     if error.status_code == 405:
         return ApiError("this method is not allowed here", status=405)
+    if error.status_code == 400:
+        return ApiError("a request has either content-length or transfer-encoding, not both")
     return ApiError("there is no such route", status=error.status_code, code="not_found")

@@ -69,8 +69,8 @@ _REASONS: Mapping[str, str] = {
     "logit_bias": REFUSED["logit_bias"],
     "frequency_penalty": REFUSED["frequency_penalty"],
     "presence_penalty": REFUSED["presence_penalty"],
-    "logprobs": "of each place the fused token's own probability is known: true or false, and of completions 0 or 1",
-    "top_logprobs": "of each place the fused token's own probability is known: give 0 or 1",
+    "logprobs": "only the probability of the chosen token is known: give true or false, for completions 0 or 1",
+    "top_logprobs": "only the probability of the chosen token is known: give 0 or 1",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }

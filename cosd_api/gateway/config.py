@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from cosd_api.config.document import Document, FieldPath, read_document
-from cosd_api.config.faults import fault, faults_of, refuse_keys
+from cosd_api.config.faults import fault, faults_of
 from cosd_api.config.file import FusionConfig
 from cosd_api.errors import SettingError
 
@@ -110,7 +110,6 @@ class GatewayConfig(BaseModel):
             raise fault(path, document, (), "it has no fusions:, and no draft: of a single one")
         if not isinstance(document.value, dict):
             raise SettingError(f"{path} holds no fields; a file for cosd serve begins with fusions:")
-        refuse_keys(path, document)
         return cls._validated(path, document)
 
     @classmethod
@@ -166,16 +165,18 @@ def keys_from_environment(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
 
 def _client(number: int, options: Sequence[str]) -> ClientKey:
     given: dict[str, Any] = {"name": f"key-{number}", "env": KEYS_VARIABLE}
+    where = f"{KEYS_VARIABLE}, key {number}"
     for option in options:
-        name, _, value = option.partition("=")
-        given[name.strip()] = int(value) if value.strip().isdecimal() else value.strip()
+        name, _, value = (part.strip() for part in option.partition("="))
+        if name == "env" or name not in ClientKey.model_fields:
+            known = "name, concurrency and billed_tokens_per_minute"
+            raise SettingError(f"{where}: behind a key may follow {known}; write KEY;name=team-a;concurrency=4")
+        given[name] = int(value) if value.isdecimal() else value
     try:
         return ClientKey.model_validate(given)
     except ValidationError as error:
-        where = error.errors(include_input=False, include_url=False)[0]["loc"][0]
-        known = "name, concurrency and billed_tokens_per_minute"
-        words = f"its {where!r} is invalid" if where in ClientKey.model_fields else f"behind a key may follow {known}"
-        raise SettingError(f"{KEYS_VARIABLE}, key {number}: {words}; write KEY;name=team-a;concurrency=4") from None
+        name = error.errors(include_input=False, include_url=False)[0]["loc"][0]
+        raise SettingError(f"{where}: its {name!r} is invalid; write KEY;name=team-a;concurrency=4") from None
 
 
 def _add(found: dict[str, ClientKey], text: str, client: ClientKey, where: str) -> None:

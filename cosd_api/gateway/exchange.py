@@ -50,6 +50,8 @@ class Exchange:
         usage: billed by each endpoint.
         never_billed: an estimate of what each endpoint did without a bill.
         results: the answers that are complete.
+        gaps: seconds between the tokens of a stream of one answer.
+        last: time of its last token.
     """
 
     id: str
@@ -66,6 +68,8 @@ class Exchange:
     usage: dict[str, EndpointUsage] = field(default_factory=dict[str, EndpointUsage])
     never_billed: dict[str, int] = field(default_factory=dict[str, int])
     results: list[FusionResult] = field(default_factory=list[FusionResult])
+    gaps: list[float] = field(default_factory=list[float])
+    last: float | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -77,6 +81,14 @@ class Exchange:
         """Note the time of the first text."""
         if self.first_seconds is None:
             self.first_seconds = time.perf_counter() - self.began
+
+    def wrote(self) -> None:
+        """Count a token of a stream."""
+        now = time.perf_counter()
+        if self.last is not None:
+            self.gaps.append(now - self.last)
+        self.last = now
+        self.tokens += 1
 
     def account(self, stream: FusionStream) -> None:
         """Add what an answer has cost, however it ended."""

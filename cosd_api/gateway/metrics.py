@@ -39,15 +39,23 @@ class GatewayMetrics:
             [*model, "endpoint", "kind"],
             registry=of,
         )
+        self._cached = Counter(
+            "cosd_cached_tokens",
+            "Prompt tokens, of those billed, that came from a cache.",
+            [*model, "endpoint"],
+            registry=of,
+        )
         self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
-        self._kept = Counter("cosd_draft_tokens_kept", "Draft tokens in answers.", model, registry=of)
-        self._replaced = Counter("cosd_draft_tokens_replaced", "Draft tokens that were replaced.", model, registry=of)
-        self._replacements = Counter("cosd_replacements", "Replacements in answers.", model, registry=of)
+        self._kept = Counter("cosd_draft_tokens_kept", "Draft tokens in complete answers.", model, registry=of)
+        self._replaced = Counter(
+            "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model, registry=of
+        )
+        self._replacements = Counter("cosd_replacements", "Replacements in complete answers.", model, registry=of)
         self._first = Histogram(
             "cosd_first_token_seconds", "Time to the first token.", model, registry=of, buckets=_FIRST
         )
         self._each = Histogram(
-            "cosd_token_seconds", "Time for each token after the first.", model, registry=of, buckets=_EACH
+            "cosd_token_seconds", "Time between two tokens of a stream.", model, registry=of, buckets=_EACH
         )
 
     def page(self) -> bytes:
@@ -74,21 +82,22 @@ class GatewayMetrics:
             kinds = {
                 "prompt": one.prompt_tokens,
                 "completion": one.completion_tokens,
-                "cached": one.cached_tokens,
                 "never_billed": exchange.never_billed.get(endpoint, 0),
             }
+            self._cached.labels(model, endpoint).inc(one.cached_tokens)
             for kind, tokens in kinds.items():
                 self._tokens.labels(model, endpoint, kind).inc(tokens)
         self._written.labels(model).inc(exchange.tokens)
+        for gap in exchange.gaps:
+            self._each.labels(model).observe(gap)
+        if exchange.stream and exchange.first_seconds is not None:
+            self._first.labels(model).observe(exchange.first_seconds)
         for result in exchange.results:
-            self._count_result(model, result)
+            self._count_result(model, result, whole=not exchange.stream)
 
-    def _count_result(self, model: str, result: FusionResult) -> None:
+    def _count_result(self, model: str, result: FusionResult, *, whole: bool) -> None:
         self._kept.labels(model).inc(result.kept_tokens or 0)
         self._replaced.labels(model).inc(result.replaced_tokens or 0)
         self._replacements.labels(model).inc(result.replacements or 0)
-        first, more = result.timings.first_token, len(result.tokens) - 1
-        if first is not None:
-            self._first.labels(model).observe(first)
-            if more > 0:
-                self._each.labels(model).observe((result.timings.total - first) / more)
+        if whole and result.timings.first_token is not None:
+            self._first.labels(model).observe(result.timings.first_token)

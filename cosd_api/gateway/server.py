@@ -16,6 +16,7 @@ from cosd_api.gateway.clients import is_local
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
 _SEND_BYTES = 16_384  # for each connection
+_STUCK_MILLISECONDS = 120_000
 _LAST_SECONDS = 2.0  # for the errors of requests that were ended to be sent
 
 
@@ -83,6 +84,8 @@ def listening(host: str, port: int) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # What the system would hold for a client that does not read, megabytes by default, nothing pauses for.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux: hang up on a client that takes nothing, ever
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK_MILLISECONDS)
         found.bind((host, port))
     except (OSError, OverflowError) as error:
         found.close()

@@ -1,7 +1,8 @@
 """Answers in OpenAI's two forms, whole or as events of a stream, with the fusion's own facts in the field `cosd`.
 
 The logarithm of a token's probability is that of the model that wrote it: the draft's for a token of the draft's, the
-assistant's for one of an assistant's. It is null where that model's server reports none, and -9999 for probability 0.
+assistant's for one of an assistant's. Where that model's server reports none it is -9999 in a conversation, where the form
+wants a number, and null in a completion; for probability 0 it is -9999.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", 
 DONE = b"data: [DONE]\n\n"
 """The end of a stream that ended well."""
 
-_NEVER = -9999.0  # for a logarithm of zero, as in OpenAI's API
+_NEVER = -9999.0  # for a logarithm of zero, or one that is not known, as in OpenAI's API
 _FINISH = {"budget": "length"}
 
 
@@ -211,7 +212,10 @@ class ChatShape(AnswerShape):
         return {"delta": {} if text is None else {"content": text}}
 
     def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:  # noqa: ARG002
-        entries = [{"token": one.text, "logprob": _logprob(one), "bytes": [*one.data]} for one in tokens]
+        entries: list[dict[str, Any]] = []
+        for one in tokens:
+            log = _logprob(one)
+            entries.append({"token": one.text, "logprob": _NEVER if log is None else log, "bytes": [*one.data]})
         return {"content": [{**one, "top_logprobs": [one]} for one in entries], "refusal": None}
 
 

@@ -66,6 +66,8 @@ def test_the_schema_is_printed() -> None:
     [
         (["FILE"], "fusions:\n  a:\n    drafd: x\n", "fusion.yaml, line 3: fusions.a.drafd: there is no such field"),
         (["FILE", "--draft", "http://draft"], PAIR, "is for one fusion, and FILE holds its own"),
+        (["FILE", "--max-tokens", "5"], PAIR, "--max-tokens"),
+        (["FILE", "--name", "mine"], PAIR, "is for one fusion, and FILE holds its own"),
         (["FILE", "--host", "0.0.0.0"], PAIR, "other machines could use the models without a key: set COSD_SERVE_KEYS"),
         (["FILE", "--host", "256.0.0.1"], PAIR, "other machines could use"),
         (["no-such-file.yaml"], PAIR, "no-such-file.yaml: No such file or directory"),

@@ -185,7 +185,7 @@ async def test_the_probability_of_a_token_is_its_writers(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_probability_that_is_not_known_is_null(stream: bool) -> None:
+async def test_a_probability_that_is_not_known_is_a_number_in_a_conversation(stream: bool) -> None:
     writer = ScriptedProvider.from_texts({"user: Hi\nassistant: ": [" Ol", (" e", 0.3), " !"]})
     silent = ScriptedProvider.from_texts({"user: Hi\nassistant: ": [" Ol", " á", " !"]}, probs=False)
     asked = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "stream": stream}
@@ -196,7 +196,7 @@ async def test_a_probability_that_is_not_known_is_null(stream: bool) -> None:
         content = [one["choices"][0]["logprobs"]["content"][0] for one in reply.events[1:3]]
     else:
         content = reply.json["choices"][0]["logprobs"]["content"]
-    entry = {"token": " á", "logprob": None, "bytes": [*" á".encode()]}
+    entry = {"token": " á", "logprob": -9999.0, "bytes": [*" á".encode()]}
     assert content[:2] == [content[0], {**entry, "top_logprobs": [entry]}]
     assert content[0]["logprob"] == 0
 
@@ -214,7 +214,7 @@ async def test_an_error_before_the_first_token_has_a_status_of_its_own() -> None
                 reply = await visit(app, TEXT, body(stream=stream))
                 assert (reply.status, reply.error["code"], reply.error["type"]) == (status, code, "upstream_error")
                 assert "secret" not in str(reply.error)
-                assert reply.headers.get("retry-after") == ("7" if error is limited else None)
+                assert reply.headers.get("retry-after") == ("8" if error is limited else None)
                 assert reply.headers["x-should-retry"] == "true"
                 line = f'cosd_errors_total{{kind="{code}",model="fused"}}'
                 assert await metric(app, line) == 1
@@ -350,6 +350,21 @@ async def until_metric(app: Gateway, line: str) -> None:
             await anyio.sleep(0.001)
 
 
+async def test_a_server_that_raises_where_the_client_has_left_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    models = endless(), endless()
+
+    async def gone(reply: Reply) -> None:
+        if len(reply.parts) > 3:
+            raise BrokenPipeError
+
+    async with opened(Fusion(draft=models[0], assistant=models[1])) as app:
+        await Visit(app, TEXT, body(stream=True, max_tokens=5000), pause=gone).send()
+        line = 'cosd_requests_total{model="fused",outcome="disconnected",route="/v1/completions"}'
+        assert await metric(app, line) == 1
+    assert [one.open_requests for one in models] == [0, 0]
+    assert "unexpected" not in caplog.text
+
+
 async def test_a_slow_client_pauses_the_draft() -> None:
     models = endless(), endless()
     fusion = Fusion(draft=models[0], assistant=models[1])
@@ -388,5 +403,6 @@ async def test_a_gateway_that_stops_ends_what_is_in_progress_by_an_error() -> No
         assert (refused.status, refused.error["code"]) == (503, "stopping")
         app.end_requests()
         await until(lambda: streamed.reply.complete and whole.reply.complete)
+        assert (await visit(app, TEXT, body(max_tokens=ENDLESS // 2))).error["code"] == "stopping"
     assert streamed.reply.error["code"] == whole.reply.error["code"] == "stopped"
     assert [one.open_requests for one in models] == [0, 0]

@@ -54,6 +54,8 @@ async def test_each_model_is_a_fusion_of_its_own() -> None:
         (TEXT, {"body": BODY, "headers": {"content-type": "text/plain"}}, 415, None),
         (TEXT, {"body": {**BODY, "prompt": "x" * 5000}}, 413, "body_too_large"),
         (TEXT, {"body": b"{"}, 400, None),
+        (TEXT, {"body": BODY, "headers": {"content-length": "2001"}}, 413, "body_too_large"),
+        (TEXT, {"body": BODY, "headers": {"content-length": "5", "transfer-encoding": "chunked"}}, 400, None),
         (TEXT, {"body": {**BODY, "temperature": 1}}, 400, None),
     ],
 )
@@ -103,7 +105,10 @@ async def test_a_key_is_asked_for_but_for_health() -> None:
             reply = await visit(app, path)
             assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
         for path in ("/health", "/ready"):
-            assert (await visit(app, path)).status == 200
+            reply = await visit(app, path)
+            assert (reply.status, reply.json.keys()) == (200, {"status"})
+        ready = await visit(app, "/ready", headers={"authorization": f"Bearer {KEY}"})
+        assert ready.json["fusions"] == {"fused": {"draft": "ready", "assistant": "ready"}}
         assert (await visit(app, "/v1/models", headers={"authorization": f"Bearer {KEY}"})).status == 200
 
 
@@ -133,6 +138,9 @@ async def test_other_origins_are_answered_only_if_they_are_named() -> None:
             assert reply.headers.get("access-control-allow-origin") == allowed
             streamed = await visit(app, TEXT, {**BODY, "stream": True}, headers=origin)
             assert streamed.headers.get("access-control-allow-origin") == allowed
+            refused = await visit(app, "/v1/nothing", headers=origin)
+            assert refused.headers.get("access-control-allow-origin") == allowed
+            assert ("x-request-id" in refused.headers.get("access-control-expose-headers", "")) is (allowed is not None)
             assert "".join(streamed.texts()) == FUSED
 
 
@@ -181,7 +189,8 @@ async def test_metrics_count_what_was_answered() -> None:
         'cosd_replacements_total{model="fused"}': 2,
         'cosd_answer_tokens_total{model="fused"}': 2 * cosd["tokens"],
         'cosd_first_token_seconds_count{model="fused"}': 2,
-        'cosd_token_seconds_count{model="fused"}': 2,
+        'cosd_token_seconds_count{model="fused"}': cosd["tokens"] - 1,
+        'cosd_cached_tokens_total{endpoint="draft",model="fused"}': 0,
         'cosd_tokens_total{endpoint="assistant",kind="prompt",model="fused"}': None,
     }
     for line, value in expected.items():

@@ -117,6 +117,7 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (f"{KEY},{KEY}", "key 2: another key is the same"),
         (f"{KEY};name=a,{'j' * 16};name=a", "key 2: another key is the same, or has the same name"),
         (f"{KEY};concurrency=many", "key 1: its 'concurrency' is invalid"),
+        (f"{KEY};env=HOME", "key 1: behind a key may follow name"),
         (f"{KEY};colour=red", "key 1: behind a key may follow name, concurrency and billed_tokens_per_minute"),
     ],
 )
