@@ -127,7 +127,7 @@ def _fusion(options: SharedOptions) -> Fusion:
     fusion = options.fusion()
     limits: Any = asdict(options.limits(fusion))
     own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
-    fusion.limits = {**fusion.limits, **own}
+    fusion.limits.update(own)
     return fusion
 
 

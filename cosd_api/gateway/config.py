@@ -175,8 +175,8 @@ def _client(number: int, options: Sequence[str]) -> ClientKey:
     try:
         return ClientKey.model_validate(given)
     except ValidationError as error:
-        name = error.errors(include_input=False, include_url=False)[0]["loc"][0]
-        raise SettingError(f"{where}: its {name!r} is invalid; write KEY;name=team-a;concurrency=4") from None
+        field = error.errors(include_input=False, include_url=False)[0]["loc"][0]
+        raise SettingError(f"{where}: its {field!r} is invalid; write KEY;name=team-a;concurrency=4") from None
 
 
 def _add(found: dict[str, ClientKey], text: str, client: ClientKey, where: str) -> None:

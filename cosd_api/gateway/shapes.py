@@ -1,7 +1,7 @@
 """Answers in OpenAI's two forms, whole or as events of a stream, with the fusion's own facts in the field `cosd`.
 
 The logarithm of a token's probability is that of the model that wrote it: the draft's for a token of the draft's, the
-assistant's for one of an assistant's. Where that model's server reports none it is -9999 in a conversation, where the form
+assistant's for one of an assistant's. Where that model's server reports none it is -9999 in a conversation, whose form
 wants a number, and null in a completion; for probability 0 it is -9999.
 """
 
