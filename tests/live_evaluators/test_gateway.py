@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from commands import start
+from commands import start, start_scripted
 from cosd_api.demo.servers import Pair
 from shipped import ROOT
 
@@ -57,6 +58,11 @@ def test_lm_eval(desk: Any, url: str, kind: str) -> None:
     assert "|capitals|" in desk.run(*shlex.split(command))
 
 
-def test_schemathesis(desk: Any, url: str) -> None:
-    """It finds no answer that is not as our own document says."""
-    desk.run("schemathesis", "run", f"{url.removesuffix('/v1')}/openapi.json", "--max-examples", "20", "--seed", "1")
+def test_schemathesis(desk: Any) -> None:
+    """It finds no answer that is not as our own document says, over scripted models: there are hundreds of answers."""
+    # A log that nobody reads would stop the gateway.
+    with start_scripted("--port", "0", command=["serve"], stderr=subprocess.DEVNULL) as process:
+        url = process.stdout.readline().decode().strip()
+        document = f"{url.removesuffix('/v1')}/openapi.json"
+        desk.run("schemathesis", "run", document, "--max-examples", "10", "--seed", "1")
+        process.send_signal(signal.SIGTERM)
