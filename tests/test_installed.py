@@ -43,6 +43,10 @@ EXTRAS = (
     "cosd_api.comparison.exports",
     "cosd_api.comparison.page",
     "cosd_api.demo",
+    "cosd_api.gateway.answering",
+    "cosd_api.gateway.app",
+    "cosd_api.gateway.metrics",
+    "cosd_api.gateway.server",
     "cosd_api.integrations.inspect",
     "cosd_api.integrations.langchain",
     "cosd_api.integrations.lm_eval",
@@ -77,7 +81,8 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureRequest) -> None:
     made: Environment = request.getfixturevalue(which)
     at_once = ("cosd_api.__main__", "cosd_api.demo._serve")  # run when they are imported
-    left_out = EXTRAS if which == "bare" else (*at_once, *(name for name in EXTRAS if "integrations" in name))
+    others = (name for name in EXTRAS if "integrations" in name or "gateway" in name)
+    left_out = EXTRAS if which == "bare" else (*at_once, *others)
     done = made.run("python", "-c", IMPORT_ALL, *left_out)
     assert done.stderr == ""
     found: dict[str, str] = json.loads(done.stdout)
@@ -112,6 +117,15 @@ def test_langchain_without_its_extra_says_what_to_install(bare: Environment) -> 
     done = bare.run("python", "-c", "from cosd_api.integrations.langchain import ChatCoSD")
     words = 'cosd_api.integrations.langchain needs LangChain: pip install "cosd-api[langchain]"'
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {words}"
+
+
+def test_the_gateway_without_its_extra_says_what_to_install(bare: Environment, full: Environment) -> None:
+    install_it = 'needs a web server: pip install "cosd-api[gateway]"'
+    done = bare.run("python", "-c", "from cosd_api.gateway import Gateway")
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: cosd_api.gateway.Gateway {install_it}"
+    done = full.run("cosd", "serve")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"the gateway {install_it}" in " ".join(done.stderr.replace("│", " ").split())  # in a frame
 
 
 def test_help_and_version(full: Environment) -> None:

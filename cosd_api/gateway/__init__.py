@@ -1,19 +1,30 @@
-"""An OpenAI-compatible server in front of fusions: `cosd serve`. Extra: `cosd-api[gateway]`."""
+"""An OpenAI-compatible server in front of fusions: `cosd serve`. Extra: `cosd-api[gateway]`.
+
+The forms of requests, answers and settings need no web server: it is imported with `Gateway`.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-try:
-    for _needed in ("prometheus_client", "starlette", "uvicorn"):
-        import_module(_needed)
-except ModuleNotFoundError as error:
-    if error.name not in ("prometheus_client", "starlette", "uvicorn"):
-        raise
-    words = 'cosd_api.gateway needs a web server: pip install "cosd-api[gateway]"'
-    raise ModuleNotFoundError(words, name=error.name) from None
-
-from cosd_api.gateway.app import Gateway
 from cosd_api.gateway.config import ClientKey, GatewayConfig, GatewayLimits
+from cosd_providers.deferred import deferred
+
+if TYPE_CHECKING:
+    from cosd_api.gateway.app import Gateway
 
 __all__ = ["ClientKey", "Gateway", "GatewayConfig", "GatewayLimits"]
+
+_WEB = ("prometheus_client", "starlette", "uvicorn")
+
+if not TYPE_CHECKING:
+    _find = deferred(__name__, {"Gateway": "cosd_api.gateway.app"})
+
+    def __getattr__(name: str) -> object:
+        try:
+            return _find(name)
+        except ModuleNotFoundError as error:
+            if error.name not in _WEB:
+                raise
+            words = 'cosd_api.gateway.Gateway needs a web server: pip install "cosd-api[gateway]"'
+            raise ModuleNotFoundError(words, name=error.name) from None
