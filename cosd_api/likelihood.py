@@ -38,6 +38,8 @@ from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.lists import key_of, most_probable
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
+from cosd_api.telemetry.fusion_span import FusionSpan
+from cosd_api.telemetry.start import fusion_span
 from cosd_api.verification import (
     Place,
     Verifier,
@@ -125,15 +127,18 @@ async def log_likelihood_of(
 ) -> LogLikelihood:
     """The log-likelihood of a continuation under a fusion. See `Fusion.log_likelihood` for arguments and errors."""
     _check(settings, continuation, end=limits.end)
-    with anyio.move_on_after(limits.timeout):
-        try:
-            return await _found(endpoints, settings, prompt, continuation, limits)
-        except BudgetError as error:
-            error.hint = "Allow more."  # there is no answer that could end earlier
-            raise
-    late = BudgetTimeoutError(f"the log-likelihood took longer than timeout={limits.timeout:g} seconds")
-    late.limit, late.hint = "timeout", "Allow more."
-    raise late
+    with fusion_span(f"{settings.method.name} log_likelihood", prompt) as span:
+        with anyio.move_on_after(limits.timeout):
+            try:
+                found = await _found(endpoints, settings, prompt, continuation, limits, span)
+            except BudgetError as error:
+                error.hint = "Allow more."  # there is no answer that could end earlier
+                raise
+            span.billed(found.usage)
+            return found
+        late = BudgetTimeoutError(f"the log-likelihood took longer than timeout={limits.timeout:g} seconds")
+        late.limit, late.hint = "timeout", "Allow more."
+        raise late
 
 
 def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
@@ -162,6 +167,7 @@ async def _found(
     prompt: str | Sequence[Message],
     continuation: str,
     limits: LikelihoodLimits,
+    span: FusionSpan,
 ) -> LogLikelihood:
     began = time.perf_counter()
     facts = await endpoints.discover()
@@ -172,7 +178,7 @@ async def _found(
     await _check_endpoints(turns, names, facts)
     ledgers = [Usage() for _ in turns]
     budget = Budget(ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-    timeline = Timeline(began)
+    timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
     mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode())
     tokens = await mixture.tokens(end=limits.end)
     usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(names, ledgers, strict=True)}

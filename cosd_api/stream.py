@@ -22,6 +22,8 @@ from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
+from cosd_api.telemetry.fusion_span import FusionSpan
+from cosd_api.telemetry.start import fusion_span
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
@@ -62,6 +64,7 @@ class FusionStream:
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
+        self._span = FusionSpan()
         self.most_unread: int | None = None
         self._caught_up = anyio.Event()
 
@@ -132,6 +135,13 @@ class FusionStream:
         return self.result
 
     async def _run(self) -> None:
+        with fusion_span(self._settings.method.name, self._prompt) as self._span:
+            try:
+                await self._answer()
+            finally:
+                self._span.billed(self.usage)  # also of an answer that was left
+
+    async def _answer(self) -> None:
         timeout = self._limits.timeout
         error: ProviderError | None = None
         with anyio.move_on_after(timeout) as time_limit:
@@ -148,6 +158,7 @@ class FusionStream:
         if error is not None:
             run.stop_here(_finish(error))  # if it was not complete already
         result = self._build(facts, budget, run)
+        self._span.answered(result)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
         if error is not None and result.finish_reason in raises:
             error.partial = result
@@ -164,7 +175,7 @@ class FusionStream:
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        self._timeline = Timeline(self._began)
+        self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
             turns=turns,
             plain=endpoints.plain(self._prompt),

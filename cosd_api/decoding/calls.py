@@ -79,7 +79,9 @@ class Calls:
             await self._compare_encodings(model, command)
         kind: Kind = "hedge" if command.ahead else "draft"
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
+            span.max_tokens, span.temperature, span.seed = command.max_tokens, command.temperature, command.seed
             with self._budget.spending(model, [size], drafts=True) as usage:
+                span.usage = usage
                 # Asked for only where they are of use, so that a provider need not know the keyword.
                 also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
                 if command.temperature:
@@ -109,6 +111,7 @@ class Calls:
                                     await self._room()
                         else:
                             _check_end(item, last, provider.name)
+                            span.finish = item.reason
                             take(item)
                         last = item
             if not isinstance(last, DraftEnd):
@@ -133,8 +136,9 @@ class Calls:
         self.assistant_requests += 1
         sizes = [self._sizes[model] + question.start for question in questions]
         number = next(self._questions) if number is None else number
-        with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)):
+        with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)) as span:
             with self._budget.spending(model, sizes) as usage:
+                span.usage = usage
                 also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
                 proposals = await provider.propose(self.turns[model].prompt, text, questions, usage=usage, **also)
             if len(proposals) != len(questions):
@@ -168,8 +172,9 @@ class Calls:
         self._budget.check()
         self.assistant_requests += 1
         size = len(turn.prompt.encode()) + len(text)
-        with self._timeline.request(model, "score", next(self._questions), at=start):
+        with self._timeline.request(model, "score", next(self._questions), at=start) as span:
             with self._budget.spending(model, [size]) as usage:
+                span.usage = usage
                 also: dict[str, Any] = {"end": True} if end else {}  # so that a provider need not know the keyword
                 also |= {"alternatives": alternatives} if alternatives else {}
                 tokens = await provider.score(turn.prompt, text, usage=usage, **also)

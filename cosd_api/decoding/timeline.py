@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
+
+from cosd_providers.usage import Usage
 
 Kind = Literal["draft", "hedge", "question", "score"]
 Outcome = Literal["done", "cancelled", "failed"]
@@ -27,6 +29,11 @@ class RequestSpan:
         tokens: tokens that it drafted.
         places: places that it asked about.
         outcome: its end.
+        max_tokens: of a draft, the most that it may write.
+        temperature: of a draft.
+        seed: of a draft that is drawn.
+        finish: reason of the end of a draft that ended by itself, as in `DraftEnd`.
+        usage: its own bill, complete when it is over; None if it was refused before it was sent.
     """
 
     who: int
@@ -39,6 +46,11 @@ class RequestSpan:
     tokens: int = 0
     places: int = 0
     outcome: Outcome = "cancelled"
+    max_tokens: int = 0
+    temperature: float = 0.0
+    seed: int | None = None
+    finish: str | None = None
+    usage: Usage | None = None
 
     def wrote(self, now: float) -> None:
         """Count one more token."""
@@ -47,15 +59,21 @@ class RequestSpan:
             self.first = now
 
 
+Observer = Callable[[RequestSpan], AbstractContextManager[None]]
+"""Context manager around a request, such as one that traces it."""
+
+
 class Timeline:
     """The requests of one answer, in the order in which they were sent.
 
     Args:
         began: start of the answer, by `time.perf_counter`.
+        observer: entered around each request.
     """
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, observer: Observer | None = None) -> None:
         self._began = began
+        self._observer: Observer = observer or (lambda _: nullcontext())
         self.spans: list[RequestSpan] = []
 
     def now(self) -> float:
@@ -67,11 +85,12 @@ class Timeline:
         """Record a request that lasts as long as the block."""
         span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)
-        try:
-            yield span
-            span.outcome = "done"
-        except Exception:
-            span.outcome = "failed"
-            raise
-        finally:
-            span.end = self.now()
+        with self._observer(span):
+            try:
+                yield span
+                span.outcome = "done"
+            except Exception:
+                span.outcome = "failed"
+                raise
+            finally:
+                span.end = self.now()

@@ -22,6 +22,7 @@ from cosd_providers.errors import InvalidRequestError
 from cosd_providers.http.errors import FIXED_WAIT, Errors
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
+from cosd_providers.http.propagation import trace_headers
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.streams import events, read
 from cosd_providers.usage import Usage
@@ -256,7 +257,8 @@ class Transport:
             extensions = {FIXED_WAIT: True}
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         with suppress(UnicodeEncodeError):  # which holds the whole body
-            headers = {**self._headers, **(call.headers or {})}
+            headers = httpx.Headers(trace_headers())
+            headers.update({**self._headers, **(call.headers or {})})  # a header of the user's own stays
             url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
             return client.build_request(
                 call.method, url, json=call.body, headers=headers, timeout=timeout, extensions=extensions

@@ -1,0 +1,23 @@
+"""The span of one fusion, as its users know it: this one is recorded nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cosd_api.decoding.timeline import Observer
+from cosd_api.records import Endpoint, EndpointUsage
+from cosd_api.result import FusionResult
+
+
+class FusionSpan:
+    """Span of one fusion. This one does nothing; see `otel.RecordedSpan`."""
+
+    def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:  # noqa: ARG002 - a hook
+        """Context manager around each request to one of these models, the draft first; None where none is needed."""
+        return None
+
+    def billed(self, usage: Mapping[str, EndpointUsage]) -> None:
+        """Note what the endpoints, by name, have billed in the end."""
+
+    def answered(self, result: FusionResult) -> None:
+        """Note the answer, or a part of one that an error ended."""

@@ -1,0 +1,81 @@
+"""Names in spans: OpenTelemetry's for generative AI, which are still in development, and our own under `cosd.`.
+
+The first are those of its conventions for inference and workflows as of November 2026 (semantic-conventions-genai), and
+of the stable registry (`server.*`, `error.type`, `http.*`). They stand nowhere else: a change of theirs is one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Environment variable that asks for prompts and answers in spans."""
+
+CAPTURES: Final = frozenset(("true", "span_only", "span_and_event"))
+"""Its values, in lower case, that do; any other leaves them out."""
+
+# ---------------------------------------------------------------------------------------------------- OpenTelemetry's
+
+OPERATION: Final = "gen_ai.operation.name"
+WORKFLOW: Final = "gen_ai.workflow.name"
+PROVIDER: Final = "gen_ai.provider.name"
+MODEL: Final = "gen_ai.request.model"
+MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+STREAM: Final = "gen_ai.request.stream"
+TEMPERATURE: Final = "gen_ai.request.temperature"
+SEED: Final = "gen_ai.request.seed"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SERVER: Final = "server.address"
+PORT: Final = "server.port"
+ERROR: Final = "error.type"
+STATUS: Final = "http.response.status_code"
+
+FUSE: Final = "invoke_workflow"
+CHAT: Final = "chat"
+COMPLETE: Final = "text_completion"
+
+PROVIDERS: Final[Mapping[str, str]] = {"azure": "azure.ai.openai", "mistral": "mistral_ai"}
+"""OpenTelemetry's names of services that it knows by another name than ours; other engines have ours."""
+
+# ------------------------------------------------------------------------------------------------------------- our own
+
+OUTCOME: Final = "cosd.outcome"
+METHOD: Final = "cosd.method"
+UNIT: Final = "cosd.unit"
+ACCEPTANCE: Final = "cosd.acceptance_rate"
+REPLACEMENTS: Final = "cosd.replacements"
+ITERATIONS: Final = "cosd.iterations"
+ANSWER_TOKENS: Final = "cosd.answer_tokens"
+KEPT: Final = "cosd.kept_tokens"
+REPLACED: Final = "cosd.replaced_tokens"
+DRAFTED: Final = "cosd.drafted_tokens"
+WASTED: Final = "cosd.wasted_draft_tokens"
+HEDGED: Final = "cosd.hedged_drafts"
+HITS: Final = "cosd.hedge_hits"
+DRAFTS: Final = "cosd.draft_requests"
+ASKED: Final = "cosd.assistant_requests"
+WARNINGS: Final = "cosd.warnings"
+FIRST_TOKEN: Final = "cosd.first_token_seconds"
+
+ROLE: Final = "cosd.request.role"
+ENDPOINT: Final = "cosd.request.endpoint"
+KIND: Final = "cosd.request.kind"
+NUMBER: Final = "cosd.request.number"
+AT: Final = "cosd.request.at_byte"
+PLACES: Final = "cosd.request.places"
+REQUEST_DRAFTED: Final = "cosd.request.drafted_tokens"
+REQUEST_OUTCOME: Final = "cosd.request.outcome"
+HTTP_REQUESTS: Final = "cosd.request.http_requests"
+RETRIES: Final = "cosd.request.retries"
+
+
+def usage_of(endpoint: str, what: str) -> str:
+    """Name of a count of one endpoint during the fusion, e.g. `cosd.usage.assistant_1.input_tokens`."""
+    return f"cosd.usage.{endpoint.replace(' ', '_')}.{what}"

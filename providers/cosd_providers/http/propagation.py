@@ -1,0 +1,23 @@
+"""Trace context of requests: W3C's `traceparent` of the current span, where the application uses OpenTelemetry."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["trace_headers"]
+
+
+def trace_headers() -> dict[str, str]:
+    """Headers by which a server continues the caller's trace; none without a current span.
+
+    They are those of the propagators that OpenTelemetry is set to (`OTEL_PROPAGATORS`). Nothing is imported unless
+    the application has imported OpenTelemetry itself.
+    """
+    if "opentelemetry.trace" not in sys.modules:
+        return {}
+    from opentelemetry import propagate, trace  # noqa: PLC0415 - an extra
+
+    headers: dict[str, str] = {}
+    if trace.get_current_span().get_span_context().is_valid:
+        propagate.inject(headers)
+    return headers
