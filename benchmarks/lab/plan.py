@@ -13,7 +13,7 @@ from benchmarks.lab.answers import answers, questions, tree
 from benchmarks.lab.graph import Step, code_digest, digest
 from benchmarks.lab.likelihoods import SCORED, likelihoods
 from benchmarks.lab.models import model_step
-from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, MAX_TOKENS, WORLD_SEED, Cell, Size, items_seed
+from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, MAX_TOKENS, WORLD_SEED, Cell, Size, items_seed, seeds_of
 from benchmarks.lab.ways import BACKWARD, OWN_TREE, TREE, WAYS, ways_of
 
 __all__ = ["BACK", "Asked", "asked", "left_out", "scored"]
@@ -53,7 +53,7 @@ def asked(size: Size) -> list[Asked]:
     for cell in CELLS:
         if cell.name not in size.cells or left_out(cell):
             continue
-        for seed in size.seeds:
+        for seed in seeds_of(cell.name, size):
             for back in (False, True):
                 for task in size.tasks:
                     found += _of_task(cell, task, seed, size, back=back)
@@ -64,7 +64,7 @@ def scored(size: Size) -> list[Asked]:
     """All texts that are scored under the gated mixture: of `choice` and `held`, by models with one tokenizer."""
     tasks = [task for task in ("choice", "held") if task in size.tasks]
     several = [cell for cell in CELLS if cell.name in size.cells and cell.scenario in ("complementary", "calibration")]
-    return [_scored(cell, task, seed, size) for cell in several for seed in size.seeds for task in tasks]
+    return [_scored(cell, task, seed, size) for cell in several for seed in seeds_of(cell.name, size) for task in tasks]
 
 
 def _scored(cell: Cell, task: str, seed: int, size: Size) -> Asked:

@@ -376,6 +376,8 @@ class Size:
     methods: Methods = "all"
 
 
+HEADLINE_CELLS = ("a-b", "c-d", "closed")
+"""The cells that are run with every seed of a size; the others with the first one alone."""
 QUICK_CELLS = ("a-b", "c-d", "a-b-2048", "closed")
 CONTROLS = ("n1", "n2", "n3", "n4", "n6")
 TOY = Size("toy", (1,), 4, ("c-d", "n1", "n6"), ("bio", "steps"), methods=("cosd", "rerank"))
@@ -383,8 +385,14 @@ QUICK = Size("quick", (1,), 100, (*QUICK_CELLS, *CONTROLS), (*HEADLINE, "mixed")
 FULL = Size(
     "full",
     (1, 2, 3),
-    500,
+    200,
     tuple(cell.name for cell in CELLS),
     (*HEADLINE, "mixed", "report", "held"),
 )
+
 SIZES = {size.name: size for size in (TOY, QUICK, FULL)}
+
+
+def seeds_of(cell: str, size: Size) -> tuple[int, ...]:
+    """The training seeds of a cell."""
+    return size.seeds if cell in HEADLINE_CELLS else size.seeds[:1]
