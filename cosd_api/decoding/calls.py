@@ -100,9 +100,12 @@ class Calls:
                 async with aclosing(stream):
                     async for item in stream:
                         if isinstance(item, Token):
-                            check_probs([item], provider.name)
+                            if item.prob is not None and not 0 <= item.prob <= 1:
+                                raise _no_probability(item.prob, provider.name)
                             self.drafted_tokens += 1
-                            span.wrote(self._timeline.now())
+                            span.tokens += 1
+                            if span.first is None:
+                                span.first = self._timeline.now()
                             if take(item):
                                 return
                             if counts():
@@ -218,8 +221,12 @@ def check_probs(tokens: Iterable[Token], endpoint: str) -> None:
     """Refuse numbers that are not probabilities: a verdict on them would be meaningless."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
-            words = f"the probability of a token is {token.prob!r}, which is not between 0 and 1"
-            raise ResponseError(words, endpoint=endpoint, hint="A logarithm becomes a probability by math.exp.")
+            raise _no_probability(token.prob, endpoint)
+
+
+def _no_probability(value: float, endpoint: str) -> ResponseError:
+    words = f"the probability of a token is {value!r}, which is not between 0 and 1"
+    return ResponseError(words, endpoint=endpoint, hint="A logarithm becomes a probability by math.exp.")
 
 
 def _check_end(end: DraftEnd, last: Token | DraftEnd | None, endpoint: str) -> None:

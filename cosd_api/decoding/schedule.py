@@ -215,10 +215,14 @@ class Questions:
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
         """Ask each assistant everything that could matter, in one request, if not too many are in progress."""
         asks: list[Ask] = []
+        waits = self._pace.patient and drafting
+        free = self._free()
+        if not (free or waits):
+            return asks
         waiting = [unit for unit in units if unit.waiting]
         if not waiting:
             return asks
-        if self._pace.patient and drafting:
+        if waits:
             first = next((one for one in waiting if any(v.hearing is Hearing.OPEN for v in one.verdicts)), None)
             if first is not None and first is not self._waited_for:
                 self._waits += 1
@@ -230,9 +234,7 @@ class Questions:
             open_ = sum(any(verdict.hearing is Hearing.OPEN for verdict in unit.verdicts) for unit in waiting)
             if open_ < self._pace.window:
                 return asks
-        for assistant in range(self._assistants):
-            if sum(of == assistant for of, _ in self.under_way.values()) >= self._pace.in_flight:
-                continue
+        for assistant in free:
             asked = [(unit, unit.verdicts[assistant]) for unit in waiting]
             asked = [(unit, verdict) for unit, verdict in asked if verdict.hearing is Hearing.OPEN]
             if any(verdict.alone for _, verdict in asked):
@@ -248,6 +250,13 @@ class Questions:
             questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
             asks.append(Ask(self._count, assistant, text, questions, self._pace.alternatives))
         return asks
+
+    def _free(self) -> Sequence[int]:
+        """The assistants that may be asked now."""
+        if not self.under_way:
+            return range(self._assistants)
+        busy = [assistant for assistant, _ in self.under_way.values()]
+        return [one for one in range(self._assistants) if busy.count(one) < self._pace.in_flight]
 
     def waited(self, wait: int) -> None:
         """The time for more questions to come together is over."""
@@ -389,6 +398,8 @@ class Hedges:
 
     def tidy(self) -> list[CancelDraft]:
         """Cancel those whose unit was judged otherwise, or was thrown away."""
+        if not self.under_way:
+            return []
         over = (State.JUDGED, State.VOID)
         gone = [draft for draft, hedge in self.under_way.items() if hedge.unit.state in over]
         return [cancel for draft in gone for cancel in self._drop(draft)]

@@ -52,12 +52,6 @@ class RequestSpan:
     finish: str | None = None
     usage: Usage | None = None
 
-    def wrote(self, now: float) -> None:
-        """Count one more token."""
-        self.tokens += 1
-        if self.first is None:
-            self.first = now
-
 
 Observer = Callable[[RequestSpan], AbstractContextManager[None]]
 """Context manager around a request, such as one that traces it."""

@@ -526,11 +526,11 @@ class CoSDDecoder:
     def _lose(self, commands: list[Command]) -> bool:
         """Continue without the assistants that failed where the answer waits for them, if it may."""
         unit = self.units[0] if self.units else None
-        if unit is None or not unit.waiting or self._error() is not None:
+        if unit is None or not unit.waiting:
             return False
-        undone = {at: verdict for at, verdict in enumerate(unit.verdicts) if not verdict.done}
-        failed = {at: verdict.error for at, verdict in undone.items() if verdict.error is not None}
-        if not failed or len(failed) < len(undone):
+        undone = [(at, verdict) for at, verdict in enumerate(unit.verdicts) if not verdict.done]
+        failed = {at: verdict.error for at, verdict in undone if verdict.error is not None}
+        if not failed or len(failed) < len(undone) or self._error() is not None:
             return False  # one that is still to be heard may be certain: then the failures do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]

@@ -117,7 +117,7 @@ class Draft:
             return []
         firsts = (len(self.ids) - len(self._merger.parts), len(self.ids))
         self.ids.append(token_id)
-        tokens = list(self._merger.feed(token))
+        tokens = self._merger.feed(token)
         if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
             tokens.pop()
             self.ids.pop()

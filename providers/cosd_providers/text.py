@@ -76,14 +76,19 @@ class Merger:
         self.parts: list[Token] = []
         self._data = b""
 
-    def feed(self, token: Token) -> Iterator[Token]:
-        """Take the next raw token; yield the tokens that are whole now: none, one, or two at an end."""
+    def feed(self, token: Token) -> list[Token]:
+        """Take the next raw token; return the tokens that are whole now: none, one, or two at an end."""
+        data = token.data
+        if not self.parts and (token.end or (data and whole(data) == len(data))):
+            return [token]  # as most are
+        found: list[Token] = []
         if token.end and self._data:
-            yield self.flush()
+            found.append(self.flush())
         self.parts.append(token)
-        self._data += token.data
+        self._data += data
         if token.end or (self._data and whole(self._data) == len(self._data)):
-            yield self.flush()
+            found.append(self.flush())
+        return found
 
     def drop(self, count: int) -> None:
         """Forget the last `count` of the waiting parts."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import deque
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -409,3 +412,47 @@ def test_a_failure_that_is_not_survived_is_an_error_beside_one_that_is() -> None
     assert decoder.ask_failed(first.ask, ValueError("gone")) == []
     assert decoder.ask_failed(second.ask, budget) == [Fail(budget)]
     assert decoder.lost == {}
+
+
+def write(decoder: CoSDDecoder, late: int, *, replaces: bool) -> None:
+    """Write an answer whose every fourth token is contested; verdicts come a number of tokens late."""
+    due: deque[tuple[int, Ask]] = deque()
+    commands, draft, at = decoder.start(), 0, 0
+    while decoder.finished is None:
+        for command in commands:
+            if isinstance(command, StartDraft):
+                draft = command.draft
+            elif isinstance(command, Ask):
+                due.append((at + late, command))
+        if due and (due[0][0] <= at or decoder.response.over):
+            ask = due.popleft()[1]
+            word = Token(b"b" if replaces else b"a", 0.9)
+            commands = decoder.answered(ask.ask, [Proposal(one.start, (word,)) for one in ask.questions])
+        else:
+            at += 1
+            commands = decoder.drafted(draft, Token(b"a", 0.9 if at % 4 else 0.3))
+
+
+def steps(length: int, late: int, *, replaces: bool) -> float:
+    """Bytecodes that the decoder runs for each token of an answer of this length."""
+    decoder, count, before = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=length), 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        write(decoder, late, replaces=replaces)
+    finally:
+        sys.settrace(before)
+    assert len(decoder.response.tokens) == length
+    return count / length
+
+
+def test_a_token_of_a_long_answer_takes_no_more_steps() -> None:
+    for replaces in (False, True):
+        assert steps(320, 3, replaces=replaces) < 1.1 * steps(64, 3, replaces=replaces)
+    assert steps(320, 320, replaces=False) < 1.1 * steps(64, 64, replaces=False)  # all of it waits for a verdict

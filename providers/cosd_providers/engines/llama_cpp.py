@@ -506,8 +506,11 @@ class LlamaCppClient:
         entries = answer.completion_probabilities
         if not entries and first:
             raise no_probs("n_probs", self.transport.endpoint)
-        if not entries or any(not entry.top_logprobs and not entry.logprob for entry in entries):
+        if not entries:
             raise speculative(self.transport.endpoint)
+        for entry in entries:
+            if not entry.top_logprobs and not entry.logprob:
+                raise speculative(self.transport.endpoint)
         return entries
 
     def own(self, entry: _Entry) -> Choice:
@@ -611,7 +614,10 @@ class _Reader:
     def _choice(self, entry: _Entry) -> Choice:
         own = self._client.own(entry)
         if not self._options.sampled:
-            check_greedy(own.token.prob, (prob(one.logprob) for one in entry.top_logprobs), self._endpoint)
+            mine = entry.logprob or 0.0
+            above = [prob(one.logprob) for one in entry.top_logprobs if one.logprob is not None and one.logprob > mine]
+            if above:
+                check_greedy(own.token.prob, above, self._endpoint)
         if not self._options.alternatives:
             return own
         others = [self._client.choice(one) for one in entry.top_logprobs if one.id != entry.id]

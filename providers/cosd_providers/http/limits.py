@@ -122,6 +122,7 @@ class Slot:
 
     def __init__(self, queue: _Queue, *, draft: bool) -> None:
         self._draft = draft
+        self._pauses = draft and queue.bounded
         self._queue = queue
         self._paused = False
 
@@ -135,7 +136,7 @@ class Slot:
 
     def pause(self) -> None:
         """Nobody reads the stream until `resume`."""
-        if self._draft and not self._paused:
+        if self._pauses and not self._paused:
             self._paused = True
             self._queue.paused += 1
             self._queue.wake()
@@ -155,6 +156,7 @@ class _Queue:
     """
 
     def __init__(self, limit: int | None) -> None:
+        self.bounded = limit is not None
         self._limit = math.inf if limit is None else limit
         self.in_flight = 0
         self.paused = 0
