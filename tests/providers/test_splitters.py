@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cosd_providers.http.splitters import EventSplitter, LineSplitter
 
-EVENTS = [
+EVENTS: list[tuple[bytes, list[bytes]]] = [
     (b"data: 1\n\n", [b"1"]),
     (b"data: 1\r\n\r\n", [b"1"]),
     (b"data: 1\r\r", [b"1"]),
@@ -35,7 +35,7 @@ EVENTS = [
     (b"", []),
 ]
 
-LINES = [
+LINES: list[tuple[bytes, list[bytes]]] = [
     (b'{"a": 1}\n{"b": 2}\n', [b'{"a": 1}', b'{"b": 2}']),
     (b"\n1\r\n\n2", [b"", b"1\r", b""]),
     ("x\u2028y\x85\rz\n".encode(), ["x\u2028y\x85\rz".encode()]),
