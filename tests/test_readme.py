@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import TracerProvider
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -42,6 +44,11 @@ def programs() -> Iterator[object]:
         yield from (pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks))
 
 
+def traced_by(patch: pytest.MonkeyPatch, provider: TracerProvider) -> None:
+    """Lets a provider make the spans until the test is over."""
+    patch.setattr(trace, "get_tracer", provider.get_tracer)
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("program", list(programs()))
 def test_programs_run(
@@ -50,11 +57,20 @@ def test_programs_run(
     assert "sys.argv" in program or "http://gpu1:8080" in program
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["first.py", three.sums, three.facts])
+    traces = "set_tracer_provider" in program
+    if traces:  # it can be set once in a process, and stays
+        monkeypatch.setattr(trace, "set_tracer_provider", lambda one: traced_by(monkeypatch, one))
     code = program
     for at, url in enumerate(three.values(), 1):
         code = code.replace(f"http://gpu{at}:8080", url)
     exec(compile(code, "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
     shown = capsys.readouterr().out
+    if traces:
+        assert [line.split(" {")[0] for line in shown.splitlines()[-2:]] == [
+            "invoke_workflow cosd",
+            "answer a customer",
+        ]
+        assert "text_completion facts" in shown
     if any(words in program for words in ("In Peru", "In {}", "In {country}")):
         # A prompt of raw text is gone on from behind a space; an answer to messages has none before it.
         space = "" if '"role"' in program or "langchain" in program else " "

@@ -28,6 +28,7 @@ from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
+from cosd_api.telemetry.start import callers_context
 
 __all__ = ["Gateway"]
 
@@ -110,7 +111,8 @@ class Gateway:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            with callers_context(headers):
+                await self._app(scope, receive, noted)
         finally:
             if exchange.path in _ANSWERS:
                 self._metrics.count(exchange)

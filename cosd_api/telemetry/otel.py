@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from opentelemetry import trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from cosd_api.decoding.timeline import Observer, RequestSpan
@@ -47,6 +47,19 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
             raise
         finally:
             span.set_attribute(names.OUTCOME, outcome)
+
+
+@contextmanager
+def continued(headers: Mapping[str, str]) -> Generator[None]:
+    """Continue a caller's trace while the block lasts; see `start.callers_context`."""
+    if trace.get_current_span().get_span_context().is_valid:  # an instrumentation of the server has done it
+        yield
+        return
+    token = context.attach(propagate.extract(headers, context.get_current()))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 class RecordedSpan(FusionSpan):

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_providers.messages import Message
 
 _NO_SPAN = FusionSpan()
+
+
+def callers_context(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Context of a caller in another process: spans inside the block are children of its span.
+
+    Args:
+        headers: of its request, such as W3C's `traceparent`; names in lower case, or found in any case.
+    """
+    if "opentelemetry.trace" not in sys.modules:
+        return nullcontext()
+    from cosd_api.telemetry.otel import continued  # noqa: PLC0415 - needs OpenTelemetry
+
+    return continued(headers)
 
 
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
