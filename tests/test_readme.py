@@ -66,11 +66,9 @@ def test_programs_run(
     exec(compile(code, "<the text>", "exec", dont_inherit=True), {"__name__": "__main__"})
     shown = capsys.readouterr().out
     if traces:
-        assert [line.split(" {")[0] for line in shown.splitlines()[-2:]] == [
-            "invoke_workflow cosd",
-            "answer a customer",
-        ]
-        assert "text_completion facts" in shown
+        spans = [line.split(" {")[0] for line in shown.splitlines()]
+        assert spans[-2:] == ["invoke_workflow cosd", "answer a customer"]
+        assert "text_completion facts" in spans
     if any(words in program for words in ("In Peru", "In {}", "In {country}")):
         # A prompt of raw text is gone on from behind a space; an answer to messages has none before it.
         space = "" if '"role"' in program or "langchain" in program else " "
