@@ -26,10 +26,18 @@ DECIDING = (
     "corpora.py",
     "training.py",
     *(f"tasks/{name}.py" for name in ("task", "bio", "choice", "steps", "code", "mixed", "report", "held")),
+    "tasks/__init__.py",
     "ways.py",
     "plan.py",
+    "studies.py",
+    "models.py",
+    "answers.py",
+    "likelihoods.py",
+    "runs.py",
     "controls.py",
     "analysis.py",
+    "long_answers.py",
+    "beyond.py",
     "claims.py",
 )
 """The sources that decide tasks, settings and analysis."""
