@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
@@ -33,19 +32,14 @@ from cosd_api.settings import (
     refuse,
     spell_out,
 )
-from cosd_api.stream import FusionStream, settled
+from cosd_api.stream import FusionStream
 from cosd_api.sync import synchronous
+from cosd_api.together import Order, together
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
 
 if TYPE_CHECKING:
     from cosd_api.config.file import FusionConfig
-
-Order = Literal["given", "completed"]
-"""The order of many answers: that of their prompts, or that in which they are complete."""
-
-_HELD = 4
-"""Answers that `Fusion.map` has started and not yet given, at most: this many times `concurrency`."""
 
 
 class Fusion:
@@ -285,7 +279,7 @@ class Fusion:
         checked = self._checked(limits)
         checked.seeded(self.settings.method)  # refuses
         work = (self._generate(prompt, checked) for prompt in prompts)
-        async with aclosing(_together(work, concurrency, order)) as complete:
+        async with aclosing(together(work, concurrency, order)) as complete:
             async for answer in complete:
                 error = answer.exception()
                 if isinstance(error, ProviderError | SettingError) and on_error == "return":
@@ -366,46 +360,6 @@ def _roles(
     count = 1 + len(assistant) if isinstance(assistant, Sequence) and not isinstance(assistant, str) else 2
     method.check_models(count)
     return draft, assistant
-
-
-async def _together(
-    work: Generator[Coroutine[Any, Any, FusionResult]], concurrency: int, order: Order
-) -> AsyncGenerator[asyncio.Task[FusionResult]]:
-    """Run up to `concurrency` coroutines at a time, and give each as a task that is done."""
-    # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-    started: list[asyncio.Task[FusionResult]] = []
-
-    async def fail(error: Exception) -> FusionResult:
-        raise error
-
-    def start(_: object = None) -> None:
-        """Start what there is room for; also called whenever one is done."""
-        while len(started) < _HELD * concurrency and sum(not one.done() for one in started) < concurrency:
-            try:
-                coroutine = next(work)
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001 - of the iterable of prompts: raised in its turn
-                coroutine = fail(error)
-            started.append(asyncio.create_task(coroutine))  # noqa: TID251
-            started[-1].add_done_callback(start)
-
-    try:
-        start()
-        while started:
-            if order == "given":
-                await asyncio.wait(started[:1])
-            else:
-                await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-            done = next(one for one in started if one.done())
-            started.remove(done)
-            start()
-            yield done
-    finally:
-        work.close()
-        for one in started:
-            one.cancel()
-        await settled(started)
 
 
 @spell_out(FuseOptions, FusionSettings, AnswerLimits)

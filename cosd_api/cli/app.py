@@ -23,6 +23,7 @@ _COMMANDS = {
         "cosd_api.cli.advise:advise",
         "Find out from a hundred questions if two models are to be fused, and how.",
     ),
+    "batch": ("cosd_api.cli.batch:batch", "Answer a file of prompts, line by line, into another file."),
     "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
     "chat": (
         "cosd_api.cli.chat:chat",

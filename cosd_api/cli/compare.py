@@ -340,7 +340,7 @@ def resumable(answers: Path | None) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, ProviderError):
-        if answers is not None and answers.exists():
+        if answers is not None and answers.exists() and answers.stat().st_size:
             say(f"finished answers are in {answers}: run the same command again to resume")
         raise
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os.path import samestat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
@@ -23,6 +25,7 @@ __all__ = [
     "Appender",
     "JsonLine",
     "JsonLines",
+    "LineReader",
     "file_kind",
     "foreign_kind",
     "line_error",
@@ -108,31 +111,61 @@ def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
     return None if kind is None or kind == wanted else _KINDS.get(kind)
 
 
-def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> JsonLines:
-    """Read a file.
+class LineReader:
+    """Reads a file line by line, and holds one at a time.
 
     Args:
         path: the file.
         may_be_cut: take a last line without line feed that is invalid JSON for one that a crash has cut.
         hint: how to repair an invalid line, for the error message.
 
+    Attributes:
+        start: byte at which the line begins that was read last.
+        content: sizes of what was read so far, without its lines.
+    """
+
+    def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
+        self._path = path
+        self._may_be_cut = may_be_cut
+        self._hint = hint
+        self.start = 0
+        self.content = JsonLines()
+
+    def __iter__(self) -> Iterator[JsonLine]:
+        """Read the lines; empty ones are left out.
+
+        Raises:
+            OSError: the file cannot be read.
+            SettingError: a line is not a JSON object; the message names file and line.
+        """
+        size = 0
+        with self._path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                text, found = raw.removeprefix(_BOM), None
+                try:
+                    if text.strip():
+                        found = JsonLine(number, _fields(text))
+                except (ValueError, TypeError, RecursionError) as error:
+                    if self._may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
+                        self.content = JsonLines(size=size, rest=raw)
+                        return
+                    raise line_error(self._path, number, _reason(error) + self._hint) from None
+                self.start, size = size, size + len(raw)
+                self.content = JsonLines(size=size, ended=raw.endswith(b"\n"))
+                if found is not None:
+                    yield found
+
+
+def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> JsonLines:
+    """Read a whole file; see `LineReader`.
+
     Raises:
         OSError: the file cannot be read.
         SettingError: a line is not a JSON object; the message names file and line.
     """
-    lines: list[JsonLine] = []
-    size, raw = 0, b""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            try:
-                if raw.removeprefix(_BOM).strip():
-                    lines.append(JsonLine(number, _fields(raw.removeprefix(_BOM))))
-            except (ValueError, TypeError, RecursionError) as error:
-                if may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
-                    return JsonLines(tuple(lines), size, rest=raw)
-                raise line_error(path, number, _reason(error) + hint) from None
-            size += len(raw)
-    return JsonLines(tuple(lines), size, ended=not raw or raw.endswith(b"\n"))
+    reader = LineReader(path, may_be_cut=may_be_cut, hint=hint)
+    lines = tuple(reader)
+    return replace(reader.content, lines=lines)
 
 
 def _fields(raw: bytes) -> Mapping[str, Any]:
@@ -210,7 +243,8 @@ class Appender:
             self._file.close()
             words = f"{self._path} is open in another run, which writes to it"
             raise SettingError(f"{words}: wait until that one has ended, or give another place")
-        if self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
+        there = self._path.exists() and samestat(os.fstat(self._file.fileno()), self._path.stat())  # else replaced
+        if not there or self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
             self._file.close()
             raise SettingError(f"{self._path} has changed since it was read: is another run writing to it?")
         if lines.rest:

@@ -1,0 +1,109 @@
+"""Index of a batch's lines by `custom_id`: on disk, so that memory stays flat whatever their number."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Self
+
+__all__ = ["LineIndex", "LineState"]
+
+LineState = Literal["new", "answered", "failed", "cut"]
+"""`"new"`: the output has no line of it. `"cut"`: the limit of the whole batch ended it, and it is asked again."""
+
+_STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
+_CACHE = 8_000  # kilobytes in memory
+_TABLES = """
+CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL, start INTEGER, usage TEXT)
+WITHOUT ROWID;
+CREATE TABLE superseded (start INTEGER PRIMARY KEY);
+"""
+
+
+class LineIndex:
+    """State of every line, in a temporary database that the system removes with the process.
+
+    A context manager.
+    """
+
+    def __enter__(self) -> Self:
+        self._db = sqlite3.connect("", isolation_level=None)
+        for name, value in (("journal_mode", "OFF"), ("synchronous", "OFF"), ("cache_size", -_CACHE)):
+            self._db.execute(f"PRAGMA {name} = {value}")
+        self._db.executescript(_TABLES)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._db.close()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Many changes at once, which is faster."""
+        self._db.execute("BEGIN")
+        yield
+        self._db.execute("COMMIT")
+
+    def enter(self, custom_id: str, number: int) -> int | None:
+        """Enter a line of the input.
+
+        Returns:
+            The number of an earlier line with the same id; None if there is none, and the line is entered.
+        """
+        key = _key(custom_id)
+        row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
+        if row is not None and row[0] is not None:
+            return int(row[0])
+        words = "INSERT INTO lines (id, number, state) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET number = ?"
+        self._db.execute(words, (key, number, number))
+        return None
+
+    def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
+        """Record a line of the output; one before it with the same id is superseded.
+
+        Args:
+            custom_id: its id.
+            state: as it is from now on.
+            start: byte at which it begins.
+            usage: its cost, as JSON; None if it need not be known again.
+
+        Returns:
+            The usage of the line that is superseded, if it had any.
+        """
+        key = _key(custom_id)
+        row = self._db.execute("SELECT start, usage FROM lines WHERE id = ?", (key,)).fetchone()
+        if row is not None and row[0] is not None:
+            self._db.execute("INSERT INTO superseded VALUES (?)", (row[0],))
+        words = "INSERT INTO lines (id, state, start, usage) VALUES (?1, ?2, ?3, ?4) "
+        words += "ON CONFLICT (id) DO UPDATE SET state = ?2, start = ?3, usage = ?4"
+        self._db.execute(words, (key, _STATES.index(state), start, usage))
+        return None if row is None else row[1]
+
+    def state(self, custom_id: str, number: int) -> tuple[LineState, str | None] | None:
+        """State of a line of the input, and the cost of what failed; None if it was not entered so."""
+        words = "SELECT state, usage FROM lines WHERE id = ? AND number = ?"
+        row = self._db.execute(words, (_key(custom_id), number)).fetchone()
+        return None if row is None else (_STATES[row[0]], row[1])
+
+    def counts(self) -> dict[LineState, int]:
+        """Number of the input's lines by state."""
+        words = "SELECT state, count(*) FROM lines WHERE number IS NOT NULL GROUP BY state"
+        found = dict(self._db.execute(words).fetchall())
+        return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
+
+    def others(self) -> int:
+        """Number of ids of the output that the input has not."""
+        return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
+
+    def superseded(self, start: int) -> bool:
+        """Test whether the line of the output that begins there is superseded."""
+        return self._db.execute("SELECT 1 FROM superseded WHERE start = ?", (start,)).fetchone() is not None
+
+    def any_superseded(self) -> bool:
+        """Test whether a line of the output is superseded."""
+        return self._db.execute("SELECT 1 FROM superseded LIMIT 1").fetchone() is not None
+
+
+def _key(custom_id: str) -> bytes:
+    return hashlib.blake2b(custom_id.encode(), digest_size=16).digest()

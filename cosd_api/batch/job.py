@@ -1,0 +1,200 @@
+"""A batch: every line of a file answered by one fusion, into a file that a later run resumes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cosd_api.batch.index import LineIndex, LineState
+from cosd_api.batch.lines import BatchLine, near_each_other, read_batch
+from cosd_api.batch.output import OutputFile
+from cosd_api.batch.reply import Answerer, Reply, stopped
+from cosd_api.batch.summary import BatchSummary, BatchTally
+from cosd_api.batch.usage import Usages, loaded
+from cosd_api.comparison.prices import Prices, checked_prices
+from cosd_api.comparison.shared_limit import SharedLimit
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.together import together
+from cosd_api.wording import counted
+
+__all__ = ["WINDOW", "BatchJob"]
+
+WINDOW = 1000
+"""Lines that are put in order together, so that those which begin alike are asked near each other."""
+
+_IN_A_ROW = 16
+"""Lines that fail at a server one after the other before a batch stops; with many at a time, twice their number."""
+
+
+@dataclass
+class BatchJob:
+    """One run of a batch.
+
+    Attributes:
+        source: the input, see `cosd_api.batch.lines`.
+        target: the output; if it is there, its lines are not asked again.
+        concurrency: lines that are asked at a time.
+        window: lines that are put in order together; 1 keeps the order of the file.
+        retry_failed: whether lines are asked again that failed in an earlier run.
+        max_billed_tokens: limit of the whole batch, earlier runs included; None without one.
+        prices: of the endpoints; None without.
+        progress: called at first, and after every line.
+    """
+
+    source: Path
+    target: Path
+    concurrency: int = 8
+    window: int = WINDOW
+    retry_failed: bool = False
+    max_billed_tokens: int | None = None
+    prices: Prices | None = None
+    progress: Callable[[BatchTally], None] | None = None
+
+    async def run(self, fusion: Fusion) -> BatchSummary:
+        """Ask what is not answered yet, by an open fusion, whose `limits` bound every answer.
+
+        Raises:
+            OSError: a file cannot be read or written.
+            SettingError: a file is invalid, or the output was written by another fusion; nothing was asked.
+            ProviderError: an endpoint failed before the first line was asked.
+        """
+        with LineIndex() as index, OutputFile(self.target, index) as output:
+            self._enter(index)
+            facts = await fusion.endpoints.discover()
+            models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
+            written_by = fusion.settings.method.name, tuple(models.values())
+            _check_same(self.target, output, written_by)
+            counts = index.counts()
+            tally = BatchTally(
+                lines=sum(counts.values()),
+                known=counts["answered"],
+                known_failed=0 if self.retry_failed else counts["failed"],
+                others=index.others(),
+                before=output.usage,
+                total=output.usage,
+                prices=checked_prices(self.prices, models),
+            )
+            run = _Run(self, fusion, index, output, tally, written_by)
+            await run.ask()
+            output.compact()
+            return tally.summary()
+
+    def _enter(self, index: LineIndex) -> None:
+        """Read the whole input once, before anything is sent."""
+        with index.changing():
+            for line in read_batch(self.source):
+                if (first := index.enter(line.custom_id, line.number)) is not None:
+                    words = f"its custom_id is that of line {first}: give each line one of its own"
+                    raise SettingError(f"{self.source}, line {line.number}: {words}")
+        if not any(index.counts().values()):
+            raise SettingError(f"{self.source} holds no lines")
+
+    def asks(self, state: LineState) -> bool:
+        """Test whether lines of this state are asked."""
+        return state in ("new", "cut") or (state == "failed" and self.retry_failed)
+
+
+def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
+    """Check that the lines that are there are answers of the same models by the same method."""
+    if output.written_by is not None and output.written_by != mine:
+        (method, models), (my_method, my_models) = output.written_by, mine
+        words = f"{path} holds answers of {' and '.join(models)} by the method {method}"
+        raise SettingError(f"{words}, not of {' and '.join(my_models)} by {my_method}: give another file (-o)")
+
+
+@dataclass
+class _Run:
+    """Lines in progress.
+
+    Attributes:
+        written_by: method and models, for the lines of the output.
+    """
+
+    job: BatchJob
+    fusion: Fusion
+    index: LineIndex
+    output: OutputFile
+    tally: BatchTally
+    written_by: tuple[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        self._failures = 0  # at a server, one after the other
+        self._billed = self.tally.billed_tokens  # with what is not written yet
+        self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
+        self._answerer = Answerer(self.fusion)
+
+    async def ask(self) -> None:
+        """Ask, and write each line as it is there."""
+        tally = self.tally
+        show = self.job.progress or (lambda _: None)
+        show(tally)
+        tally.started = time.monotonic()
+        async with aclosing(together(self._work(), self.job.concurrency, "completed")) as complete:
+            async for one in complete:
+                found = one.result()
+                if found is not None:
+                    reply, earlier = found
+                    self.output.write(reply.line(*self.written_by, earlier))
+                    tally.take(reply, self.output.usage)
+                    self._watch(reply)
+                show(tally)
+        if self._limit.reached:
+            tally.stopped = self._limit.words()
+
+    def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
+        for line in near_each_other(self._wanted(), self.job.window):
+            if self.tally.stopped is not None:
+                return
+            yield self._answer(line)
+
+    def _wanted(self) -> Iterator[BatchLine]:
+        """Read the input again; the lines to be asked."""
+        for line in read_batch(self.job.source):
+            known = self.index.state(line.custom_id, line.number)
+            if known is None:
+                raise SettingError(f"{self.job.source} has changed since it was read: run the command again")
+            if self.job.asks(known[0]):
+                yield line
+
+    async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
+        """Ask one line within its share of the limit: the reply, and what earlier attempts cost; None if not asked."""
+        known = self.index.state(line.custom_id, line.number)
+        earlier: list[Usages] = [loaded(known[1] if known else None)]
+        attempts, least = 0, 0
+        while True:
+            guess = len(line.asked) + self.fusion.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
+            allowed = await self._limit.share("", guess, least, lambda: self.tally.stopped is None)
+            if self._limit.reached and self.tally.stopped is None:
+                self.tally.stopped = self._limit.words()
+            if allowed is None and self._limit.most is not None:
+                return (stopped(line, self._limit.words()), earlier) if attempts else None
+            self._limit.take(allowed)
+            try:
+                reply = await self._answerer.answer(line, allowed)
+                self._billed += reply.billed_tokens
+            finally:
+                self._limit.give_back(allowed)
+            if not reply.cut:
+                self._limit.note("", reply.billed_tokens)
+                return reply, earlier
+            attempts, least = attempts + 1, (allowed or 0) + 1  # again, with all that is left, if that is more
+            earlier.append(reply.usage)
+
+    def _watch(self, reply: Reply) -> None:
+        """Stop after many failures in a row: a server is down, and the other lines would fail, too."""
+        if reply.error is None:
+            self._failures = 0
+        elif reply.server_failed:
+            self._failures += 1
+            if self._failures >= max(_IN_A_ROW, 2 * self.job.concurrency) and self.tally.stopped is None:
+                words = (
+                    f"{counted(self._failures, 'line')} in a row failed, the last one with: {reply.error['message']}"
+                )
+                more = "See to the servers, and run the command again with --retry-failed"
+                self.tally.stopped = f"{words}{'' if words.endswith('.') else '.'} {more}"

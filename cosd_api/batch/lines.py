@@ -1,0 +1,155 @@
+"""Lines of a batch's input: OpenAI's batch form, and plain prompts or conversations.
+
+::
+
+    {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "cosd", "messages": [...]}}
+    {"prompt": "2 + 2 ="}
+    {"custom_id": "b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cosd_api.errors import SettingError
+from cosd_api.training.json_lines import JsonLine, LineReader, line_error, problem
+
+__all__ = ["CHAT", "COMPLETIONS", "BatchLine", "near_each_other", "read_batch"]
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_WINDOW_TEXT = 16_000_000  # characters of the lines that are put in order together
+
+_CustomId = Annotated[str, Field(min_length=1)]
+
+
+class _Framed(BaseModel):
+    """A line in OpenAI's batch form."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    custom_id: _CustomId
+    method: Literal["POST"]
+    url: Literal["/v1/chat/completions", "/v1/completions"]
+    body: dict[str, Any]
+
+
+class _Plain(BaseModel):
+    """A plain line. Its prompt or messages and its limits are checked with its body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    custom_id: _CustomId | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    max_tokens: Any = None
+    stop: Any = None
+    seed: Any = None
+    temperature: Any = None
+    metadata: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One line of the input, whose frame is valid; its body is not checked yet.
+
+    Attributes:
+        number: in the file, from 1.
+        custom_id: its own, or `line-NUMBER-HASH` of a plain line without one.
+        url: the route of its body.
+        body: a body of this route; `model` may be missing in that of a plain line.
+        plain: whether it is not in OpenAI's batch form.
+        metadata: of a plain line, for its output line.
+    """
+
+    number: int
+    custom_id: str
+    url: str
+    body: Mapping[str, Any]
+    plain: bool
+    metadata: Any = None
+
+    @property
+    def asked(self) -> str:
+        """The prompt or the messages as one text, which begins as another line's if they begin alike."""
+        name = "messages" if self.url == CHAT else "prompt"
+        value = self.body.get(name)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def read_batch(path: Path) -> Iterator[BatchLine]:
+    """Read the lines, one at a time.
+
+    Raises:
+        OSError: the file cannot be read.
+        SettingError: a line is none of a batch; the message names file and line.
+    """
+    for line in LineReader(path, may_be_cut=False):
+        yield _batch_line(path, line)
+
+
+def _batch_line(path: Path, line: JsonLine) -> BatchLine:
+    fields = line.fields
+    framed = any(name in fields for name in _Framed.model_fields if name != "custom_id")
+    if not framed and not ("prompt" in fields or "messages" in fields):
+        words = 'it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form'
+        raise line_error(path, line.number, f"{words} ({', '.join(_Framed.model_fields)})")
+    try:
+        return _framed(line) if framed else _plain(line)
+    except ValidationError as error:
+        kind = _Framed if framed else _Plain
+        raise line_error(path, line.number, problem(error, [*kind.model_fields])) from None
+    except SettingError as error:
+        raise line_error(path, line.number, str(error)) from None
+
+
+def _framed(line: JsonLine) -> BatchLine:
+    found = _Framed.model_validate(line.fields)
+    return BatchLine(line.number, found.custom_id, found.url, found.body, plain=False)
+
+
+def _plain(line: JsonLine) -> BatchLine:
+    found = _Plain.model_validate(line.fields)
+    if (found.prompt is None) == (found.messages is None):
+        raise SettingError("give prompt or messages, and not both")
+    try:
+        json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:  # what Python reads may be neither
+        raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
+    custom_id = found.custom_id
+    if custom_id is None:
+        content = json.dumps(line.fields, sort_keys=True).encode()
+        custom_id = f"line-{line.number}-{hashlib.sha256(content).hexdigest()[:12]}"
+    url = COMPLETIONS if found.messages is None else CHAT
+    body = found.model_dump(exclude_none=True, exclude={"custom_id", "metadata"})
+    return BatchLine(line.number, custom_id, url, body, plain=True, metadata=found.metadata)
+
+
+def near_each_other(lines: Iterable[BatchLine], window: int) -> Iterator[BatchLine]:
+    """Put lines that begin alike next to each other, for the servers' prefix caches.
+
+    Args:
+        lines: in the order of the file.
+        window: number of lines that are put in order together, less where they are long; 1 leaves the order.
+    """
+    held: list[tuple[str, int, BatchLine]] = []
+    size = 0
+    for line in lines:
+        asked = line.asked
+        held.append((asked, line.number, line))
+        size += len(asked)
+        if len(held) >= window or size >= _WINDOW_TEXT:
+            yield from _ordered(held)
+            held, size = [], 0
+    yield from _ordered(held)
+
+
+def _ordered(held: list[tuple[str, int, BatchLine]]) -> Iterator[BatchLine]:
+    held.sort(key=lambda one: one[:2])
+    return (line for _, _, line in held)

@@ -1,0 +1,133 @@
+"""Output of a batch: one line for each of the input, in the order in which they were completed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cosd_api.batch.index import LineIndex, LineState
+from cosd_api.batch.reply import CUT
+from cosd_api.batch.usage import LineUsage, dumped, loaded, together_cost
+from cosd_api.errors import SettingError
+from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineReader, line_error, problem
+
+__all__ = ["OutputFile"]
+
+_REPAIR = ". Remove the line, and it will be asked again"
+
+
+class _Partly(BaseModel):
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+class _Error(_Partly):
+    code: str
+
+
+class _Cosd(_Partly):
+    method: str
+    models: tuple[str, ...]
+    usage: dict[str, LineUsage]
+
+
+class _OutputLine(_Partly):
+    """Those parts of a line that a later run reads."""
+
+    custom_id: Annotated[str, Field(min_length=1)]
+    error: _Error | None
+    cosd: _Cosd
+
+
+class OutputFile:
+    """The output, read and then locked for other runs; a last line that a crash has cut is removed.
+
+    A context manager.
+
+    Args:
+        path: the file; made if it is not there.
+        index: takes what it holds.
+
+    Attributes:
+        usage: cost of all lines, by endpoint.
+        written_by: method and models of the lines that are there; None without any.
+
+    Raises:
+        OSError: on entering, the file cannot be read or written.
+        SettingError: on entering, the file holds something else, or another run has it open; it is not changed.
+    """
+
+    def __init__(self, path: Path, index: LineIndex) -> None:
+        self._path = path
+        self._index = index
+        self._appender: Appender
+        self._end = 0
+        self.usage: dict[str, LineUsage] = {}
+        self.written_by: tuple[str, tuple[str, ...]] | None = None
+
+    def __enter__(self) -> Self:
+        content = self._read() if self._path.exists() else JsonLines()
+        self._appender = Appender(self._path, content).__enter__()
+        self._end = content.size + (not content.ended)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._appender.__exit__(None, None, None)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append a line, which supersedes an earlier one of its id; its cost includes that one's."""
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        self._appender.write(text)
+        self._take(_OutputLine.model_validate(line), self._end)
+        self._end += len(text.encode()) + 1
+
+    def compact(self) -> None:
+        """Remove superseded lines, after the last line is written: a crash leaves the old file or the new one."""
+        if not self._index.any_superseded():
+            return
+        shorter = self._path.with_name(f"{self._path.name}.shorter")
+        start = 0
+        with self._path.open("rb") as source, shorter.open("wb") as target:
+            for raw in source:
+                if not self._index.superseded(start):
+                    target.write(raw)
+                start += len(raw)
+            target.flush()
+            os.fsync(target.fileno())
+        shutil.copymode(self._path, shorter)
+        if os.name == "nt":  # an open file cannot be replaced there
+            self._appender.__exit__(None, None, None)
+        shorter.replace(self._path)
+
+    def _read(self) -> JsonLines:
+        reader = LineReader(self._path, may_be_cut=True, hint=_REPAIR)
+        with self._index.changing():
+            for line in reader:
+                self._take(self._checked(line), reader.start)
+        return reader.content
+
+    def _checked(self, line: JsonLine) -> _OutputLine:
+        try:
+            return _OutputLine.model_validate(line.fields)
+        except ValidationError as error:
+            if not {"custom_id", "cosd"} <= {*line.fields}:
+                words = "not a line that cosd batch wrote, and nothing was changed: give another file (-o)"
+                raise line_error(self._path, line.number, words) from None
+            words = problem(error, [*_OutputLine.model_fields]) + _REPAIR
+            raise line_error(self._path, line.number, words) from None
+
+    def _take(self, line: _OutputLine, start: int) -> None:
+        state: LineState = "answered" if line.error is None else "cut" if line.error.code == CUT else "failed"
+        usage = line.cosd.usage
+        earlier = self._index.written(line.custom_id, state, start, None if state == "answered" else dumped(usage))
+        if self.written_by is None:
+            self.written_by = line.cosd.method, line.cosd.models
+        elif self.written_by != (line.cosd.method, line.cosd.models):
+            words = "it holds answers of several fusions: give another file (-o)"
+            raise SettingError(f"{self._path}: {words}")
+        self.usage = together_cost([self.usage, usage], loaded(earlier))

@@ -1,0 +1,159 @@
+"""Reply to one line of a batch: asked, and put into the form in which the line came."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from cosd_api.batch.lines import CHAT, BatchLine
+from cosd_api.batch.usage import Usages, billed_tokens, together_cost, usages_of
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.bodies import Asked, read_chat, read_completion
+from cosd_api.gateway.config import GatewayLimits
+from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
+from cosd_api.result import FusionResult
+from cosd_api.settings import AnswerOptions
+from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
+
+__all__ = ["CUT", "Answerer", "Reply", "stopped"]
+
+CUT = "max_billed_tokens"
+"""Code of the error of a line that the limit of the whole batch ended."""
+
+_INVALID = "invalid_request_error"
+_LARGE = 10**9
+_UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
+"""Bounds that a file of one's own does not need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of one line.
+
+    Attributes:
+        asked: the line.
+        content: what its output line holds beside `custom_id` and `cosd`.
+        facts: what the field `cosd` holds beside the cost.
+        usage: its cost.
+        error: code, message, and whether it may go well later; None for an answer.
+        cut: whether its share of the whole batch's limit ended it.
+        server_failed: whether other lines are likely to fail in the same way.
+        results: the answers.
+    """
+
+    asked: BatchLine
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    usage: Usages = field(default_factory=dict[str, Any])
+    error: Mapping[str, Any] | None = None
+    cut: bool = False
+    server_failed: bool = False
+    results: Sequence[FusionResult] = ()
+
+    @property
+    def billed_tokens(self) -> int:
+        """Tokens read and written by all endpoints."""
+        return billed_tokens(self.usage)
+
+    def line(self, method: str, models: Sequence[str], earlier: Sequence[Usages]) -> dict[str, Any]:
+        """The line of the output; its cost includes that of `earlier` attempts."""
+        usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
+        noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
+        own = {"line": self.asked.number, "method": method, "models": [*models], **self.facts, "usage": usage}
+        return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Asks a fusion for one line after the other.
+
+    Attributes:
+        fusion: it is open; its `limits` bound every answer.
+    """
+
+    fusion: Fusion
+
+    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
+        """Ask one line; an error is a reply, too.
+
+        Args:
+            line: the line.
+            allowed: tokens that it may bill; None without a limit.
+        """
+        done: list[FusionResult] = []
+        own_limit = True
+        try:
+            asked = _asked(line)
+            options = asked.options_for(self.fusion, _UNLIMITED)
+            for prompt in asked.prompts:
+                left = None if allowed is None else allowed - sum(map(_billed, done))
+                options, own_limit = _within(options, left)
+                done.append(await self.fusion.generate(prompt, **options))
+        except ApiError as error:
+            return _failed(line, done, {"code": _INVALID, "message": str(error), "param": error.param})
+        except SettingError as error:
+            return _failed(line, done, {"code": _INVALID, "message": str(error)})
+        except ProviderError as error:
+            if isinstance(error.partial, FusionResult):
+                done.append(error.partial)
+            found = {"code": type(error).__name__, "message": str(error), "retryable": error.retryable}
+            if isinstance(error, BudgetError):
+                cut = not own_limit and error.limit == "max_billed_tokens"
+                return _failed(line, done, found, cut=cut)
+            return _failed(line, done, found, server_failed=not isinstance(error, ContextLengthError))
+        return _answered(line, asked, done)
+
+
+def stopped(line: BatchLine, words: str) -> Reply:
+    """The reply to a line that the limit of the whole batch ended after something of it was billed."""
+    return _failed(line, (), {"code": CUT, "message": words, "retryable": True}, cut=True)
+
+
+def _asked(line: BatchLine) -> Asked:
+    """The request of a line.
+
+    Raises:
+        ApiError: its body is invalid, or asks for what no fusion can do.
+    """
+    data = json.dumps({"model": "cosd", **line.body} if line.plain else line.body).encode()
+    asked = read_chat(data, _UNLIMITED) if line.url == CHAT else read_completion(data, _UNLIMITED)
+    if asked.stream:
+        raise ApiError("stream is refused: a batch has whole answers", param="stream")
+    return asked
+
+
+def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bool]:
+    """The options within what is left of a share, and whether the line's own limit is the narrower one."""
+    own = options.get("max_billed_tokens")
+    if left is None or (own is not None and own <= left):
+        return options, True
+    return {**options, "max_billed_tokens": max(1, left), "on_budget": "raise"}, False
+
+
+def _billed(result: FusionResult) -> int:
+    return sum(one.billed_tokens for one in result.usage.values())
+
+
+def _failed(line: BatchLine, done: Sequence[FusionResult], error: Mapping[str, Any], **more: bool) -> Reply:
+    content = {"text": None} if line.plain else {"id": f"batch_req_{uuid4().hex}", "response": None}
+    usage = together_cost([usages_of(one.usage) for one in done])
+    return Reply(asked=line, content=content, usage=usage, error=error, **more)
+
+
+def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Reply:
+    usage = together_cost([usages_of(one.usage) for one in done])
+    if line.plain:
+        (one,) = done
+        content = {"text": one.text, "finish_reason": one.finish_reason}
+        return Reply(asked=line, content=content, facts=facts(one), usage=usage, results=done)
+    shape, id = (ChatShape, "chatcmpl") if asked.chat else (CompletionShape, "cmpl")
+    unique = uuid4().hex
+    form: AnswerShape = shape(f"{id}-{unique}", asked.model, int(time.time()), logprobs=asked.logprobs)
+    response = {"status_code": 200, "request_id": f"req_{unique}", "body": form.whole(done)}
+    return Reply(asked=line, content={"id": f"batch_req_{unique}", "response": response}, usage=usage, results=done)

@@ -1,0 +1,172 @@
+"""Progress of a batch, and its summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cosd_api.batch.reply import Reply
+from cosd_api.batch.usage import LineUsage, Usages, billed_tokens, money, together_cost
+from cosd_api.comparison.prices import Price
+from cosd_api.records import Record, Seconds
+from cosd_api.wording import counted
+
+__all__ = ["BatchSummary", "BatchTally"]
+
+
+class BatchSummary(Record):
+    """The end of one run of a batch.
+
+    Attributes:
+        lines: of the input.
+        known: lines that an earlier run answered.
+        answered: lines that this one answered.
+        failed: lines whose output is an error, those of earlier runs included.
+        missing: lines that were not asked.
+        others: lines of the output that the input does not have.
+        seconds: duration of this run, without finding out about the servers.
+        tokens: of the answers of this run.
+        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None where no draft is judged.
+        usage: cost of this run, by endpoint.
+        total_usage: cost of all runs.
+        money: price of all runs; None without prices.
+        stopped: why the run ended early; None if it did not.
+    """
+
+    lines: int
+    known: int
+    answered: int
+    failed: int
+    missing: int
+    others: int = 0
+    seconds: Seconds
+    tokens: int
+    acceptance_rate: float | None
+    usage: dict[str, LineUsage]
+    total_usage: dict[str, LineUsage]
+    money: float | None = None
+    stopped: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True if every line has an answer."""
+        return not (self.failed or self.missing)
+
+    def __str__(self) -> str:
+        words = f"{counted(self.known + self.answered, 'line')} of {self.lines:,} answered"
+        words += f" ({self.known:,} by earlier runs)" if self.known else ""
+        words += f", {self.failed:,} failed" if self.failed else ""
+        words += f", {self.missing:,} not asked" if self.missing else ""
+        rows = [words]
+        if self.answered:
+            rate = f"{self.answered / self.seconds:,.3g} lines/s" if self.seconds else ""
+            speed = f"{self.tokens / self.seconds:,.3g} tokens/s" if self.seconds else ""
+            kept = "" if self.acceptance_rate is None else f"acceptance {self.acceptance_rate:.1%}"
+            rows.append(", ".join(part for part in (f"{self.seconds:,.1f} s", rate, speed, kept) if part))
+        for name, one in self.total_usage.items():
+            cached = f" ({one.cached_tokens:,} cached)" if one.cached_tokens else ""
+            read = f"{one.prompt_tokens:,} tokens read{cached}"
+            rows.append(f"{name}: {read}, {one.completion_tokens:,} written, {counted(one.requests, 'request')}")
+        if self.money is not None:
+            rows.append(f"price: {self.money:,.4g}")
+        if self.others:
+            rows.append(f"{counted(self.others, 'line')} of the output, whose ids the input does not have")
+        return "\n".join(rows)
+
+
+@dataclass
+class BatchTally:
+    """Progress of one run.
+
+    Attributes:
+        lines: of the input.
+        known: lines that earlier runs answered.
+        known_failed: lines that failed in earlier runs, and are not asked again.
+        others: lines of the output that the input does not have.
+        before: cost of earlier runs.
+        total: cost of all runs.
+        prices: of the endpoints.
+        answered: lines that this run answered.
+        failed: lines that failed in it.
+        tokens: of its answers.
+        kept: draft tokens kept in them.
+        replaced: draft tokens replaced.
+        judged: whether a draft was judged in any of them.
+        started: when the first line was asked, in seconds of the monotonic clock.
+        stopped: why the run ended early.
+    """
+
+    lines: int
+    known: int
+    known_failed: int
+    others: int
+    before: Usages
+    prices: Mapping[str, Price] | None
+    total: Usages = field(default_factory=dict[str, LineUsage])
+    answered: int = 0
+    failed: int = 0
+    tokens: int = 0
+    kept: int = 0
+    replaced: int = 0
+    judged: bool = False
+    started: float = field(default_factory=time.monotonic)
+    stopped: str | None = None
+
+    def take(self, reply: Reply, total: Usages) -> None:
+        """Count a line that is written."""
+        self.total = total
+        if reply.error is not None:
+            self.failed += not reply.cut
+            return
+        self.answered += 1
+        for one in reply.results:
+            self.tokens += len(one.tokens)
+            self.judged |= one.acceptance_rate is not None
+            self.kept += one.kept_tokens or 0
+            self.replaced += one.replaced_tokens or 0
+
+    @property
+    def done(self) -> int:
+        """Lines that need not be asked any more."""
+        return self.known + self.known_failed + self.answered + self.failed
+
+    @property
+    def seconds(self) -> float:
+        """Time since the first line was asked."""
+        return time.monotonic() - self.started
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Draft tokens kept / (kept + replaced); None where no draft was judged."""
+        if not self.judged:
+            return None
+        return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else 1.0
+
+    @property
+    def billed_tokens(self) -> int:
+        """Tokens of all runs."""
+        return billed_tokens(self.total)
+
+    @property
+    def money(self) -> float | None:
+        """Price of all runs."""
+        return money(self.total, self.prices)
+
+    def summary(self) -> BatchSummary:
+        """The summary, now."""
+        return BatchSummary(
+            lines=self.lines,
+            known=self.known,
+            answered=self.answered,
+            failed=self.known_failed + self.failed,
+            missing=self.lines - self.done,
+            others=self.others,
+            seconds=self.seconds,
+            tokens=self.tokens,
+            acceptance_rate=self.acceptance_rate,
+            usage=together_cost([self.total], self.before),
+            total_usage=dict(self.total),
+            money=self.money,
+            stopped=self.stopped,
+        )

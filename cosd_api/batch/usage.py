@@ -1,0 +1,91 @@
+"""Cost of a line of a batch, by endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from pydantic import TypeAdapter
+
+from cosd_api.comparison.prices import Price
+from cosd_api.records import EndpointUsage, Record
+
+__all__ = ["LineUsage", "Usages", "billed_tokens", "dumped", "loaded", "money", "together_cost", "usages_of"]
+
+
+class LineUsage(Record):
+    """The part of one endpoint in the cost of a line, or of many.
+
+    Attributes:
+        prompt_tokens: tokens read, cached ones included.
+        completion_tokens: tokens written.
+        cached_tokens: those of the tokens read that came from the server's cache, as far as it reports them.
+        requests: generation requests, retries included.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    requests: int = 0
+
+    @classmethod
+    def of(cls, usage: EndpointUsage) -> Self:
+        """The same, of a result's usage."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            requests=usage.requests + usage.retries,
+        )
+
+
+Usages = Mapping[str, LineUsage]
+"""Cost by endpoint."""
+
+_FORM: TypeAdapter[dict[str, LineUsage]] = TypeAdapter(dict[str, LineUsage])
+_FIELDS = tuple(LineUsage.model_fields)
+
+
+def usages_of(usage: Mapping[str, EndpointUsage]) -> dict[str, LineUsage]:
+    """The cost of one answer."""
+    return {name: LineUsage.of(one) for name, one in usage.items()}
+
+
+def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
+    """The sum of several costs, without another one that is in it."""
+    names = dict.fromkeys(name for one in several for name in one)
+    taken = less or {}
+    return {
+        name: LineUsage(
+            **{
+                part: sum(getattr(one[name], part) for one in several if name in one)
+                - (getattr(taken[name], part) if name in taken else 0)
+                for part in _FIELDS
+            }
+        )
+        for name in names
+    }
+
+
+def billed_tokens(usages: Usages) -> int:
+    """Tokens read and written by all endpoints."""
+    return sum(one.prompt_tokens + one.completion_tokens for one in usages.values())
+
+
+def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
+    """The price of all endpoints' tokens; None without prices."""
+    if prices is None:
+        return None
+    return sum(
+        prices[name].of(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for name, one in usages.items()
+    )
+
+
+def dumped(usages: Usages) -> str:
+    """Costs as JSON."""
+    return _FORM.dump_json(dict(usages), exclude_defaults=True).decode()
+
+
+def loaded(text: str | None) -> dict[str, LineUsage]:
+    """Costs from JSON; none from None."""
+    return {} if text is None else _FORM.validate_json(text)

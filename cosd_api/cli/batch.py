@@ -1,0 +1,185 @@
+"""`cosd batch`: a file of prompts, answered into another file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cosd_api.alignment import Unit
+from cosd_api.batch.job import WINDOW, BatchJob
+from cosd_api.batch.summary import BatchSummary, BatchTally
+from cosd_api.cli.compare import BilledTokens, StopTexts, resumable
+from cosd_api.cli.console import guarded, say
+from cosd_api.cli.options import SharedOptions, check_writable, with_options
+from cosd_api.comparison.prices import prices_from
+from cosd_api.fusion import Fusion
+from cosd_api.report.terminal import visible
+from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
+
+__all__ = ["batch"]
+
+_LINES = 10
+"""Lines of progress where standard error is no terminal."""
+
+
+@with_options(SharedOptions)
+def batch(
+    options: SharedOptions,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help='On each line {"prompt": ...}, {"messages": [...]}, or a request in OpenAI\'s batch form.',
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="File for the answers. The same command resumes.", dir_okay=False
+        ),
+    ],
+    unit: Annotated[
+        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+    ] = None,
+    stop: StopTexts = None,
+    on_assistant_error: Annotated[
+        OnAssistantError,
+        typer.Option(help="When an assistant fails for good: the line fails, or continues without it."),
+    ] = "raise",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Ask lines again that failed in an earlier run.")
+    ] = False,
+    max_billed_tokens: BilledTokens = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=IN,OUT|FILE",
+            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15, or a JSON file. A "
+            "third number is that of tokens read from a cache.",
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Lines asked at the same time.")] = 8,
+    reorder: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Of this many lines, those that begin alike are asked near each other, for the servers' prefix "
+            "caches; 1 keeps the order of the file.",
+        ),
+    ] = WINDOW,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
+) -> None:
+    """Answer a file of prompts, line by line, into another file.
+
+    Lines are written as they are completed, one for each of the input, with an answer or an error. After an
+    interruption the same command goes on where it was. --max-billed-tokens is for the whole batch, earlier runs
+    included. Standard error gets the progress, standard output the summary. Exit codes: 0; 1 lines failed or were not
+    asked, or a server failed; 2 wrong usage, or an invalid file; 130 interrupted.
+    """
+    with guarded():
+        check_writable(out, "--out", source, options.config, options.tree)
+        try:
+            priced = prices_from(prices) if prices else None
+        except OSError as error:
+            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
+        fusion = options.fusion(unit=unit, on_assistant_error=on_assistant_error, tuning=Tuning())
+        fusion.limits = _limits(options, fusion, stop)
+        job = BatchJob(
+            source,
+            out,
+            concurrency=concurrency,
+            window=reorder,
+            retry_failed=retry_failed,
+            max_billed_tokens=max_billed_tokens,
+            prices=priced,
+        )
+        with resumable(out):
+            try:
+                found = anyio.run(_answer, fusion, job)
+            except OSError as error:
+                if error.filename is None or Path(error.filename) != source:
+                    raise
+                raise typer.BadParameter(f"{source}: {error.strerror}", param_hint="IN") from error
+        print(found.model_dump_json() if as_json else visible(str(found)), flush=True)
+        if found.stopped is not None:
+            say(f"not complete: {found.stopped}")
+        elif found.failed:
+            say("run the command again with --retry-failed to ask the lines again that failed")
+        if not found.complete:
+            raise typer.Exit(1)
+
+
+def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
+    """The limits of lines that give none of their own; without `max_tokens` where nobody has given it."""
+    checked = asdict(options.limits(fusion, stop=stop or None))
+    found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, ())}
+    if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
+        del found["max_tokens"]
+    limits: AnswerOptions = {**found}  # type: ignore[typeddict-item]
+    return limits
+
+
+async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
+    with _shown() as progress:
+        job.progress = progress
+        async with fusion:
+            return await job.run(fusion)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[BatchTally], None]]:
+    """Progress on standard error: a bar on a terminal, else some lines."""
+    if not _on_terminal():
+        yield _Plain()
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(tally: BatchTally) -> None:
+            bar.update(task, completed=tally.done, total=tally.lines, description=_words(tally))
+
+        yield show
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def _words(tally: BatchTally) -> str:
+    """Rates, acceptance and cost so far."""
+    seconds = max(tally.seconds, 1e-9)
+    parts = [f"{(tally.answered + tally.failed) / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
+    if tally.acceptance_rate is not None:
+        parts.append(f"acceptance {tally.acceptance_rate:.0%}")
+    parts.append(f"{tally.billed_tokens:,} billed tokens")
+    if tally.money is not None:
+        parts.append(f"price {tally.money:,.4g}")
+    if failed := tally.known_failed + tally.failed:
+        parts.append(f"{failed:,} failed")
+    return ", ".join(parts)
+
+
+class _Plain:
+    """Progress in lines: one for each tenth."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __call__(self, tally: BatchTally) -> None:
+        """Print a line, where the next tenth is done."""
+        if not self._next:
+            self._next = tally.done * _LINES // tally.lines + 1
+        if tally.done * _LINES >= self._next * tally.lines:
+            self._next = tally.done * _LINES // tally.lines + 1
+            say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")

@@ -1,0 +1,62 @@
+"""Many coroutines, up to so many at a time, each given when it is done: what `Fusion.map` and a batch stand on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from typing import Any, Literal, TypeVar
+
+from cosd_api.stream import settled
+
+__all__ = ["Order", "together"]
+
+Order = Literal["given", "completed"]
+"""The order of many answers: that of their prompts, or that in which they are complete."""
+
+_HELD = 4
+"""Coroutines that are started and not yet given, at most: this many times `concurrency`."""
+
+T = TypeVar("T")
+
+
+async def together(
+    work: Generator[Coroutine[Any, Any, T]], concurrency: int, order: Order
+) -> AsyncGenerator[asyncio.Task[T]]:
+    """Run up to `concurrency` coroutines at a time, and give each as a task that is done.
+
+    `work` is read as needed. Closing the generator cancels what is in progress.
+    """
+    # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
+    started: list[asyncio.Task[T]] = []
+
+    async def fail(error: Exception) -> T:
+        raise error
+
+    def start(_: object = None) -> None:
+        """Start what there is room for; also called whenever one is done."""
+        while len(started) < _HELD * concurrency and sum(not one.done() for one in started) < concurrency:
+            try:
+                coroutine = next(work)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - of what is read to make them: raised in its turn
+                coroutine = fail(error)
+            started.append(asyncio.create_task(coroutine))  # noqa: TID251
+            started[-1].add_done_callback(start)
+
+    try:
+        start()
+        while started:
+            if order == "given":
+                await asyncio.wait(started[:1])
+            else:
+                await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
+            done = next(one for one in started if one.done())
+            started.remove(done)
+            start()
+            yield done
+    finally:
+        work.close()
+        for one in started:
+            one.cancel()
+        await settled(started)

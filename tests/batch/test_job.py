@@ -1,0 +1,351 @@
+"""A batch: what it writes, what a later run asks, and what it never does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from batches import PROMPTS, batch_form, fusion, input_file, read, run, texts
+from cosd_api import Fusion, SettingError
+from cosd_providers import ConnectError, ContextLengthError, ServerError
+from cosd_providers.testing import Fault, ScriptedProvider
+
+ALL = {one[0]: " yes." for one in PROMPTS}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    return input_file(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+
+
+def sent(fused: Fusion) -> int:
+    """Requests of both models so far."""
+    endpoints = [fused.endpoints.draft, *fused.endpoints.assistants]
+    return sum(one.requests for one in endpoints if isinstance(one, ScriptedProvider))
+
+
+async def test_plain_lines(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+    found = await run(source, target)
+    assert texts(target) == ALL
+    assert (found.lines, found.known, found.answered, found.failed, found.missing) == (6, 0, 6, 0, 0)
+    assert found.complete and found.stopped is None and found.acceptance_rate == 2 / 3
+    one = read(target)["b"]
+    assert (one["finish_reason"], one["error"]) == ("stop", None)
+    assert (one["cosd"]["line"], one["cosd"]["method"], one["cosd"]["models"]) == (2, "cosd", ["small", "large"])
+    assert (one["cosd"]["replacements"], one["cosd"]["acceptance_rate"]) == (1, 2 / 3)
+    usage = [row["cosd"]["usage"]["draft"]["prompt_tokens"] for row in read(target).values()]
+    assert found.usage["draft"].prompt_tokens == sum(usage) > 0 and found.usage == found.total_usage
+
+
+async def test_openais_form(tmp_path: Path) -> None:
+    rows = [
+        batch_form("one", "a:"),
+        batch_form("two", "b:", chat=False, max_tokens=1),
+        batch_form("both", ["a:", "c:"], chat=False),  # type: ignore[arg-type]
+        batch_form("tools", "a:", tools=[{"type": "function"}]),
+        batch_form("stream", "a:", stream=True),
+    ]
+    target = tmp_path / "out.jsonl"
+    found = await run(input_file(tmp_path / "in.jsonl", rows), target)
+    assert (found.answered, found.failed) == (3, 2)
+    lines = read(target)
+    response = lines["one"]["response"]
+    assert response["status_code"] == 200 and response["request_id"] and lines["one"]["id"]
+    body = response["body"]
+    assert (body["object"], body["model"]) == ("chat.completion", "any")
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": " yes.", "refusal": None}
+    assert body["usage"]["total_tokens"] == sum(
+        one["prompt_tokens"] + one["completion_tokens"] for one in lines["one"]["cosd"]["usage"].values()
+    )
+    two = lines["two"]["response"]["body"]["choices"][0]
+    assert (two["text"], two["finish_reason"]) == (" yes", "length")
+    assert [one["text"] for one in lines["both"]["response"]["body"]["choices"]] == [" yes.", " yes."]
+    assert lines["tools"]["response"] is None
+    assert lines["tools"]["error"] == {
+        "code": "invalid_request_error",
+        "message": "tools is refused: a fusion writes text and calls no tools",
+        "param": "tools",
+    }
+    assert lines["stream"]["error"]["message"] == "stream is refused: a batch has whole answers"
+
+
+async def test_conversations_limits_and_metadata_of_plain_lines(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a:"}]
+    rows: list[dict[str, Any]] = [
+        {"custom_id": "m", "messages": messages, "metadata": {"source": 7}},
+        {"custom_id": "short", "prompt": "a:", "max_tokens": 1},
+        {"custom_id": "stop", "prompt": "b:", "stop": "."},
+        {"custom_id": "warm", "prompt": "b:", "temperature": 1},
+        {"custom_id": "none", "messages": []},
+    ]
+    target = tmp_path / "out.jsonl"
+    await run(input_file(tmp_path / "in.jsonl", rows), target)
+    assert texts(target) == {"m": " yes.", "short": " yes", "stop": " yes", "warm": None, "none": None}
+    lines = read(target)
+    assert lines["m"]["metadata"] == {"source": 7} and "metadata" not in lines["short"]
+    assert "temperature=1 is refused" in lines["warm"]["error"]["message"]
+    assert "the conversation is empty" in lines["none"]["error"]["message"]
+
+
+async def test_a_line_without_an_id_is_known_by_its_number_and_content(tmp_path: Path) -> None:
+    source, target = input_file(tmp_path / "in.jsonl", [{"prompt": "a:"}, "", {"prompt": "a:"}]), tmp_path / "out.jsonl"
+    assert (await run(source, target)).answered == 2
+    assert sorted(one.rpartition("-")[0] for one in read(target)) == ["line-1", "line-3"]
+    assert (await run(source, target)).answered == 0
+    input_file(source, [{"prompt": "b:"}, "", {"prompt": "a:"}])
+    found = await run(source, target)
+    assert (found.answered, found.known, found.others) == (1, 1, 1)
+    assert str(found).endswith("\n1 line of the output, whose ids the input does not have")
+
+
+async def test_a_second_run_asks_nothing(paths: tuple[Path, Path]) -> None:
+    await run(*paths)
+    before = paths[1].read_bytes()
+    async with fusion() as fused:
+        found = await run(*paths, fused)
+        assert sent(fused) == 0
+    assert (found.known, found.answered, found.usage["draft"].prompt_tokens) == (6, 0, 0)
+    assert found.complete and found.total_usage["draft"].prompt_tokens > 0
+    assert paths[1].read_bytes() == before
+
+
+async def test_an_output_that_was_cut_anywhere_is_completed(paths: tuple[Path, Path]) -> None:
+    """As after a kill: what was written is a beginning of the file."""
+    source, target = paths
+    await run(source, target)
+    whole = target.read_bytes()
+    starts = [0, *(at + 1 for at, byte in enumerate(whole) if byte == 0x0A)]
+    near = {at + by for at in starts for by in (-2, -1, 0, 1, 2)} | {*range(0, len(whole), 97)}
+    async with fusion() as fused:
+        for size in sorted(at for at in near if 0 <= at <= len(whole)):
+            target.write_bytes(whole[:size])
+            kept = sum(at <= size for at in starts[1:]) or 0
+            found = await run(source, target, fused)
+            assert texts(target) == ALL, size
+            assert (
+                found.known in (kept, kept + 1) and found.known + found.answered == 6
+            )  # a whole line may lack its end
+            assert target.read_bytes().endswith(b"}\n")
+
+
+async def test_failed_lines_are_kept_until_they_are_retried(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+    faults = [Fault(ServerError("it broke"), request=n) for n in (3, 4)]
+    async with fusion(faults=faults) as fused:
+        found = await run(source, target, fused, concurrency=1)
+        assert (found.answered, found.failed, found.complete) == (4, 2, False)
+        failed = {name: row for name, row in read(target).items() if row["error"] is not None}
+        assert len(failed) == 2
+        for row in failed.values():
+            assert row["text"] is None
+            assert row["error"] == {"code": "ServerError", "message": "small: it broke", "retryable": True}
+        before = found.total_usage
+        again = await run(source, target, fused)
+        assert (again.known, again.answered, again.failed) == (4, 0, 2)
+        final = await run(source, target, fused, retry_failed=True)
+    assert (final.known, final.answered, final.failed) == (4, 2, 0)
+    assert texts(target) == ALL  # each once: `read` looks
+    total = {name: one.completion_tokens for name, one in final.total_usage.items()}
+    spent = {name: one.completion_tokens for name, one in final.usage.items()}
+    assert total == {name: one.completion_tokens + spent[name] for name, one in before.items()}
+    rows = read(target).values()
+    assert total["draft"] == sum(row["cosd"]["usage"]["draft"]["completion_tokens"] for row in rows)
+    assert not [*target.parent.glob("*.shorter")]
+
+
+async def test_a_retry_that_is_killed_loses_nothing(paths: tuple[Path, Path]) -> None:
+    """Until the run ends the file has the failure and, behind it, the answer: a reader takes the last one."""
+    source, target = paths
+    async with fusion(faults=[Fault(ServerError("it broke"), request=3)]) as fused:
+        await run(source, target, fused, concurrency=1)
+        first = target.read_bytes()
+        billed = sum(one.prompt_tokens for one in (await run(source, target, fused)).total_usage.values())
+        await run(source, target, fused, retry_failed=True)
+        answer = target.read_bytes().splitlines()[-1]
+        for size in range(0, len(answer) + 1, 40):
+            target.write_bytes(first + answer[:size])
+            found = await run(source, target, fused, retry_failed=True)
+            assert texts(target) == ALL
+            assert sum(one.prompt_tokens for one in found.total_usage.values()) > billed
+
+
+async def test_one_run_at_a_time_writes_a_file(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+    async with fusion(token_delay=0.05) as fused:
+        errors: list[Exception] = []
+
+        async def second() -> None:
+            await anyio.sleep(0.02)
+            try:
+                await run(source, target, fused)
+            except SettingError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, source, target, fused)
+            group.start_soon(second)
+    assert [str(one) for one in errors] == [
+        f"{target} is open in another run, which writes to it: wait until that one has ended, or give another place"
+    ]
+    assert texts(target) == ALL
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [{"custom_id": "x", "prompt": "a"}, {"custom_id": "x", "prompt": "b"}],
+            "line 2: its custom_id is that of line 1: give each line one of its own",
+        ),
+        ([{"prompt": "a"}, "{"], "line 2: invalid JSON ("),
+        (
+            [{"custom_id": "x"}],
+            'line 1: it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form (custom_id, ',
+        ),
+        ([{"prompt": "a", "messages": []}], "line 1: give prompt or messages, and not both"),
+        ([{"prompt": "a", "max_token": 3}], "line 1: unknown field 'max_token'; did you mean 'max_tokens'?"),
+        ([{"prompt": "a", "reference": 3}], "line 1: unknown field 'reference'; known are custom_id, "),
+        ([{"prompt": ["a"]}], "line 1: prompt: Input should be a valid string"),
+        ([{"custom_id": "", "prompt": "a"}], "line 1: custom_id is empty"),
+        (['{"custom_id": "\\ud800", "prompt": "a"}'], "line 1: custom_id: Input should be a valid string"),
+        (['{"metadata": ["\\ud800"], "prompt": "a"}'], "line 1: metadata is not valid JSON, or not valid Unicode"),
+        (['{"metadata": NaN, "prompt": "a"}'], "line 1: metadata is not valid JSON, or not valid Unicode"),
+        ([{**batch_form("x", "a"), "method": "GET"}], "line 1: method: Input should be 'POST'"),
+        ([{**batch_form("x", "a"), "url": "/v1/embeddings"}], "line 1: url: Input should be '/v1/chat/comp"),
+        ([{"method": "POST", "url": "/v1/completions", "body": {}}], "line 1: the field 'custom_id' is missing"),
+        ([], " holds no lines"),
+    ],
+)
+async def test_an_invalid_input_is_refused_before_anything_is_sent(
+    tmp_path: Path, rows: list[object], words: str
+) -> None:
+    source, target = input_file(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    async with fusion() as fused:
+        with pytest.raises(SettingError) as caught:
+            await run(source, target, fused)
+        assert words in str(caught.value) and str(source) in str(caught.value)
+        assert sent(fused) == 0
+
+
+def written(model: str) -> str:
+    """A line that another fusion wrote."""
+    own = {"method": "cosd", "models": [model, "n"], "usage": {}}
+    return json.dumps({"custom_id": model, "error": None, "cosd": own}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            '{"prompt": "a"}\n',
+            "line 1: not a line that cosd batch wrote, and nothing was changed: give another file (-o)",
+        ),
+        (
+            '{"custom_id": "x", "cosd": {}, "error": null}\n',
+            "line 1: the field 'cosd.method' is missing. Remove the line, and it will be asked again",
+        ),
+        (
+            written("m"),
+            " holds answers of m and n by the method cosd, not of small and large by cosd: give another file (-o)",
+        ),
+        (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
+        ("a diary\n", "line 1: invalid JSON"),
+    ],
+)
+async def test_a_foreign_output_is_not_changed(paths: tuple[Path, Path], content: str, words: str) -> None:
+    source, target = paths
+    target.write_text(content)
+    with pytest.raises(SettingError) as caught:
+        await run(source, target)
+    assert words in str(caught.value) and str(target) in str(caught.value)
+    assert target.read_text() == content
+
+
+async def test_lines_that_begin_alike_are_asked_near_each_other(tmp_path: Path) -> None:
+    prompts = ["b: 1", "a: 1", "b: 0", "c: 0", "a: 0", "b: 2"]
+    rows = [{"prompt": one} for one in prompts]
+    source = input_file(tmp_path / "in.jsonl", rows)
+    asked: dict[int, list[str]] = {}
+    for window in (1, 3, 100):
+        async with fusion(prompts) as fused:
+            await run(source, tmp_path / f"out-{window}.jsonl", fused, window=window, concurrency=1)
+            draft = fused.endpoints.draft
+            assert isinstance(draft, ScriptedProvider)
+            asked[window] = [*dict.fromkeys(one.prompt for one in draft.calls if one.kind == "generate")]
+    assert asked[1] == prompts
+    assert asked[3] == ["a: 1", "b: 0", "b: 1", "a: 0", "b: 2", "c: 0"]
+    assert asked[100] == sorted(prompts)
+
+
+async def test_the_limit_of_the_whole_batch(tmp_path: Path) -> None:
+    prompts = [f"{at:03}:" for at in range(40)]
+    source = input_file(tmp_path / "in.jsonl", [{"custom_id": one, "prompt": one, "max_tokens": 4} for one in prompts])
+    target = tmp_path / "out.jsonl"
+    async with fusion(prompts) as fused:
+        fused.limits = {"max_tokens": 4}
+        free = await run(source, tmp_path / "free.jsonl", fused)
+        whole = sum(one.prompt_tokens + one.completion_tokens for one in free.usage.values())
+        most, runs = 0, 0
+        while True:
+            most, runs = most + whole // 3, runs + 1
+            found = await run(source, target, fused, max_billed_tokens=most, concurrency=4)
+            billed = sum(one.prompt_tokens + one.completion_tokens for one in found.total_usage.values())
+            assert billed <= most
+            if found.complete:
+                break
+            assert found.stopped is not None and found.stopped.startswith(f"max_billed_tokens={most} is reached (")
+            assert found.failed == 0 and 0 < found.missing <= 40 and runs < 8
+    assert runs >= 3 and {*texts(target).values()} == {" yes."} and len(texts(target)) == 40
+
+
+async def test_a_server_that_is_down_ends_it(tmp_path: Path) -> None:
+    prompts = [f"{at:03}:" for at in range(40)]
+    source, target = input_file(tmp_path / "in.jsonl", [{"prompt": one} for one in prompts]), tmp_path / "out.jsonl"
+    faults = [Fault(ConnectError("no connection"), request=at) for at in range(3, 200)]
+    async with fusion(prompts, faults=faults) as fused:
+        found = await run(source, target, fused, concurrency=1)
+    assert found.answered == 1 and 16 <= found.failed <= 18 and found.missing == 39 - found.failed
+    assert found.stopped == (
+        "16 lines in a row failed, the last one with: small: no connection. "
+        "See to the servers, and run the command again with --retry-failed"
+    )
+    async with fusion(prompts) as fused:
+        final = await run(source, target, fused, retry_failed=True)
+    assert final.complete and len(texts(target)) == 40
+
+
+async def test_lines_that_are_too_long_do_not_end_it(tmp_path: Path) -> None:
+    prompts = [f"{at:03}:" for at in range(30)]
+    source, target = input_file(tmp_path / "in.jsonl", [{"prompt": one} for one in prompts]), tmp_path / "out.jsonl"
+    faults = [Fault(ContextLengthError("too long"), request=at) for at in range(1, 30)]
+    async with fusion(prompts, faults=faults) as fused:
+        found = await run(source, target, fused, concurrency=1)
+    assert (found.answered, found.failed, found.missing) == (1, 29, 0)
+
+
+async def test_a_server_that_is_down_at_first_is_an_error(paths: tuple[Path, Path]) -> None:
+    class Down(ScriptedProvider):
+        async def describe(self) -> Any:
+            raise ConnectError("no connection")
+
+    source, target = paths
+    fused = fusion()
+    async with Fusion(draft=Down(fused.endpoints.draft.model), assistant=fused.endpoints.assistants[0]) as down:  # type: ignore[attr-defined]
+        with pytest.raises(ConnectError):
+            await run(source, target, down)
+    assert target.read_bytes() == b""
+
+
+async def test_an_input_that_changes_meanwhile(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+
+    def change(tally: object) -> None:
+        input_file(source, [{"custom_id": "other", "prompt": "a:"}])
+
+    with pytest.raises(SettingError, match="has changed since it was read: run the command again"):
+        await run(source, target, progress=change)
