@@ -83,7 +83,7 @@ class LineIndex:
     def state(self, custom_id: str, number: int) -> tuple[LineState, str | None] | None:
         """State of a line of the input, and the cost of what failed; None if it was not entered so."""
         words = "SELECT state, usage FROM lines WHERE id = ? AND number = ?"
-        row = self._db.execute(words, (_key(custom_id), number)).fetchone()
+        row: tuple[int, str | None] | None = self._db.execute(words, (_key(custom_id), number)).fetchone()
         return None if row is None else (_STATES[row[0]], row[1])
 
     def counts(self) -> dict[LineState, int]:

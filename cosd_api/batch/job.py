@@ -80,7 +80,7 @@ class BatchJob:
                 total=output.usage,
                 prices=checked_prices(self.prices, models),
             )
-            run = _Run(self, fusion, index, output, tally, written_by)
+            run = _BatchRun(self, fusion, index, output, tally, written_by)
             await run.ask()
             output.compact()
             return tally.summary()
@@ -109,7 +109,7 @@ def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]
 
 
 @dataclass
-class _Run:
+class _BatchRun:
     """Lines in progress.
 
     Attributes:
@@ -132,8 +132,7 @@ class _Run:
     async def ask(self) -> None:
         """Ask, and write each line as it is there."""
         tally = self.tally
-        show = self.job.progress or (lambda _: None)
-        show(tally)
+        self._show()
         tally.started = time.monotonic()
         async with aclosing(together(self._work(), self.job.concurrency, "completed")) as complete:
             async for one in complete:
@@ -143,9 +142,13 @@ class _Run:
                     self.output.write(reply.line(*self.written_by, earlier))
                     tally.take(reply, self.output.usage)
                     self._watch(reply)
-                show(tally)
+                self._show()
         if self._limit.reached:
             tally.stopped = self._limit.words()
+
+    def _show(self) -> None:
+        if self.job.progress is not None:
+            self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
         for line in near_each_other(self._wanted(), self.job.window):

@@ -29,7 +29,7 @@ _WINDOW_TEXT = 16_000_000  # characters of the lines that are put in order toget
 _CustomId = Annotated[str, Field(min_length=1)]
 
 
-class _Framed(BaseModel):
+class _FramedLine(BaseModel):
     """A line in OpenAI's batch form."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -40,7 +40,7 @@ class _Framed(BaseModel):
     body: dict[str, Any]
 
 
-class _Plain(BaseModel):
+class _PlainLine(BaseModel):
     """A plain line. Its prompt or messages and its limits are checked with its body."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -96,26 +96,26 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
 
 def _batch_line(path: Path, line: JsonLine) -> BatchLine:
     fields = line.fields
-    framed = any(name in fields for name in _Framed.model_fields if name != "custom_id")
+    framed = any(name in fields for name in _FramedLine.model_fields if name != "custom_id")
     if not framed and not ("prompt" in fields or "messages" in fields):
         words = 'it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form'
-        raise line_error(path, line.number, f"{words} ({', '.join(_Framed.model_fields)})")
+        raise line_error(path, line.number, f"{words} ({', '.join(_FramedLine.model_fields)})")
     try:
         return _framed(line) if framed else _plain(line)
     except ValidationError as error:
-        kind = _Framed if framed else _Plain
+        kind = _FramedLine if framed else _PlainLine
         raise line_error(path, line.number, problem(error, [*kind.model_fields])) from None
     except SettingError as error:
         raise line_error(path, line.number, str(error)) from None
 
 
 def _framed(line: JsonLine) -> BatchLine:
-    found = _Framed.model_validate(line.fields)
+    found = _FramedLine.model_validate(line.fields)
     return BatchLine(line.number, found.custom_id, found.url, found.body, plain=False)
 
 
 def _plain(line: JsonLine) -> BatchLine:
-    found = _Plain.model_validate(line.fields)
+    found = _PlainLine.model_validate(line.fields)
     if (found.prompt is None) == (found.messages is None):
         raise SettingError("give prompt or messages, and not both")
     try:

@@ -34,7 +34,7 @@ _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of one line.
+    """Outcome of one line.
 
     Attributes:
         asked: the line.
@@ -140,10 +140,17 @@ def _billed(result: FusionResult) -> int:
     return sum(one.billed_tokens for one in result.usage.values())
 
 
-def _failed(line: BatchLine, done: Sequence[FusionResult], error: Mapping[str, Any], **more: bool) -> Reply:
+def _failed(
+    line: BatchLine,
+    done: Sequence[FusionResult],
+    error: Mapping[str, Any],
+    *,
+    cut: bool = False,
+    server_failed: bool = False,
+) -> Reply:
     content = {"text": None} if line.plain else {"id": f"batch_req_{uuid4().hex}", "response": None}
     usage = together_cost([usages_of(one.usage) for one in done])
-    return Reply(asked=line, content=content, usage=usage, error=error, **more)
+    return Reply(asked=line, content=content, usage=usage, error=error, cut=cut, server_failed=server_failed)
 
 
 def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Reply:

@@ -140,7 +140,7 @@ async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
 def _shown() -> Iterator[Callable[[BatchTally], None]]:
     """Progress on standard error: a bar on a terminal, else some lines."""
     if not _on_terminal():
-        yield _Plain()
+        yield _ProgressLines()
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -170,7 +170,7 @@ def _words(tally: BatchTally) -> str:
     return ", ".join(parts)
 
 
-class _Plain:
+class _ProgressLines:
     """Progress in lines: one for each tenth."""
 
     def __init__(self) -> None:

@@ -205,7 +205,7 @@ async def test_one_run_at_a_time_writes_a_file(paths: tuple[Path, Path]) -> None
         ([{"prompt": "a"}, "{"], "line 2: invalid JSON ("),
         (
             [{"custom_id": "x"}],
-            'line 1: it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form (custom_id, ',
+            'line 1: it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form',
         ),
         ([{"prompt": "a", "messages": []}], "line 1: give prompt or messages, and not both"),
         ([{"prompt": "a", "max_token": 3}], "line 1: unknown field 'max_token'; did you mean 'max_tokens'?"),
