@@ -45,6 +45,7 @@ EXTRAS = (
     "cosd_api.demo",
     "cosd_api.gateway.answering",
     "cosd_api.gateway.app",
+    "cosd_api.gateway.connections",
     "cosd_api.gateway.metrics",
     "cosd_api.gateway.server",
     "cosd_api.integrations.inspect",

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import FrameType
@@ -76,9 +76,9 @@ def serve(
             say(f"serving {', '.join(fusions)}; Ctrl-C stops it")
 
         signal.signal(signal.SIGTERM, _interrupt)
-        _log_to_stderr()
+        stack.enter_context(_logged_to_stderr())
         try:
-            run_gateway(gateway, at, stop_seconds=limits.stop_seconds, ready=ready)
+            run_gateway(gateway, at, ready=ready)
         except KeyboardInterrupt:
             return
 
@@ -131,16 +131,25 @@ def _fusion(options: SharedOptions) -> Fusion:
     return fusion
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _logged_to_stderr() -> Iterator[None]:
     """Write the access log, and what goes wrong, to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    access = logging.getLogger("cosd_api.gateway.access")
-    access.addHandler(handler)
-    access.setLevel(logging.INFO)
-    access.propagate = False
-    if not os.environ.get("COSD_LOG"):
-        logging.getLogger("cosd_api.gateway").addHandler(handler)
+    from cosd_api.gateway.log_writer import LogWriter  # noqa: PLC0415 - with the rest
+
+    with closing(LogWriter(sys.stderr.fileno())) as handler:
+        access = logging.getLogger("cosd_api.gateway.access")
+        access.setLevel(logging.INFO)
+        access.propagate = False
+        loggers = [access, logging.getLogger("uvicorn")]
+        if not os.environ.get("COSD_LOG"):
+            loggers.append(logging.getLogger("cosd_api.gateway"))
+        for logger in loggers:
+            logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeHandler(handler)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

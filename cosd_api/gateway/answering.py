@@ -44,20 +44,20 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
-        self.given = False
+        self._sent = False
 
-    def give(self) -> None:
-        """Cancel all requests in progress."""
-        self.given = True
+    def send(self) -> None:
+        """Cancel all requests in progress, and those to come."""
+        self._sent = True
         for scope in self._scopes:
             scope.cancel()
 
     @asynccontextmanager
-    async def obeyed(self) -> AsyncGenerator[anyio.CancelScope]:
+    async def cancels(self) -> AsyncGenerator[anyio.CancelScope]:
         """A block that the signal cancels."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
-            if self.given:
+            if self._sent:
                 scope.cancel()
             try:
                 yield scope
@@ -130,7 +130,7 @@ class Answering:
         write = self._stream if self._asked.stream else self._whole
         error: ApiError | None = None
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
-            async with self._stop.obeyed() as stopped:
+            async with self._stop.cancels() as stopped:
                 try:
                     await write(scope, receive, send)
                 except Exception as failed:

@@ -56,8 +56,11 @@ class Gateway:
     Args:
         fusions: by the model names that clients ask for. They must not be open yet.
         keys: of clients, by the keys' texts. Without any, clients on this machine are served, and no others.
-        limits: of requests.
+        limits: bounds of requests.
         cors: origins of web pages that may call it.
+
+    Attributes:
+        limits: bounds of requests.
     """
 
     def __init__(
@@ -69,12 +72,12 @@ class Gateway:
         cors: Sequence[str] = (),
     ) -> None:
         self._fusions = dict(fusions)
-        self._limits = limits or GatewayLimits()
-        self._clients = Clients(keys or {}, self._limits.concurrency)
+        self.limits = limits or GatewayLimits()
+        self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
         self._metrics = GatewayMetrics()
         self._stop = StopSignal()
-        self._stopping = False
+        self._draining = self._stopping = False
         self._created = int(time.time())
         routes = [
             Route(_ANSWERS[0], self._chat, methods=["POST"]),
@@ -119,13 +122,17 @@ class Gateway:
             if exchange.path not in _QUIET or exchange.status >= 400:
                 exchange.log()
 
+    def draining(self) -> None:
+        """Be no longer ready, so that a balancer sends no more requests; those that come are answered."""
+        self._draining = True
+
     def stopping(self) -> None:
-        """Note that the gateway stops: it is no longer ready, and takes no more requests for answers."""
-        self._stopping = True
+        """Take no more requests for answers."""
+        self._draining = self._stopping = True
 
     def end_requests(self) -> None:
         """End the requests in progress by an error."""
-        self._stop.give()
+        self._stop.send()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Recognize the client, and find the route; every error is answered in the form of the API."""
@@ -179,12 +186,12 @@ class Gateway:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
         with self._clients.admitted(client):
-            asked = read(await self._body(request), self._limits)
+            asked = read(await self._body(request), self.limits)
         if self._stopping:
             raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
         fusion = self._fusion(asked.model)
         exchange.model, exchange.stream = asked.model, asked.stream
-        answering = Answering(fusion, asked, self._limits, exchange, self._stop)
+        answering = Answering(fusion, asked, self.limits, exchange, self._stop)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
@@ -214,7 +221,7 @@ class Gateway:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
             raise ApiError("the body must be JSON: content-type: application/json", status=415)
-        most = self._limits.body_bytes
+        most = self.limits.body_bytes
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > most:
             raise ApiError(f"the body has more than {most} bytes", status=413, code="body_too_large")
@@ -246,8 +253,8 @@ class Gateway:
 
     async def _ready(self, request: Request) -> Response:
         found = await self._readiness.check()
-        ready = not self._stopping and self._readiness.needed(found)
-        status = "stopping" if self._stopping else "ready" if ready else "not ready"
+        ready = not self._draining and self._readiness.needed(found)
+        status = "stopping" if self._draining else "ready" if ready else "not ready"
         answer: dict[str, Any] = {"status": status}
         with suppress(ApiError):  # without a key nothing else is told
             self._recognized(request.scope)
@@ -259,7 +266,7 @@ class Gateway:
 
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
-        document = openapi([*self._fusions], drawn, self._limits, secured=self._clients.secured)
+        document = openapi([*self._fusions], drawn, self.limits, secured=self._clients.secured)
         return JSONResponse(document)
 
 

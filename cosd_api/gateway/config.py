@@ -41,6 +41,8 @@ class GatewayLimits(BaseModel):
         concurrency: requests in progress; further ones are refused with status 429.
         timeout: seconds for one request, from its first byte to the last one of its answer.
         unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
+        drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
+            that a balancer sends no more requests.
         stop_seconds: time for requests in progress when the gateway is stopped.
     """
 
@@ -53,6 +55,7 @@ class GatewayLimits(BaseModel):
     concurrency: _Count = 256
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     unread_tokens: _Count = 64
+    drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     stop_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import uvicorn
 
 from cosd_api.errors import SettingError
 from cosd_api.gateway.app import Gateway
 from cosd_api.gateway.clients import is_local
+from cosd_api.gateway.connections import ClientConnection
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
 _SEND_BYTES = 16_384  # for each connection
 _STUCK_MILLISECONDS = 120_000
 _LAST_SECONDS = 2.0  # for the errors of requests that were ended to be sent
+_MORE_CONNECTIONS = 64  # than twice the requests in progress: for clients between two requests, and for probes
 
 
 class GatewayServer(uvicorn.Server):
@@ -25,24 +30,24 @@ class GatewayServer(uvicorn.Server):
 
     Args:
         gateway: the application.
-        stop_seconds: time for requests in progress, once the server was told to stop.
         ready: called once connections are taken.
     """
 
-    def __init__(self, gateway: Gateway, stop_seconds: float, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, gateway: Gateway, ready: Callable[[], None] = lambda: None) -> None:
+        protocol: Any = partial(ClientConnection, most=2 * gateway.limits.concurrency + _MORE_CONNECTIONS)
         config = uvicorn.Config(
             gateway,
+            http=protocol,
             access_log=False,
             log_config=None,
             log_level="warning",
             server_header=False,
             ws="none",
             lifespan="on",
-            timeout_graceful_shutdown=math.ceil(stop_seconds + _LAST_SECONDS),
+            timeout_graceful_shutdown=math.ceil(gateway.limits.stop_seconds + _LAST_SECONDS),
         )
         super().__init__(config)
         self._gateway = gateway
-        self._stop_seconds = stop_seconds
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -51,13 +56,21 @@ class GatewayServer(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections; end the requests that take too long; stop."""
+        """Give a balancer time to notice; take no more connections; end the requests that take too long; stop."""
+        self._gateway.draining()
+        await self._drain()
         self._gateway.stopping()
-        timer = asyncio.get_running_loop().call_later(self._stop_seconds, self._gateway.end_requests)
+        stop_seconds = self._gateway.limits.stop_seconds
+        timer = asyncio.get_running_loop().call_later(stop_seconds, self._gateway.end_requests)
         try:
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+
+    async def _drain(self) -> None:
+        end = time.monotonic() + self._gateway.limits.drain_seconds
+        while (left := end - time.monotonic()) > 0 and not self.force_exit:  # noqa: ASYNC110 - set by a signal
+            await asyncio.sleep(min(left, 0.1))
 
 
 def check_host(host: str, *, secured: bool) -> None:
@@ -94,18 +107,15 @@ def listening(host: str, port: int) -> socket.socket:
     return found
 
 
-def run_gateway(
-    gateway: Gateway, at: socket.socket, *, stop_seconds: float, ready: Callable[[], None] = lambda: None
-) -> None:
-    """Serve until the process is interrupted; then requests in progress end, or are ended after `stop_seconds`.
+def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until the process is interrupted; then requests in progress end, or are ended when their time is over.
 
     Args:
         gateway: the application.
         at: a socket that is bound.
-        stop_seconds: time for requests in progress.
         ready: called once connections are taken.
 
     Raises:
         KeyboardInterrupt: it was interrupted, and has stopped.
     """
-    GatewayServer(gateway, stop_seconds, ready).run(sockets=[at])
+    GatewayServer(gateway, ready).run(sockets=[at])

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx
 import openai
 import pytest
 
 from cosd_api import Fusion, SettingError
-from cosd_api.gateway import ClientKey, Gateway, GatewayLimits
-from cosd_api.gateway.server import GatewayServer, check_host, listening
+from cosd_api.gateway.server import check_host, listening
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
 from lima import FUSED, assistant, draft
+from on_sockets import KEY, port_of, post, served, unread
 from visits import until
 
-KEY = "k" * 16
 
-
-class Served(GatewayServer):
-    """One that leaves the signals of the tests alone."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@asynccontextmanager
-async def served(fusion: Fusion, *, seconds: float = 5.0, **limits: Any) -> AsyncGenerator[tuple[Served, str]]:
-    """A gateway on a free port, and its URL."""
-    gateway = Gateway({"fused": fusion}, keys={KEY: ClientKey(name="a", env="A")}, limits=GatewayLimits(**limits))
-    ready = anyio.Event()
-    with listening("127.0.0.1", 0) as at:
-        server = Served(gateway, seconds, ready.set)
-        async with anyio.create_task_group() as group:
-            group.start_soon(server.serve, [at])
-            await ready.wait()
-            yield server, f"http://127.0.0.1:{at.getsockname()[1]}/v1"
-            server.should_exit = True
+def endless(**options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:
+    """A pair that agrees on eight thousand tokens."""
+    script = {"Q:": [" a"] * 8000}
+    return ScriptedProvider.from_texts(script, **options), ScriptedProvider.from_texts(script)
 
 
 def fused(**options: Any) -> Fusion:
@@ -113,7 +96,7 @@ async def test_a_client_that_closes_its_stream_cancels_the_models() -> None:
 async def test_stopping_lets_requests_end_and_ends_what_takes_too_long() -> None:
     models = [ScriptedProvider.from_texts({"Q:": [" a"] * 5000}, token_delay=delay) for delay in (0.001, 0)]
     async with (
-        served(Fusion(draft=models[0], assistant=models[1]), seconds=0.1) as (server, url),
+        served(Fusion(draft=models[0], assistant=models[1]), stop_seconds=0.1) as (server, url),
         openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client,
     ):
         stream = await client.completions.create(model="fused", prompt="Q:", stream=True, max_tokens=5000)
@@ -123,7 +106,7 @@ async def test_stopping_lets_requests_end_and_ends_what_takes_too_long() -> None
             async for _ in stream:
                 pass
     async with (
-        served(fused(token_delay=0.01), seconds=60) as (server, url),
+        served(fused(token_delay=0.01), stop_seconds=60) as (server, url),
         openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client,
     ):
         stream = await client.completions.create(model="fused", prompt="Q:", stream=True)
@@ -135,6 +118,7 @@ async def test_stopping_lets_requests_end_and_ends_what_takes_too_long() -> None
 @pytest.mark.extended
 async def test_a_client_that_does_not_read_pauses_the_models() -> None:
     written = 0
+    script = {"Q:": [" a"] * 8000}
 
     class Counted(TextModel):
         def _next(self, ids: Sequence[int]) -> list[float]:
@@ -142,16 +126,9 @@ async def test_a_client_that_does_not_read_pauses_the_models() -> None:
             written += 1
             return super()._next(ids)
 
-    script = {"Q:": [" a"] * 8000}
-    models = [ScriptedProvider(Counted(script)), ScriptedProvider.from_texts(script)]
-    body = b'{"model": "fused", "prompt": "Q:", "stream": true, "max_tokens": 8000}'
-    lines = ["POST /v1/completions HTTP/1.1", "host: a", f"authorization: Bearer {KEY}", f"content-length: {len(body)}"]
-    head = "\r\n".join([*lines, "content-type: application/json", "", ""]).encode()
+    models = ScriptedProvider(Counted(script)), ScriptedProvider.from_texts(script)
     async with served(Fusion(draft=models[0], assistant=models[1]), unread_tokens=16) as (_, url):
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.connect(("127.0.0.1", int(url.split(":")[2].removesuffix("/v1"))))
-            client.sendall(head + body)
+        with unread(url):
             await until(lambda: models[0].open_requests == 1)
             before = -1
             while before != written:
@@ -159,6 +136,44 @@ async def test_a_client_that_does_not_read_pauses_the_models() -> None:
                 await anyio.sleep(0.5)
             assert (models[0].open_requests, written < 8000) == (1, True), written
         await until(lambda: not any(one.open_requests for one in models))
+
+
+async def test_a_client_that_takes_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.gateway.connections.TAKING_SECONDS", 0.2)
+    models = endless()
+    async with served(Fusion(draft=models[0], assistant=models[1]), unread_tokens=16) as (server, url):
+        with unread(url):
+            await until(lambda: models[0].requests == 1 and not any(one.open_requests for one in models))
+            await until(lambda: not server.server_state.connections)
+
+
+async def test_a_client_that_leaves_before_the_first_token_cancels_the_models_and_is_counted() -> None:
+    models = endless(token_delay=0.001)
+    models[1].request_delay = 600
+    async with served(Fusion(draft=models[0], assistant=models[1], ask="all")) as (_, url):
+        with socket.create_connection(("127.0.0.1", port_of(url))) as client:
+            client.sendall(post(max_tokens=8000))
+            await until(lambda: [one.open_requests for one in models] == [1, 1])
+        await until(lambda: [one.open_requests for one in models] == [0, 0])
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as asking:
+            page = (await asking.get(url.replace("/v1", "/metrics"))).text
+    route = 'model="fused",outcome="disconnected",route="/v1/completions"'
+    assert f"cosd_requests_total{{{route}}} 1.0" in page
+    tokens = re.findall(r'cosd_tokens_total{endpoint="(\w+)",kind="\w+",model="fused"} (\d+)', page)
+    assert {name for name, count in tokens if int(count)} == {"draft", "assistant"}
+
+
+async def test_a_gateway_that_drains_answers_and_is_not_ready() -> None:
+    async with served(fused(), drain_seconds=600) as (server, url), httpx.AsyncClient() as client:
+        root = url.removesuffix("/v1")
+        assert (await client.get(f"{root}/ready")).json()["status"] == "ready"
+        server.should_exit = True
+        while (found := await client.get(f"{root}/ready")).status_code == 200:  # noqa: ASYNC110 - it is asked
+            await anyio.sleep(0.01)
+        assert (found.status_code, found.json()) == (503, {"status": "stopping"})
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as asking:
+            assert (await asking.completions.create(model="fused", prompt="Q:")).choices[0].text == FUSED
+        server.force_exit = True  # as by a second Ctrl-C
 
 
 @pytest.mark.parametrize(("host", "secured", "good"), [

@@ -1,0 +1,105 @@
+"""Connections of clients: those that send no request, or take nothing of its answer, are hung up on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["ClientConnection"]
+
+HEAD_SECONDS = 10.0
+"""Time for the head of a request: of the first from the start of the connection, of others from their first byte."""
+
+TAKING_SECONDS = 30.0
+"""Time within which a client whose buffers are full must take something."""
+
+
+class ClientConnection(H11Protocol):
+    """One client's connection, which is not left open for nothing.
+
+    It is hung up on when the head of a request does not come in time, when its client takes nothing of an answer for
+    too long, and when it is the longest without a request while there are more connections than may be.
+
+    Args:
+        most: connections at a time.
+    """
+
+    def __init__(self, *args: Any, most: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._most = most
+        self._free_since = self.loop.time()
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._taking_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _free(self) -> bool:
+        """True while no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, in place of another one if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            free = [one for one in self.connections if isinstance(one, ClientConnection) and one._free]
+            min(free, key=lambda one: one._free_since)._hang_up()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what waits for the client."""
+        self._cancel_head()
+        self._cancel_taking()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        if self._free:
+            self._await_head()
+        else:
+            self._cancel_head()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._free_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Wait for a client whose buffers are full."""
+        super().pause_writing()
+        self._await_taking()
+
+    def resume_writing(self) -> None:
+        """Go on, as the client has taken what there was."""
+        self._cancel_taking()
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._hang_up)
+
+    def _cancel_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _await_taking(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._cancel_taking()
+        self._taking_timer = self.loop.call_later(TAKING_SECONDS, self._check_taking, left)
+
+    def _check_taking(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() < left:
+            self._await_taking()
+        else:
+            self._hang_up()
+
+    def _cancel_taking(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
+
+    def _hang_up(self) -> None:
+        self.connections.discard(self)  # it counts no more
+        self.transport.abort()
