@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from textwrap import fill
 
-__all__ = ["counted", "paragraph", "with_notes"]
+__all__ = ["counted", "in_words", "paragraph", "the", "with_notes"]
 
 _WIDTH = 80
 
@@ -15,9 +15,20 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def in_words(several: Sequence[str]) -> str:
+    """Several names in a sentence: `a`, `a and b`, `a, b and c`."""
+    *most, last = several
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def paragraph(words: str) -> str:
     """The words in lines of at most 80 columns."""
     return fill(words, _WIDTH, break_on_hyphens=False)
+
+
+def the(name: str) -> str:
+    """A model in a sentence: the draft, the assistant, assistant 1."""
+    return name if name[-1].isdigit() else f"the {name}"
 
 
 def with_notes(report: str, warnings: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Two scripted models and questions whose outcomes are known: who is right alone, and when they are fused by the rule.
+"""Scripted models and questions whose outcomes are known: who is right alone, and when they are fused by the rule.
 
 The right answer to every question is " r". The models have one tokenizer.
 """
@@ -12,7 +12,7 @@ from cosd_api import Example
 from cosd_api.comparison.run import DEVELOPMENT, split
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = ["KINDS", "examples", "pair"]
+__all__ = ["KINDS", "TRIO_KINDS", "examples", "pair", "trio"]
 
 KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
     "both": ((" r", 0.9), (" r", 0.9)),
@@ -26,6 +26,17 @@ KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
 """The token and its probability that each model writes, by the kind of question: `"sure"` is a draft that is sure and
 wrong, in `"surer"` beside an assistant that is surer; `"fixed"` and `"spoilt"` are unsure ones."""
 
+TRIO_KINDS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "all": ((" r", 0.9), (" r", 0.9), (" r", 0.8)),
+    "first": ((" w", 0.2), (" r", 0.8), (" w", 0.6)),
+    "second": ((" w", 0.2), (" w", 0.6), (" r", 0.7)),
+    "surest": ((" w", 0.2), (" v", 0.6), (" r", 0.8)),
+    "misled": ((" r", 0.2), (" r", 0.6), (" w", 0.9)),
+    "draft": ((" r", 0.9), (" w", 0.9), (" v", 0.6)),
+    "none": ((" w", 0.9), (" w", 0.9), (" v", 0.9)),
+}
+"""The same for a draft and two assistants, of which one may be right alone."""
+
 
 def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMENT) -> dict[str, Example]:
     """Questions by their kinds: those for the test in the order given, and those for development, under other names."""
@@ -38,14 +49,26 @@ def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMEN
 
 def pair(asked: Mapping[str, Example], **options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:
     """The draft and the assistant."""
-    scripts: list[dict[str, list[Any]]] = []
-    for model in (0, 1):
-        scripts.append({"tokens": [" r", " w"]})
-        for name, example in asked.items():
+    draft, assistant = _scripted(asked, KINDS, ("small", "large"), options)
+    return draft, assistant
+
+
+def trio(asked: Mapping[str, Example], **options: Any) -> list[ScriptedProvider]:
+    """The draft and two assistants."""
+    return _scripted(asked, TRIO_KINDS, ("small", "large", "other"), options)
+
+
+def _scripted(
+    asked: Mapping[str, Example],
+    kinds: Mapping[str, Sequence[tuple[str, float]]],
+    names: Sequence[str],
+    options: Mapping[str, Any],
+) -> list[ScriptedProvider]:
+    found: list[ScriptedProvider] = []
+    for model, name in enumerate(names):
+        script: dict[str, list[Any]] = {"tokens": sorted({one[0] for kind in kinds.values() for one in kind})}
+        for question, example in asked.items():
             assert isinstance(example.prompt, str)
-            scripts[-1][example.prompt] = [KINDS[name.split()[-1]][model]]
-    draft, assistant = scripts
-    return (
-        ScriptedProvider.from_texts(draft, **{"name": "small", **options}),
-        ScriptedProvider.from_texts(assistant, **{"name": "large", **options}),
-    )
+            script[example.prompt] = [kinds[question.split()[-1]][model]]
+        found.append(ScriptedProvider.from_texts(script, **{"name": name, **options}))
+    return found

@@ -21,7 +21,7 @@ __all__ = ["app", "run"]
 _COMMANDS = {
     "advise": (
         "cosd_api.cli.advise:advise",
-        "Find out from a hundred questions if two models are to be fused, and how.",
+        "Find out from a hundred questions if two or more models are to be fused, and how.",
     ),
     "batch": ("cosd_api.cli.batch:batch", "Answer a file of prompts, line by line, into another file."),
     "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
@@ -32,7 +32,7 @@ _COMMANDS = {
     "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
     "compare": (
         "cosd_api.cli.compare:compare",
-        "Find out if fusing two models is worth it, on your own questions.",
+        "Find out if fusing two or more models is worth it, on your own questions.",
     ),
     "demo": (
         "cosd_api.cli.demo:demo",

@@ -35,6 +35,7 @@ from cosd_providers.contract import Provider
 
 __all__ = [
     "AssistantModels",
+    "AssistantUrls",
     "DraftModel",
     "DraftUrl",
     "MaxTokens",

@@ -1,41 +1,34 @@
-"""Advice on a pair of models: whether to fuse them, how, what to expect, or which of them to use alone."""
+"""Advice on two or more models: whether to fuse them, how, what to expect, or which of them to use alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
-from typing import Annotated, Any, Literal, Never, cast
+from typing import Annotated, Any, Literal, Unpack, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
-from cosd_api.comparison.asking import Asking, Tally
-from cosd_api.comparison.choice import CHOOSING, MODELS, ChosenWay, Model, Outcomes, choose, decided, parts, trial_of
-from cosd_api.comparison.contestants import (
-    ASSISTANT_ALONE,
-    DRAFT_ALONE,
-    Chosen,
-    Contestant,
-    LeftOut,
-    alone,
-    contestants_of,
-)
+from cosd_api.comparison.asking import Asking
+from cosd_api.comparison.choice import CHOOSING, ChosenWay, Outcomes, choose, decided, parts, trial_of
+from cosd_api.comparison.contestants import Contestant, LeftOut, model_names
 from cosd_api.comparison.forecast import with_test
-from cosd_api.comparison.grading import Grader
-from cosd_api.comparison.prices import ComparisonEstimate, Price, Prices, checked_prices
+from cosd_api.comparison.gathering import comparison_so_far
+from cosd_api.comparison.prices import ComparisonEstimate
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.run import DRY, opened
+from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Endpoint, Record
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerOptions, KnownVerifier, refuse
+from cosd_api.settings import AnswerOptions, KnownVerifier, refuse, spell_out
 from cosd_api.training.dataset import Example, check_examples
 from cosd_api.version import __version__
+from cosd_api.wording import the
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -63,8 +56,8 @@ class Bill(Record):
     """Mean cost of an answer.
 
     Attributes:
-        requests: to both endpoints.
-        billed: tokens read and written by both.
+        requests: to all endpoints.
+        billed: tokens read and written by all.
         seconds: the median duration.
         money: with prices.
     """
@@ -76,31 +69,33 @@ class Bill(Record):
 
 
 class Advice(Record):
-    """Advice on a pair of models. `str(advice)` is it in words.
+    """Advice on two or more models. `str(advice)` is it in words.
 
     The questions are cut in two: the first part chooses the way to fuse with the most right answers, the second tests
-    that one against each model alone. So the gain is not inflated by the choice among many, and a pair that does not
-    gain is advised to be fused at most one time in forty: see `cosd_api.comparison.choice`.
+    that one against each model alone. So the gain is not inflated by the choice among many, and models that do not
+    gain are advised to be fused at most one time in forty: see `cosd_api.comparison.choice`.
 
     Attributes:
         schema_version: version of this format.
         decision: `"fuse"`; `"alone"`, to use one model; `"unknown"` where it was stopped before.
-        model: the better model alone, by all questions.
+        model: the better model alone, by all questions: `"draft"`, `"assistant"`, or of several `"assistant 1"`, say.
         way: the way to fuse that was chosen and tested, by its name in a comparison; None where none seemed better.
-        reverse: whether the assistant, as given, is to draft.
+        reverse: whether an assistant, as given, is to draft.
+        first: the name of the model that is to draft, where there are several assistants.
         settings: the way's method, its settings and its verifier.
         tried: number of ways that there were to choose from.
         chose: number of questions that chose.
         others: number of the others, which test a way where there is one.
-        tested: number of those that tested it: both models have answered them.
-        right: right answers to these, of the way and of `"draft"` and `"assistant"` alone.
+        tested: number of those that tested it: all models have answered them.
+        right: right answers to these, of the way (`"fused"`) and of each model alone.
         accuracy: the same as shares, with their 95 % intervals.
         gain: in accuracy over the better model on these, with its 95 % interval; None without a test.
-        p: the larger p-value of McNemar's exact test against the two models.
+        p: the largest p-value of McNemar's exact test against each of the models.
         bills: of an answer, by the same names.
         doubts: of the models.
         draft: the draft's endpoint, as given.
-        assistant: the assistant's.
+        assistant: the assistant's, or the first one's.
+        more_assistants: those of the others.
         grader: name of the grader.
         unit: as given.
         limits: of an answer: those of the measured ones, which the settings file has, too.
@@ -115,9 +110,10 @@ class Advice(Record):
 
     schema_version: Literal[1] = 1
     decision: Literal["fuse", "alone", "unknown"]
-    model: Model
+    model: str
     way: str | None = None
     reverse: bool = False
+    first: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict[str, Any])
     tried: int
     chose: int
@@ -131,6 +127,7 @@ class Advice(Record):
     doubts: dict[str, Doubts] = Field(default_factory=dict[str, Doubts])
     draft: Endpoint
     assistant: Endpoint
+    more_assistants: tuple[Endpoint, ...] = ()
     grader: str
     unit: Unit | None = None
     limits: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -146,27 +143,52 @@ class Advice(Record):
 
         return advice_words(self)
 
-    def fusion(self, *, draft: str | Provider, assistant: str | Provider) -> Fusion:
+    @property
+    def models(self) -> dict[str, Endpoint]:
+        """All endpoints, by the names of the models alone."""
+        several = (self.draft, self.assistant, *self.more_assistants)
+        return dict(zip(model_names(len(several)), several, strict=True))
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the models in the order of the fusion that is advised."""
+        names = [*self.models]
+        return Contestant("", "method", first=self._first()).order(names)
+
+    def _first(self) -> int:
+        return int(self.reverse) if self.first is None else [*self.models].index(self.first)
+
+    def fusion(self, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]) -> Fusion:
         """The fusion that is advised; sends nothing yet.
 
         Args:
             draft: the draft as it was given; where `reverse` is set, it assists.
-            assistant: likewise.
+            assistant: likewise; or all of the assistants, in the order in which they were given.
 
         Raises:
-            SettingError: one model alone is advised; or the method has a part of the user's own, which is not in it.
+            SettingError: one model alone is advised; the advice is on more models, or fewer; or the method has a part
+                of the user's own, which is not in it.
         """
         if self.decision != "fuse":
-            words = f"use the {self.model} alone" if self.decision == "alone" else "unknown, as it was stopped"
+            words = f"use {the(self.model)} alone" if self.decision == "alone" else "unknown, as it was stopped"
             raise SettingError(f"the advice is not to fuse these models ({words}): there are no settings of a fusion")
-        way = Contestant(self.way or "", "method", _method(self.settings), self.reverse)
-        first, second = (connect(one) if isinstance(one, str) else one for one in (draft, assistant))
-        fusion = way.fusion(first, second, self.unit)
+        others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
+        if 1 + len(others) != len(self.models):
+            words = f"the advice is on {len(self.models)} models, not {1 + len(others)}"
+            raise SettingError(f"{words}: give the draft and the assistants as they were given to advise")
+        way = Contestant(self.way or "", "method", _method(self.settings), self._first())
+        fusion = way.fusion([connect(one) if isinstance(one, str) else one for one in (draft, *others)], self.unit)
         drawn = {"seed": self.seed} if fusion.settings.method.temperature else {}
         fusion.limits = cast("AnswerOptions", {**self.limits, **drawn})
         return fusion
 
-    def save(self, path: str | os.PathLike[str], *, draft: str | Provider, assistant: str | Provider) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        draft: str | Provider,
+        assistant: str | Provider | Sequence[str | Provider],
+    ) -> None:
         """Write the settings file of the fusion that is advised, with the advice above it; see `Fusion.save`.
 
         Raises:
@@ -176,40 +198,27 @@ class Advice(Record):
         self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
 
 
+@spell_out(ComparisonOptions, ComparisonSettings)
 async def advise(
     examples: Iterable[Example | Mapping[str, Any]],
     *,
     draft: str | Provider,
-    assistant: str | Provider,
-    methods: Chosen = "all",
-    both_ways: bool = True,
+    assistant: str | Provider | Sequence[str | Provider],
     choosing: float = CHOOSING,
-    grader: str | Grader | Callable[[Example, str], Any] = "exact",
-    path: str | Path | None = None,
-    max_tokens: int = DEFAULT_MAX_TOKENS,
-    stop: str | Sequence[str] | None = None,
-    seed: int = 0,
-    unit: Unit | None = None,
-    concurrency: int = 4,
-    max_billed_tokens: int | None = None,
-    prices: Prices | None = None,
-    confirm: Callable[[ComparisonEstimate], bool] | None = None,
-    progress: Callable[[Sequence[Tally]], None] | None = None,
-    dry_run: bool = False,
-    **refused: Never,
+    **settings: Unpack[ComparisonOptions],
 ) -> Advice:
-    """Find out from some questions, better a hundred than fewer, if two models are to be fused, and how.
+    """Find out from some questions, better a hundred than fewer, if models are to be fused, and how.
 
-    Every way to fuse answers the part of the questions that chooses; then the one chosen and both models answer the
-    rest. So it costs less than half of a comparison of everything. `Comparison.advice` advises by a comparison that was
-    made.
+    Every way to fuse answers the part of the questions that chooses; then the one chosen and each model alone answer
+    the rest. So it costs less than half of a comparison of everything. `Comparison.advice` advises by a comparison that
+    was made.
 
     Args:
         examples: as for `compare`; 20 at least.
         draft: URL of a server, or a provider.
-        assistant: the same.
+        assistant: the same, or several of them; with these every way fuses all models.
         methods: the ways to choose from, as for `compare`.
-        both_ways: whether the assistant may draft, too.
+        both_ways: whether an assistant may draft, too.
         choosing: share of the questions that choose, from 0.1 to 0.9.
         grader: as for `compare`, like all that follow.
         path: a JSON lines file for the answers: the same call resumes.
@@ -232,66 +241,44 @@ async def advise(
         ProviderError: see `compare`.
         OSError: the file cannot be read or written.
     """
-    refuse(refused, advise)
+    refuse(settings, advise)
+    given = ComparisonSettings.checked(**settings)
     by_key = {one.key: one for one in check_examples(examples).values()}
     first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
-    ways, without = contestants_of(methods, both_ways=both_ways)
-    async with opened(
-        [*by_key.values()],
-        draft=draft,
-        assistant=assistant,
-        grader=grader,
-        path=path,
-        max_tokens=max_tokens,
-        stop=stop,
-        seed=seed,
-        unit=unit,
-        concurrency=concurrency,
-        max_billed_tokens=max_billed_tokens,
-        dry_run=dry_run,
-    ) as run:
-        priced = checked_prices(prices, run.named)
-        run.left_out += without
-        await run.take_in([*alone(), *ways])
+    async with opened([*by_key.values()], draft=draft, assistant=assistant, settings=given) as run:
         run.expect(first, run.tested)
-        if confirm is not None and not confirm(await _beforehand(run, first, second, priced, concurrency)):
+        if given.confirm is not None and not given.confirm(await _beforehand(run, first, second)):
             run.stopped = "it was not confirmed"
-        if dry_run:
+        if given.dry_run:
             run.stopped = DRY
         else:
-            await run.ask(first, run.tested, concurrency, progress)
-        before = run.comparison([], first, priced, run.tested)
+            await run.ask(first, run.tested)
+        before = comparison_so_far(run, [], first, run.tested)
         way = choose(outcomes_of(before)) if run.stopped is None else None
         if way is None:
             return _advice([before], ChosenWay(None, _tried(before), len(first), len(second), None))
         testing = [one for one in run.contestants if one.kind == "alone" or one.name == way]
         run.expect(second, testing)
-        await run.ask(second, testing, concurrency, progress)
-        after = run.comparison([], second, priced, testing)
+        await run.ask(second, testing)
+        after = comparison_so_far(run, [], second, testing)
         trial = trial_of(outcomes_of(after), way) if run.stopped is None else None
         return _advice([before, after], ChosenWay(way, _tried(before), len(first), len(second), trial))
 
 
-async def _beforehand(
-    run: Asking,
-    first: Sequence[Example],
-    second: Sequence[Example],
-    prices: Mapping[str, Price] | None,
-    concurrency: int,
-) -> ComparisonEstimate:
+async def _beforehand(run: Asking, first: Sequence[Example], second: Sequence[Example]) -> ComparisonEstimate:
     """The cost of both parts; where the first is known and graded, that of the way that it has chosen."""
     models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
-    estimate = await run.forecast(run.tested, first, prices)
+    estimate = await run.forecast(run.tested, first)
     if not estimate.answers:
-        await run.grade(first, run.tested, concurrency)
+        await run.grade(first, run.tested)
     certain = all(len(run.answered(one, first)) == len(first) for one in run.tested)
     if certain:
-        name = choose(outcomes_of(run.comparison([], first, prices, run.tested)))
+        name = choose(outcomes_of(comparison_so_far(run, [], first, run.tested)))
         ways = [one for one in ways if one.name == name]
     if not ways:
         return estimate
-    alone_there = await run.forecast(models, second, prices)
-    each = [await run.forecast([one], second, prices) for one in ways]
+    alone_there = await run.forecast(models, second)
+    each = [await run.forecast([one], second) for one in ways]
     return with_test(estimate, alone_there, each, certain=certain)
 
 
@@ -311,7 +298,7 @@ def outcomes_of(comparison: Comparison) -> Outcomes:
 
     ways = [one.name for one in comparison.standings if one.kind == "method"]
     billed = {one.name: one.billed for one in comparison.standings if one.billed is not None}
-    return Outcomes(right(DRAFT_ALONE), right(ASSISTANT_ALONE), {name: right(name) for name in ways}, billed)
+    return Outcomes({name: right(name) for name in comparison.models}, {name: right(name) for name in ways}, billed)
 
 
 def _tried(comparison: Comparison) -> int:
@@ -323,17 +310,17 @@ def _advice(comparisons: Sequence[Comparison], choice: ChosenWay) -> Advice:
     last, trial = comparisons[-1], choice.trial
     stopped = next((one.stopped for one in comparisons if one.stopped is not None), None)
     together = [outcomes_of(one) for one in comparisons]
-    models = Outcomes(
-        _merged(one.draft for one in together), _merged(one.assistant for one in together), {}, together[-1].billed
-    )
-    model: Model = models.better()
+    alone = {name: _merged(one.alone[name] for one in together) for name in last.models}
+    models = Outcomes(alone, {}, together[-1].billed)
+    model = models.better()
     fields: dict[str, Any] = {"right": {}, "accuracy": {}}
-    for name in MODELS:
+    for name in alone:
         right = models.right(name)
         fields["right"][name], fields["accuracy"][name] = right, wilson(right, len(models.questions))
     if choice.way is not None:
         standing = last[choice.way]
         fields |= {"way": choice.way, "reverse": standing.reverse, "settings": standing.settings}
+        fields["first"] = standing.first
     if trial is not None:
         total = trial.counts.total
         fields |= {"tested": total, "gain": trial.gain, "p": trial.p, "model": trial.against if trial.fuse else model}
@@ -350,6 +337,7 @@ def _advice(comparisons: Sequence[Comparison], choice: ChosenWay) -> Advice:
         "doubts": _doubts(comparisons),
         "draft": last.draft,
         "assistant": last.assistant,
+        "more_assistants": last.more_assistants,
         "grader": last.grader,
         "unit": last.unit,
         "limits": {"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
@@ -370,7 +358,7 @@ def _merged(several: Iterable[Mapping[str, bool]]) -> dict[str, bool]:
 def _bills(comparison: Comparison, way: str | None) -> dict[str, Bill]:
     """The cost of an answer by each model alone, and of one by the way that was chosen."""
     found: dict[str, Bill] = {}
-    for name, standing in ((DRAFT_ALONE, DRAFT_ALONE), (ASSISTANT_ALONE, ASSISTANT_ALONE), ("fused", way)):
+    for name, standing in (*((name, name) for name in comparison.models), ("fused", way)):
         one = next((one for one in comparison.standings if one.name == standing), None)
         if one is not None and one.billed is not None:
             requests = sum(one.requests.values())
@@ -381,7 +369,7 @@ def _bills(comparison: Comparison, way: str | None) -> dict[str, Bill]:
 def _doubts(comparisons: Sequence[Comparison]) -> dict[str, Doubts]:
     """The doubts of each model, in all of its answers alone."""
     found: dict[str, Doubts] = {}
-    for name in MODELS:
+    for name in comparisons[-1].models:
         known = [one.calibration[name].least for one in comparisons if name in one.calibration]
         if known:
             sums = (sum(one.answers for one in known), sum(one.wrong for one in known))

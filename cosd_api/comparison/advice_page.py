@@ -15,23 +15,25 @@ from cosd_api.comparison.page import (
     failures_table,
     left_out_table,
     results_table,
+    roles,
 )
 from cosd_api.comparison.report import limits_in_words
 from cosd_api.comparison.result import Comparison
 from cosd_api.report.html.document import document, footer, section, text_of
 from cosd_api.report.html.elements import element, in_line, visible
-from cosd_api.wording import counted
+from cosd_api.wording import counted, the
 
 __all__ = ["advice_page"]
 
 
-def advice_page(advice: Advice, *, title: str = "Fuse these two models?") -> str:
+def advice_page(advice: Advice, *, title: str | None = None) -> str:
     """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and what failed.
 
     Args:
         advice: the advice; `Advice.model_validate_json(text)` for a saved one.
-        title: the headline.
+        title: the headline, by default a question.
     """
+    title = title or f"Fuse these{' two' * (not advice.more_assistants)} models?"
     return document(
         title,
         _header(advice, title),
@@ -42,15 +44,13 @@ def advice_page(advice: Advice, *, title: str = "Fuse these two models?") -> str
 
 
 def _header(advice: Advice, title: str) -> Element:
-    draft, assistant = (element("b", None, in_line(one.model)) for one in (advice.draft, advice.assistant))
-    graded = f" as the assistant · graded by {in_line(advice.grader)}"
     limits = [element("p", "under", in_line(limits_in_words(part))) for part in advice.parts[:1]]
     return element(
         "header",
         None,
         element("p", "kicker", "cosd-api · advice"),
         element("h1", None, visible(title), dir="auto"),
-        element("p", "under", draft, " as the draft, ", assistant, graded),
+        roles([one.model for one in advice.models.values()], advice.grader),
         *limits,
         _figures(advice),
     )
@@ -60,7 +60,7 @@ def _figures(advice: Advice) -> Element:
     def one(number: str, words: str) -> Element:
         return element("li", None, element("b", None, number), " ", element("span", None, words))
 
-    decisions = {"fuse": "fuse them", "alone": f"the {advice.model} alone", "unknown": "not known yet"}
+    decisions = {"fuse": "fuse them", "alone": f"{the(advice.model)} alone", "unknown": "not known yet"}
     figures = element("ul", "figures", one(decisions[advice.decision], "is the advice"))
     if (better := advice.accuracy.get(advice.model)) is not None:
         figures.append(one(share(better.value), f"right by the better model alone ({advice.model})"))
@@ -77,7 +77,8 @@ def _sections(advice: Advice) -> Iterator[Element]:
         yield section("Notes", *(element("p", "warning", visible(warning)) for warning in warnings))
     yield section("Advice", element("p", None, visible(str(advice))))
     if len(advice.parts) > 1:
-        words = f"{counted(advice.others, 'question')} that had no part in the choice: {advice.way} beside both models."
+        models = "each model" if advice.more_assistants else "both models"
+        words = f"{counted(advice.others, 'question')} that had no part in the choice: {advice.way} beside {models}."
         part = advice.parts[-1]
         yield section("The test", element("p", "note", in_line(words)), results_table(part), *about_results(part))
     for part in advice.parts[:1]:
@@ -105,6 +106,6 @@ def _ways(advice: Advice, part: Comparison) -> Element:
 
 
 def _ranked(part: Comparison) -> Comparison:
-    """The comparison with both models first, and then the ways as they were chosen from: see `choose`."""
+    """The comparison with the models first, and then the ways as they were chosen from: see `choose`."""
     order = sorted(part.standings, key=lambda one: (one.kind != "alone", -one.right, one.billed or 0.0))
     return part.model_copy(update={"standings": tuple(order)})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cosd_api.comparison.choice import MODELS
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.wording import counted
+from cosd_api.wording import counted, in_words, the
 
 if TYPE_CHECKING:
     from cosd_api.comparison.advice import Advice
@@ -30,14 +29,13 @@ def advice_words(advice: Advice) -> str:
 
 
 def _fuse(advice: Advice) -> Iterator[str]:
-    first, second = ("assistant", "draft") if advice.reverse else ("draft", "assistant")
-    named = {"draft": advice.draft.model, "assistant": advice.assistant.model}
+    first, *others = (f"{the(name)} ({advice.models[name].model})" for name in advice.order)
     yield "Fuse them."
-    yield f"Let the {first} ({named[first]}) draft and the {second} ({named[second]}) assist, by {_method(advice)}."
+    yield f"Let {first} draft and {in_words(others)} assist, by {_method(advice)}."
     assert advice.gain is not None and advice.p is not None
     yield (
         f"Of {advice.tested} questions that had no part in choosing it, it had {_right(advice, 'fused')} right, and "
-        f"the better model alone (the {advice.model}) {_right(advice, advice.model)}: "
+        f"the better model alone ({the(advice.model)}) {_right(advice, advice.model)}: "
         f"a gain of {_points(advice.gain)}, p = {advice.p:.2g}."
     )
     yield f"It had the most right answers of {_ways(advice)} on {advice.chose} other questions."
@@ -45,21 +43,21 @@ def _fuse(advice: Advice) -> Iterator[str]:
 
 
 def _alone(advice: Advice) -> Iterator[str]:
-    other = "draft" if advice.model == "assistant" else "assistant"
-    named = {"draft": advice.draft.model, "assistant": advice.assistant.model}
-    yield f"Use the {advice.model} ({named[advice.model]}) alone."
+    others = [name for name in advice.models if name != advice.model]
+    theirs = [f"{the(name)} alone {_right(advice, name)}" for name in others]
+    yield f"Use {the(advice.model)} ({advice.models[advice.model].model}) alone."
     if advice.gain is None:
         yield (
             f"Of {_ways(advice)}, none had more right answers to {advice.chose} questions than it: "
-            f"{_right(advice, advice.model)}, and the {other} alone {_right(advice, other)}."
+            f"{_right(advice, advice.model)}, and {in_words(theirs)}."
         )
     else:
         assert advice.p is not None
         yield (
             f"Of {_ways(advice)}, {_method(advice)} had the most right answers on {advice.chose} questions; of "
-            f"{advice.tested} others it had {_right(advice, 'fused')} right, the {advice.model} alone "
-            f"{_right(advice, advice.model)} and the {other} alone {_right(advice, other)}: {_points(advice.gain)}, "
-            f"which is not more than chance (p = {advice.p:.2g})."
+            f"{advice.tested} others it had {_right(advice, 'fused')} right, "
+            f"{in_words([f'{the(advice.model)} alone {_right(advice, advice.model)}', *theirs])}: "
+            f"{_points(advice.gain)}, which is not more than chance (p = {advice.p:.2g})."
         )
     questions = advice.tested or advice.others
     gain = f"a gain of less than {100 * _LEAST_WON / questions:.0f} points" if questions >= _LEAST_WON else "any gain"
@@ -99,7 +97,7 @@ def _cost(advice: Advice) -> Iterator[str]:
         return
     words = f"An answer takes {fused.requests:.1f} requests and bills {fused.billed:.0f} tokens"
     if alone.billed:
-        words += f", {fused.billed / alone.billed:.1f} times those of the {advice.model} alone"
+        words += f", {fused.billed / alone.billed:.1f} times those of {the(advice.model)} alone"
     if fused.seconds and alone.seconds:
         words += f", and {fused.seconds / alone.seconds:.1f} times its time"
     if fused.money is not None and alone.money is not None:
@@ -110,14 +108,14 @@ def _cost(advice: Advice) -> Iterator[str]:
 def _doubts(advice: Advice) -> Iterator[str]:
     """Sentences on whether the models doubt where they are wrong, and what to try where they do not."""
     missed: list[str] = []
-    for name in MODELS:
+    for name in advice.models:
         one = advice.doubts.get(name)
         if one is None:
-            yield f"The {name} does not report its probabilities: where its doubts sit is not known."
+            yield f"{the(name).capitalize()} does not report its probabilities: where its doubts sit is not known."
         elif one.wrong:
             yield (
-                f"The {name} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in {one.sure} of "
-                "these it was sure of every token (0.5 or more)."
+                f"{the(name).capitalize()} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
+                f"{one.sure} of these it was sure of every token (0.5 or more)."
             )
             if one.sure > _MANY * one.wrong:
                 missed.append(name)
@@ -125,8 +123,8 @@ def _doubts(advice: Advice) -> Iterator[str]:
         if any(one.wrong for one in advice.doubts.values()):
             yield "So the doubts sit where the errors are, as the paper's rule (alpha = 0.5) needs."
         return
-    who = " and the ".join(missed)
+    who = in_words([the(name) for name in missed])
     yield (
-        f"Where the {who} drafts, the paper's rule (alpha = 0.5) asks nobody at these errors; alpha = beta = 1, "
+        f"Where {who} drafts, the paper's rule (alpha = 0.5) asks nobody at these errors; alpha = beta = 1, "
         "surprise and average look there, too."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,88 +12,54 @@ from typing import Any
 
 import anyio
 
-from cosd_api.alignment import Unit
-from cosd_api.comparison.contestants import (
-    ASSISTANT_ALONE,
-    COSD,
-    DRAFT_ALONE,
-    RANDOM,
-    REVERSED,
-    SELF_CONSISTENCY,
-    Contestant,
-    LeftOut,
-    derived,
-)
-from cosd_api.comparison.forecast import estimated
+from cosd_api.comparison.contestants import SELF_CONSISTENCY, Contestant, LeftOut, baselines_of
+from cosd_api.comparison.failures import Failures
+from cosd_api.comparison.forecast import Later, estimated
 from cosd_api.comparison.grades import graded, grading_key
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
 from cosd_api.comparison.known import Known
-from cosd_api.comparison.prices import ComparisonEstimate, Price
-from cosd_api.comparison.result import Comparison, Gathered, comparison_of
+from cosd_api.comparison.prices import ComparisonEstimate, Price, checked_prices
+from cosd_api.comparison.settings import ComparisonSettings
 from cosd_api.comparison.shared_limit import SharedLimit
+from cosd_api.comparison.tally import Tally
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
 from cosd_api.training.dataset import Example
-from cosd_api.wording import counted
 from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
-from cosd_providers.usage import Usage
 
-__all__ = ["Asking", "Tally"]
-
-_IN_A_ROW = 8
-"""Answers that fail one after the other before a comparison stops: a server is down."""
-_QUESTIONS = 3
-"""Different questions among them, at least: one that nobody can take fails for every contestant."""
-_BASELINES = {SELF_CONSISTENCY: COSD, RANDOM: COSD, RANDOM + REVERSED: COSD + REVERSED}
-"""Baselines that are made after the development questions, by the contestant whose bill theirs is about."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """The progress of one contestant.
-
-    Attributes:
-        name: its name.
-        questions: that it is to answer, for development too.
-        answered: number of graded answers.
-        right: number of right ones.
-        failed: number of failed ones.
-        billed: tokens that its answers have billed.
-    """
-
-    name: str
-    questions: int
-    answered: int = 0
-    right: int = 0
-    failed: int = 0
-    billed: int = 0
+__all__ = ["Asking"]
 
 
 @dataclass
 class Asking:
-    """One run of `compare`: asks, grades and keeps.
+    """One run of `compare` or `advise`: asks, grades and keeps.
 
     Attributes:
+        models: the servers.
+        facts: about these.
+        judge: the grader.
+        journal: the answers.
+        settings: of the run.
+        stack: closes the fusions.
         contestants: that answer, in the order of the standings.
         left_out: those that cannot.
         stopped: why the run is over before its end; None while it is not.
+        failures: the questions that failed.
+        notes: for the reader.
+        prices: by the models' names.
     """
 
     models: Endpoints
     facts: Facts
     judge: Grader
     journal: Journal
-    max_tokens: int
-    stop: tuple[str, ...]
-    seed: int
-    unit: Unit | None
+    settings: ComparisonSettings
     stack: AsyncExitStack
-    most: int | None
     contestants: list[Contestant] = field(default_factory=list[Contestant])
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
     stopped: str | None = None
@@ -101,20 +67,21 @@ class Asking:
     def __post_init__(self) -> None:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
-        self._failed: dict[str, dict[str, str]] = {}
         self._asked: dict[str, anyio.Lock] = {}  # one at a time asks for a text, which several questions may have
-        self._in_a_row: dict[str, list[str]] = {}  # questions that failed, by endpoint, and at the grader
-        self._limit = SharedLimit(self.most, lambda: self.journal.billed)
+        self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
         self._before = self.journal.billed
-        self._known = Known(self.journal, self.judge, self.facts, self.max_tokens, self.stop, self.seed, self.unit)
+        self._known = Known(self.journal, self.judge, [*self.named.values()], self.settings)
+        self.failures = Failures()
         self.notes: list[str] = []
+        self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
         """Add the contestants that the endpoints can serve, and note why others cannot; returns those added."""
         added: list[Contestant] = []
+        providers = [self.models.draft, *self.models.assistants]
         for one in several:
             try:
-                fusion = one.fusion(self.models.draft, self.models.assistants[0], self.unit)
+                fusion = one.fusion(providers, self.settings.unit)
                 await self.stack.enter_async_context(fusion)
                 await fusion.endpoints.discover()
             except (UnsupportedError, SettingError) as error:
@@ -130,13 +97,23 @@ class Asking:
 
     @property
     def named(self) -> dict[str, str]:
-        """The models' names, by `"draft"` and `"assistant"`."""
-        return {DRAFT_ALONE: self.facts.draft.model, ASSISTANT_ALONE: self.facts.assistants[0].model}
+        """The models' names on their servers, by `"draft"` and `"assistant"`, or `"assistant 1"` and so on."""
+        return {one.name: one.model for one in (self.facts.draft, *self.facts.assistants)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names in a comparison, in their order."""
+        return tuple(self.named)
 
     @property
     def tested(self) -> list[Contestant]:
         """The contestants that answer the test questions."""
         return [one for one in self.contestants if one.kind != "pilot"]
+
+    @property
+    def spent(self) -> int:
+        """Tokens that this run has billed."""
+        return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Note that these questions are to be asked, for the progress."""
@@ -144,12 +121,7 @@ class Asking:
             self._tallies[one.name].questions += len(questions)
 
     async def estimate(
-        self,
-        prices: Mapping[str, Price] | None,
-        held: Sequence[Example],
-        test: Sequence[Example],
-        *,
-        baselines: bool,
+        self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
     ) -> ComparisonEstimate:
         """The cost of what is still to be asked, with the baselines that are made later, if there are to be any."""
         questions = [*held, *test]
@@ -158,48 +130,36 @@ class Asking:
             for one in self.contestants
         }
         gone = {*asked, *(one.name for one in self.left_out)}
-        later = {name: by for name, by in _BASELINES.items() if baselines and name not in gone and by in asked}
-        to_come = {one.name: self._known.missing(one, asked[one.name]) for one in self.contestants}
-        return await estimated(
-            self._fusions,
-            to_come | dict.fromkeys(later, test),
-            self.max_tokens,
-            roles={one.name: one.role for one in self.contestants},
-            prices=prices,
-            alike={name: by for name, by in later.items() if name != SELF_CONSISTENCY},
-            votes={name: by for name, by in later.items() if name == SELF_CONSISTENCY},
-            known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
-            questions=len(questions),
-            most=self.most,
-        )
+        later = {one.name: one.bill for one in baselines_of(len(self.names)) if one.name not in gone}
+        later = {name: bill for name, bill in later.items() if baselines and bill in asked}
+        votes = later.pop(SELF_CONSISTENCY, None)
+        return await self._estimated(asked, len(questions), Later(later, votes), test)
 
-    async def forecast(
-        self, several: Sequence[Contestant], questions: Sequence[Example], prices: Mapping[str, Price] | None
-    ) -> ComparisonEstimate:
+    async def forecast(self, several: Sequence[Contestant], questions: Sequence[Example]) -> ComparisonEstimate:
         """The cost of what these contestants are still to answer of these questions."""
-        to_come = {one.name: self._known.missing(one, questions) for one in several}
+        return await self._estimated({one.name: questions for one in several}, len(questions), Later({}), [])
+
+    async def _estimated(
+        self, asked: Mapping[str, Sequence[Example]], questions: int, later: Later, test: Sequence[Example]
+    ) -> ComparisonEstimate:
+        several = [one for one in self.contestants if one.name in asked]
+        to_come = {one.name: self._known.missing(one, asked[one.name]) for one in several}
         return await estimated(
             self._fusions,
-            to_come,
-            self.max_tokens,
-            roles={one.name: one.role for one in several},
-            prices=prices,
-            alike={},
-            votes={},
-            known=len(several) * len(questions) - sum(map(len, to_come.values())),
-            questions=len(questions),
-            most=self.most,
+            to_come | dict.fromkeys(later.names, test),
+            self.settings.max_tokens,
+            models=self.names,
+            roles={one.name: one.role(self.names) for one in several},
+            prices=self.prices,
+            later=later,
+            known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
+            questions=questions,
+            most=self.settings.max_billed_tokens,
         )
 
     # ------------------------------------------------------------------------------------------------------- answers
 
-    async def ask(
-        self,
-        questions: Sequence[Example],
-        several: Sequence[Contestant],
-        concurrency: int,
-        progress: Callable[[Sequence[Tally]], None] | None,
-    ) -> None:
+    async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Let these contestants answer the questions, one question after the other.
 
         The order of the contestants depends on the question, as the first ones read a prompt that no server has in its
@@ -213,10 +173,6 @@ class Asking:
         waiting = deque(pairs)
         errors: list[Exception] = []
 
-        def report() -> None:
-            if progress is not None:
-                progress([*self._tallies.values()])
-
         async def work() -> None:
             while waiting:
                 one, example = waiting.popleft()
@@ -225,14 +181,14 @@ class Asking:
                     continue
                 try:
                     await self._take(one, example)
-                    report()
+                    self._report()
                 except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
                     errors.append(error)
                     waiting.clear()
             self._limit.ended()
 
-        report()
-        self._limit.workers = min(concurrency, len(waiting))
+        self._report()
+        self._limit.workers = min(self.settings.concurrency, len(waiting))
         async with anyio.create_task_group() as group:
             for _ in range(self._limit.workers):
                 group.start_soon(work)
@@ -241,7 +197,7 @@ class Asking:
         if self._limit.reached and self.stopped is not None:  # answers in flight have been billed since
             self.stopped = self._limit.words()
 
-    async def grade(self, questions: Sequence[Example], several: Sequence[Contestant], concurrency: int) -> None:
+    async def grade(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Grade what these contestants are known to have answered, before anything is confirmed or shown.
 
         A grader that keeps its grades is not asked: it may be dear.
@@ -254,11 +210,24 @@ class Asking:
             if answer is not None and not answer.complete:
                 await self._grade(answer, example)
 
-        await concurrently([partial(grade, one, example) for one in several for example in questions], concurrency)
+        work = [partial(grade, one, example) for one in several for example in questions]
+        await concurrently(work, self.settings.concurrency)
+
+    def texts(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The answers of a contestant to these questions, graded or not, by question."""
+        return self._known.answers(one, questions)
+
+    def answered(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The complete answers of a contestant to these questions, by question."""
+        return self._known.complete(one, questions)
+
+    def _report(self) -> None:
+        if self.settings.progress is not None:
+            self.settings.progress([*self._tallies.values()])
 
     def _in_order(self, several: Sequence[Contestant], example: Example) -> list[Contestant]:
         def place(one: Contestant) -> bytes:
-            return hashlib.sha256(f"{self.seed} {example.key} {one.name}".encode()).digest()
+            return hashlib.sha256(f"{self.settings.seed} {example.key} {one.name}".encode()).digest()
 
         return sorted(several, key=place)
 
@@ -287,17 +256,17 @@ class Asking:
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
         """The contestant's answer, not graded; None if there is none. The journal has it, and what was billed."""
-        limits: AnswerOptions = {"max_tokens": self.max_tokens, "stop": self.stop}
-        fusion = self._fusions[one.name]
+        limits: AnswerOptions = {"max_tokens": self.settings.max_tokens, "stop": self.settings.stop}
+        fusion, role = self._fusions[one.name], one.role(self.names)
         if fusion.settings.method.temperature:
-            limits["seed"] = self.seed
+            limits["seed"] = self.settings.seed
         answer, least = None, 0
         while answer is None:
-            guess = len(str(example.prompt)) + self.max_tokens  # of the first answer
+            guess = len(str(example.prompt)) + self.settings.max_tokens  # of the first answer
             allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
             if self._limit.reached:
                 self.stopped = self.stopped or self._limit.words()
-            if allowed is None and self.most is not None:
+            if allowed is None and self._limit.most is not None:
                 return None
             if allowed is not None:
                 limits["max_billed_tokens"] = allowed
@@ -306,7 +275,7 @@ class Asking:
                 result = await fusion.generate(example.prompt, **limits)
             except ProviderError as error:
                 cut = isinstance(error, BudgetError)
-                usage = _usage_of(error.partial, one)
+                usage = _usage_of(error.partial, role)
                 line = GradedAnswer(
                     type="cut" if cut else "failed", contestant=one.name, usage=usage, error=str(error), **keys
                 )
@@ -318,13 +287,13 @@ class Asking:
                 self._give_up(one, example, error)
                 return None
             else:  # it counts in the limit at once: its grading may take long, or never end
-                answer = GradedAnswer.of(result, one, **keys)
+                answer = GradedAnswer.of(result, one.name, role, **keys)
                 self.journal.add(answer)
             finally:
                 self._limit.give_back(allowed)
         for name, spent in answer.usage.items():
             if spent.requests:
-                self._in_a_row[name] = []
+                self.failures.works(name)
         return answer
 
     async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
@@ -332,7 +301,7 @@ class Asking:
         found = await graded(self.judge, answer, example)
         self.journal.grade(found)
         if found.right is not None:
-            self._in_a_row["grader"] = []
+            self.failures.works("grader")
         return found
 
     def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
@@ -343,7 +312,7 @@ class Asking:
             self._leave_out(one, error)
         else:
             about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
-            self._fail(one, example, str(error), () if about_one else (DRAFT_ALONE, ASSISTANT_ALONE))
+            self._fail(one, example, str(error), () if about_one else self.names)
 
     def _leave_out(self, one: Contestant, error: UnsupportedError) -> None:
         """Ask a contestant no more, which the endpoints turned out not to serve.
@@ -355,81 +324,15 @@ class Asking:
             raise error
         if one in self.contestants:
             self.contestants.remove(one)
-            self._failed.pop(one.name, None)
+            self.failures.forget(one.name)
             del self._tallies[one.name]
             self.left_out.append(LeftOut(one.name, _reason(error)))
 
-    def _fail(
-        self, one: Contestant, example: Example, words: str, who: Sequence[str] = (DRAFT_ALONE, ASSISTANT_ALONE)
-    ) -> None:
+    def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
         """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
-        self._failed.setdefault(one.name, {})[example.key] = words
         self._tallies[one.name].failed += 1
-        for name in who:
-            self._in_a_row.setdefault(name, []).append(example.key)
-        if any(len(row) >= _IN_A_ROW and len({*row}) >= _QUESTIONS for row in map(self._in_a_row.__getitem__, who)):
-            self.stopped = self.stopped or f"{_IN_A_ROW} answers in a row have failed, the last one with: {words}"
-
-    def texts(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
-        """The answers of a contestant to these questions, graded or not, by question."""
-        return self._known.answers(one, questions)
-
-    def answered(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
-        """The complete answers of a contestant to these questions, by question."""
-        return self._known.complete(one, questions)
-
-    # ---------------------------------------------------------------------------------------------------- the result
-
-    def gathered(
-        self,
-        held: Sequence[Example],
-        test: Sequence[Example],
-        prices: Mapping[str, Price] | None,
-        contestants: Sequence[Contestant] | None = None,
-    ) -> Gathered:
-        """All that is known; with `contestants`, of these alone."""
-        asked = {example.key for example in [*held, *test]}
-        every = self.contestants if contestants is None else contestants
-        failed = {name: {key: why[key] for key in why if key in asked} for name, why in self._failed.items()}
-        return Gathered(
-            test=test,
-            development=held,
-            contestants=[*self.tested[:2], *derived(), *self.tested[2:]] if contestants is None else contestants,
-            answers={one.name: self.answered(one, [*held, *test]) for one in every},
-            failed={one.name: failed[one.name] for one in every if one.name in failed},
-            prices=prices,
-        )
-
-    def comparison(
-        self,
-        held: Sequence[Example],
-        test: Sequence[Example],
-        prices: Mapping[str, Price] | None,
-        contestants: Sequence[Contestant] | None = None,
-    ) -> Comparison:
-        """The result; with `contestants`, of these alone."""
-        found = self.gathered(held, test, prices, contestants)
-        return comparison_of(
-            found,
-            draft=self.facts.draft,
-            assistant=self.facts.assistants[0],
-            grader=self.judge.name,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            seed=self.seed,
-            unit=self.unit,
-            left_out=tuple(self.left_out),
-            stopped=self.stopped,
-            billed_tokens=self.journal.billed,
-            spent_tokens=self.journal.billed - self._before,
-            warnings=(
-                *dict.fromkeys(words for one in [*held, *test] for words in self.facts.warnings_for(one.prompt)),
-                *getattr(self.judge, "warnings", ()),
-                *_warnings(found),
-                *self.notes,
-                *_judging(self.judge),
-            ),
-        )
+        over = self.failures.add(one.name, example.key, words, who)
+        self.stopped = self.stopped or over
 
 
 def _reason(error: UnsupportedError | SettingError) -> str:
@@ -438,33 +341,8 @@ def _reason(error: UnsupportedError | SettingError) -> str:
     return f"{error.args[0]}. {hint}" if hint else str(error.args[0])
 
 
-def _usage_of(partial: object, one: Contestant) -> dict[str, AnswerUsage]:
+def _usage_of(partial: object, role: Mapping[str, str]) -> dict[str, AnswerUsage]:
     """The cost of an answer that was not completed."""
     if not isinstance(partial, FusionResult):
         return {}
-    return {one.role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
-
-
-def _judging(judge: Grader) -> list[str]:
-    """A note on what a model that judges has cost in this run."""
-    usage = getattr(judge, "usage", None)
-    if not isinstance(usage, Usage) or not usage.requests:
-        return []
-    tokens = usage.prompt_tokens + usage.completion_tokens
-    words = f"grading took {counted(usage.requests, 'request')} and {counted(tokens, 'billed token')} of the judge"
-    return [f"{words}, which are not in the bill above"]
-
-
-def _warnings(found: Gathered) -> list[str]:
-    """Notes for the reader."""
-    words: list[str] = []
-    for name in (DRAFT_ALONE, ASSISTANT_ALONE):
-        answers = [*found.answers.get(name, {}).values()]
-        cut = sum(one.finish_reason == "length" for one in answers)
-        if answers and cut * 10 >= len(answers):
-            words.append(f"{counted(cut, 'answer')} of {len(answers)} of the {name} alone ended at max_tokens")
-    held = {one.key for one in found.development}
-    if failed := {key for name in (DRAFT_ALONE, ASSISTANT_ALONE) for key in found.failed.get(name, {}) if key in held}:
-        without = f"without {len(failed)} of the {counted(len(held), 'development question')}"
-        words.append(f"the better model was chosen {without}, at which one of the two failed: it may be the other one")
-    return words
+    return {role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}

@@ -1,10 +1,10 @@
-"""Choice between fusing two models and using one alone, by the outcomes of questions. Pure.
+"""Choice between fusing models and using one alone, by the outcomes of questions. Pure.
 
 The best of thirty ways to answer forty questions looks better than it is, by chance alone. So the questions are cut in
 two: on the first part the way with the most right answers is chosen, on the second it is tested, alone, against each of
-the two models, by McNemar's exact test. The questions of the second part had no say in the choice, so the gain owes
+the models, by McNemar's exact test. The questions of the second part had no say in the choice, so the gain owes
 nothing to it, and the test is one test, however many ways there were: where the chosen way is no better than
-the better model, it is found better than both at most one time in forty (half of `LEVEL`, which is two-sided).
+the best model, it is found better than all at most one time in forty (half of `LEVEL`, which is two-sided).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cosd_api.checks import check_between
 from cosd_api.comparison.statistics import Estimated, PairedCounts, mcnemar, paired_difference, wilson
@@ -22,9 +21,7 @@ __all__ = [
     "CHOOSING",
     "LEAST_QUESTIONS",
     "LEVEL",
-    "MODELS",
     "ChosenWay",
-    "Model",
     "Outcomes",
     "Trial",
     "choose",
@@ -34,82 +31,78 @@ __all__ = [
 ]
 
 LEVEL = 0.05
-"""Two-sided level of the test: fusing is advised where both p-values are at most this."""
+"""Two-sided level of the test: fusing is advised where all p-values are at most this."""
 CHOOSING = 0.4
 """Share of the questions that choose."""
 LEAST_QUESTIONS = 20
 """Fewer questions show nothing."""
 
-Model = Literal["draft", "assistant"]
-MODELS: tuple[Model, Model] = ("draft", "assistant")
 Right = Mapping[str, bool]
 """Outcomes by question. A question that is not there is one that failed: it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes of two models and of ways to fuse them, on the same questions.
+    """Outcomes of the models and of ways to fuse them, on the same questions.
 
     Attributes:
-        draft: of the draft alone.
-        assistant: of the assistant alone.
+        alone: of each model alone, by its name; the draft first.
         ways: of each way to fuse, by its name.
-        billed: mean number of tokens billed for an answer, by name; of the models by `"draft"` and `"assistant"`.
+        billed: mean number of tokens billed for an answer, by name.
     """
 
-    draft: Right
-    assistant: Right
+    alone: Mapping[str, Right]
     ways: Mapping[str, Right]
     billed: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def questions(self) -> list[str]:
-        """The questions that both models have answered."""
-        return [key for key in self.draft if key in self.assistant]
+        """The questions that all models have answered."""
+        first, *others = self.alone.values()
+        return [key for key in first if all(key in one for one in others)]
 
     def only(self, questions: Iterable[str]) -> Outcomes:
         """The outcomes of these questions."""
         kept = set(questions)
 
-        def cut(right: Right) -> Right:
-            return {key: one for key, one in right.items() if key in kept}
+        def cut(several: Mapping[str, Right]) -> dict[str, Right]:
+            return {name: {key: one for key, one in of.items() if key in kept} for name, of in several.items()}
 
-        ways = {name: cut(right) for name, right in self.ways.items()}
-        return Outcomes(cut(self.draft), cut(self.assistant), ways, self.billed)
+        return Outcomes(cut(self.alone), cut(self.ways), self.billed)
 
-    def counts(self, way: str, model: Model) -> PairedCounts:
+    def counts(self, way: str, model: str) -> PairedCounts:
         """A way to fuse beside a model alone."""
-        mine, theirs = self.ways[way], self.draft if model == "draft" else self.assistant
+        mine, theirs = self.ways[way], self.alone[model]
         questions = self.questions
         return PairedCounts.of([mine.get(key, False) for key in questions], [theirs[key] for key in questions])
 
     def right(self, name: str) -> int:
         """The right answers of a model, or of a way to fuse."""
-        found = self.draft if name == "draft" else self.assistant if name == "assistant" else self.ways[name]
+        found = self.alone[name] if name in self.alone else self.ways[name]
         return sum(found.get(key, False) for key in self.questions)
 
-    def better(self) -> Model:
-        """The model with more right answers; of equals the cheaper one, then the draft."""
-        return min(MODELS, key=lambda name: (-self.right(name), self.billed.get(name, 0.0)))
+    def better(self) -> str:
+        """The model with the most right answers; of equals the cheaper one, then the first."""
+        return min(self.alone, key=lambda name: (-self.right(name), self.billed.get(name, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to fuse, beside both models, on questions that did not choose it.
+    """One way to fuse, beside each model, on questions that did not choose it.
 
     Attributes:
         accuracy: its own.
         alone: those of the models.
-        against: the model with more right answers to these questions.
+        against: the model with the most right answers to these questions.
         counts: against that one.
         gain: in accuracy over that one, with its 95 % interval.
-        p: the larger of the p-values of McNemar's exact test against the two models.
+        p: the largest of the p-values of McNemar's exact test against the models.
         fuse: whether it is better than each of them, by more than chance.
     """
 
     accuracy: Estimated
-    alone: Mapping[Model, Estimated]
-    against: Model
+    alone: Mapping[str, Estimated]
+    against: str
     counts: PairedCounts
     gain: Estimated
     p: float
@@ -165,16 +158,16 @@ def trial_of(outcomes: Outcomes, way: str) -> Trial:
     """Test one way to fuse on questions that did not choose it."""
     total = len(outcomes.questions)
     against = outcomes.better()
-    both = {name: outcomes.counts(way, name) for name in MODELS}
-    p = max(mcnemar(counts) for counts in both.values())
+    each = {name: outcomes.counts(way, name) for name in outcomes.alone}
+    p = max(mcnemar(counts) for counts in each.values())
     return Trial(
         accuracy=wilson(outcomes.right(way), total),
-        alone={name: wilson(outcomes.right(name), total) for name in MODELS},
+        alone={name: wilson(outcomes.right(name), total) for name in outcomes.alone},
         against=against,
-        counts=both[against],
-        gain=paired_difference(both[against]),
+        counts=each[against],
+        gain=paired_difference(each[against]),
         p=p,
-        fuse=p <= LEVEL and all(counts.won > counts.lost for counts in both.values()),
+        fuse=p <= LEVEL and all(counts.won > counts.lost for counts in each.values()),
     )
 
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -29,6 +29,7 @@ from cosd_providers.contract import Provider
 __all__ = [
     "ASSISTANT_ALONE",
     "BEST",
+    "BEST_OF_ALL",
     "COSD",
     "DRAFT_ALONE",
     "EVERYWHERE",
@@ -38,34 +39,40 @@ __all__ = [
     "SELF_CONSISTENCY",
     "VERIFIERS",
     "Alone",
+    "Baseline",
     "Chosen",
     "Contestant",
     "ContestantKind",
     "LeftOut",
     "SelfConsistency",
     "alone",
+    "baselines_of",
+    "best_name",
     "contestants_of",
     "derived",
+    "model_names",
     "pilots",
     "random_gate",
     "self_consistency",
+    "turned",
 ]
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a method; a baseline that asks the models; one that follows from the two models' own answers; and one
-that answers the development questions alone, to find the settings of a baseline."""
+"""A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
+answers the development questions alone, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
 """Methods to compare: all, or some by name or as objects, which may be given names of their own."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
-BEST, ORACLE = "best of the two", "oracle"
+BEST, BEST_OF_ALL, ORACLE = "best of the two", "best of all", "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
+"""Ends the name of a contestant in which two models have changed places."""
 _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
-"""Ends the name of a contestant in which the two models have changed places."""
+_ModelT = TypeVar("_ModelT")
 
 VERIFIERS: Mapping[str, CoSD] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
@@ -149,22 +156,32 @@ class Contestant:
     """A way to answer questions.
 
     Attributes:
-        name: its name; that of a method in which the models have changed places ends in `", reversed"`.
+        name: its name; that of a method in which an assistant drafts ends as `turned` says.
         kind: what it is.
         method: how it answers; None where its answers follow from those of others.
-        reverse: whether the assistant drafts, and the draft assists.
+        first: place of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The others
+            assist in their order.
     """
 
     name: str
     kind: ContestantKind
     method: Method | None = None
-    reverse: bool = False
+    first: int = 0
 
-    def fusion(self, draft: Provider, assistant: Provider, unit: Unit | None = None) -> Fusion:
-        """The fusion that answers; `draft` and `assistant` are as the user gave them.
+    @property
+    def reverse(self) -> bool:
+        """True if an assistant drafts, or is listed first."""
+        return self.first > 0
+
+    def order(self, models: Sequence[_ModelT]) -> list[_ModelT]:
+        """The models, as the user gave them, in the order of this contestant."""
+        return [models[self.first], *(one for at, one in enumerate(models) if at != self.first)]
+
+    def fusion(self, models: Sequence[Provider], unit: Unit | None = None) -> Fusion:
+        """The fusion that answers; `models` are the draft and the assistants as the user gave them.
 
         Raises:
-            SettingError: the unit does not go with the method.
+            SettingError: the unit, or the number of models, does not go with the method.
         """
         method = self.method
         assert method is not None, f"{self.name} asks nobody"
@@ -173,16 +190,15 @@ class Contestant:
         options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
         if not isinstance(method, CoSD) and unit is not None and ("unit" in method.takes or method.one_tokenizer):
             options["unit"] = unit
-        models = [assistant, draft] if self.reverse else [draft, assistant]
+        draft, *assistants = self.order(models)
         if method.symmetric:
-            return Fusion(models=models, **options)
-        return Fusion(draft=models[0], assistant=models[1], **options)
+            return Fusion(models=[draft, *assistants], **options)
+        return Fusion(draft=draft, assistant=assistants, **options)
 
-    @property
-    def role(self) -> dict[str, str]:
-        """For each endpoint of its fusion, which of the user's it is."""
-        names = (DRAFT_ALONE, ASSISTANT_ALONE)
-        return dict(zip(names, reversed(names) if self.reverse else names, strict=True))
+    def role(self, names: Sequence[str]) -> dict[str, str]:
+        """For each endpoint of its fusion, which of the user's it is; `names` are those of all models."""
+        mine = self.order(names)
+        return dict(zip(model_names(len(mine)), mine, strict=True))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -198,7 +214,8 @@ class Contestant:
 
     def key(self, *more: object) -> str:
         """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
-        known = [self.settings, self.reverse, self.kind == "pilot", *self._own_verifier(), *more]
+        place = self.first if self.first > 1 else self.reverse  # as journals of two models have it
+        known = [self.settings, place, self.kind == "pilot", *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _own_verifier(self) -> tuple[str, ...]:
@@ -222,38 +239,89 @@ class LeftOut:
     reason: str
 
 
-def alone() -> list[Contestant]:
-    """Each model alone: the draft, then the assistant."""
-    return [
-        Contestant(DRAFT_ALONE, "alone", Alone()),
-        Contestant(ASSISTANT_ALONE, "alone", Alone(), reverse=True),
-    ]
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline that is made after answers to the development questions.
+
+    Attributes:
+        name: its name.
+        first: see `Contestant`; of self-consistency it is known later, as the better model is.
+        bill: name of the contestant whose answers cost about the same, or whose bill pays for it.
+        after: name of the contestant whose answers it is made after.
+    """
+
+    name: str
+    first: int
+    bill: str
+    after: str
 
 
-def derived() -> list[Contestant]:
-    """Baselines that follow from the answers of the two models."""
-    return [Contestant(BEST, "derived"), Contestant(ORACLE, "derived")]
+def model_names(count: int) -> tuple[str, ...]:
+    """The models' names in their order: `"draft"`, and `"assistant"`, or several of these with their numbers."""
+    if count == 2:
+        return (DRAFT_ALONE, ASSISTANT_ALONE)
+    return (DRAFT_ALONE, *(f"{ASSISTANT_ALONE} {number}" for number in range(1, count)))
 
 
-def contestants_of(chosen: Chosen, *, both_ways: bool = True) -> tuple[list[Contestant], list[LeftOut]]:
-    """The methods that are to be compared, and those that cannot be made.
+def best_name(count: int) -> str:
+    """The name of the baseline that is the better model on the development questions."""
+    return BEST if count == 2 else BEST_OF_ALL
+
+
+def turned(first: int, count: int) -> str:
+    """The end of a name that says which of so many models drafts, or is listed first; empty for the draft."""
+    if not first:
+        return ""
+    return REVERSED if count == 2 else f", {model_names(count)[first]} first"
+
+
+def alone(count: int = 2) -> list[Contestant]:
+    """Each model alone: the draft, then the assistants."""
+    return [Contestant(name, "alone", Alone(), first) for first, name in enumerate(model_names(count))]
+
+
+def derived(count: int = 2) -> list[Contestant]:
+    """Baselines that follow from the answers of the models."""
+    return [Contestant(best_name(count), "derived"), Contestant(ORACLE, "derived")]
+
+
+def baselines_of(count: int) -> list[Baseline]:
+    """The baselines that are made after others have answered, in their order."""
+    found = [Baseline(SELF_CONSISTENCY, 0, COSD, COSD)]
+    for first in range(count):
+        end = turned(first, count)
+        found.append(Baseline(RANDOM + end, first, COSD + end, EVERYWHERE + end))
+    return found
+
+
+def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) -> tuple[list[Contestant], list[LeftOut]]:
+    """The methods that are to be compared, and those of `"all"` that cannot be made, or take fewer models.
 
     A method in which all models are equal comes once, unless its answer depends on which model is listed first.
 
     Args:
         chosen: `"all"`, names, objects, or objects by the names that they shall have.
-        both_ways: whether the models change places, too.
+        count: number of models.
+        both_ways: whether each assistant drafts, too.
 
     Raises:
-        SettingError: there is no such method, none is given, or two have one name.
+        SettingError: there is no such method, none is given, two have one name, or one that was named does not take so
+            many models.
     """
     named, without = _named(chosen)
     found: list[Contestant] = []
     for name, method in named:
-        found.append(Contestant(name, "method", method))
-        if both_ways and (not method.symmetric or method.name in _ORDERED):
-            found.append(Contestant(name + REVERSED, "method", method, reverse=True))
-    taken = {one.name for one in (*alone(), *derived())} | {RANDOM, SELF_CONSISTENCY, RANDOM + REVERSED}
+        try:
+            method.check_models(count)
+        except SettingError as error:
+            if chosen != "all":
+                words = f"the method {name!r} cannot fuse these {count} models: {error}"
+                raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
+            without.append(LeftOut(name, str(error)))
+            continue
+        turns = both_ways and (not method.symmetric or method.name in _ORDERED)
+        found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
+    taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
         if one.name in taken:
             raise SettingError(f"two contestants would be called {one.name!r}: give the methods names, methods={{...}}")
@@ -298,20 +366,17 @@ def _name(method: Method) -> str:
     return method.name
 
 
-def pilots(cosd: Sequence[Contestant]) -> list[Contestant]:
-    """CoSD again, with the assistant asked about every unit: the text is the same, and all differences are known."""
-    return [replace(one, name=EVERYWHERE + (REVERSED if one.reverse else ""), kind="pilot") for one in cosd]
+def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
+    """CoSD again, with every assistant asked about every unit: the text is the same, all differences are known."""
+    return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 
-def random_gate(rate: float, seed: int, *, reverse: bool) -> Contestant:
+def random_gate(baseline: Baseline, rate: float, seed: int) -> Contestant:
     """CoSD with a coin in place of its verifier."""
-    method = CoSD(verifier=RandomVerifier(rate=rate, seed=seed))
-    return Contestant(RANDOM + (REVERSED if reverse else ""), "baseline", method, reverse)
+    return Contestant(baseline.name, "baseline", CoSD(verifier=RandomVerifier(rate=rate, seed=seed)), baseline.first)
 
 
-def self_consistency(
-    samples: int, grader: str, reads: Callable[[str, str], str | None], *, reverse: bool
-) -> Contestant:
-    """Samples of one model, which vote; of the assistant if `reverse`. See `SelfConsistency`."""
+def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str | None], first: int) -> Contestant:
+    """Samples of one model, by its place, which vote. See `SelfConsistency`."""
     method = SelfConsistency(samples=samples, grader=grader, reads=reads)
-    return Contestant(SELF_CONSISTENCY, "baseline", method, reverse)
+    return Contestant(SELF_CONSISTENCY, "baseline", method, first)

@@ -33,7 +33,7 @@ _KINDS: Mapping[ContestantKind, str] = {
     "alone": "one model alone",
     "method": "method",
     "baseline": "baseline",
-    "derived": "made of both models' answers",
+    "derived": "made of the models' answers",
 }
 
 
@@ -124,7 +124,7 @@ def _grid(x: Scale, y: Scale) -> Iterator[Element]:
     for value in x.ticks():
         yield element("path", "grid", d=f"M{x(value):.1f} {_TOP:g}V{bottom:.1f}")
         yield element("text", "tick", f"{value:,.0f}", x=x(value), y=bottom + 16, text_anchor="middle")
-    words = "tokens read and written for an answer, both models" + (" (logarithmic)" if x.log else "")
+    words = "tokens read and written for an answer, all models" + (" (logarithmic)" if x.log else "")
     yield element("text", "axis", words, x=(_LEFT + right) / 2, y=bottom + 35, text_anchor="middle")
     middle = (y(y.low) + y(y.high)) / 2
     turn = f"rotate(-90 12 {middle:g})"
@@ -184,7 +184,7 @@ def _key(kinds: set[ContestantKind]) -> Element:
         if kind in kinds:
             shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
             shape.append(element("path", f"mark {kind}", d=_mark(kind, 9, 9)))
-            key.append(element("li", None, shape, f" {words}{', hollow if the assistant drafts' * (kind == 'method')}"))
+            key.append(element("li", None, shape, f" {words}{', hollow if an assistant drafts' * (kind == 'method')}"))
     line = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
     line.append(element("path", "frontier", d="M1 9h16"))
     key.append(element("li", None, line, " frontier: nothing is better for as many tokens"))

@@ -25,11 +25,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def standings_csv(found: Comparison) -> str:
     """The table of standings as CSV, with a line of heads; shares from 0 to 1, times in seconds, unknown cells empty.
 
-    Columns that end in `_draft` and `_assistant` are of one endpoint. A name that a spreadsheet would take for a
-    formula has an apostrophe before it.
+    Columns that end in `_draft` and `_assistant` (or `_assistant_1` and so on) are of one endpoint. A name that a
+    spreadsheet would take for a formula has an apostrophe before it.
     """
     limits = _limits(found)
-    rows = [{**_columns(one, found.better), **limits, "stop": json.dumps(found.stop)} for one in found.standings]
+    rows = [{**_columns(one, found), **limits, "stop": json.dumps(found.stop)} for one in found.standings]
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -43,23 +43,24 @@ def _limits(found: Comparison) -> dict[str, Any]:
     return {"max_tokens": found.max_tokens, "stop": [*found.stop], "seed": found.seed, "unit": found.unit}
 
 
-def _columns(one: Standing, better: str) -> dict[str, Any]:
+def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
     counts, difference, places = one.counts, one.difference, one.replaced
     by = {
-        f"{kind}_{name}": values.get(name)
+        f"{kind}_{name.replace(' ', '_')}": values.get(name)
         for kind, values in (
             ("requests", one.requests),
             ("read", one.read),
             ("cached", one.cached),
             ("written", one.written),
         )
-        for name in ("draft", "assistant")
+        for name in found.models
     }
     return {
         "name": one.name,
         "kind": one.kind,
         "reverse": one.reverse,
-        "better_model": one.name == better,
+        **({"first": one.first} if found.more_assistants else {}),
+        "better_model": one.name == found.better,
         "answered": one.answered,
         "failed": one.failed,
         "right": one.right,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE
+from cosd_api.comparison.contestants import SELF_CONSISTENCY
 from cosd_api.comparison.prices import MILLION, ComparisonEstimate, Price
 from cosd_api.estimate import EndpointEstimate, Range
 from cosd_api.fusion import Fusion
 from cosd_api.training.dataset import Example
 
-__all__ = ["MOST_SAMPLES", "equal_bill", "estimated", "with_test"]
+__all__ = ["MOST_SAMPLES", "Later", "equal_bill", "estimated", "with_test"]
 
 MOST_SAMPLES = 40
 """Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
 
-_MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 _LOOKED_AT = 3
 """Questions that an estimate is made of: the shortest, one in the middle and the longest."""
 _TWICE = 2
@@ -30,8 +29,26 @@ _Endpoints = Mapping[str, EndpointEstimate]
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """Contestants that are not known yet.
+
+    Attributes:
+        alike: each with one whose answers cost about the same.
+        votes: name of the contestant whose bill pays for self-consistency, samples of one of the models; None without.
+    """
+
+    alike: Mapping[str, str]
+    votes: str | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """Their names."""
+        return {*self.alike, *([] if self.votes is None else [SELF_CONSISTENCY])}
+
+
+@dataclass(frozen=True, slots=True)
 class _Cost:
-    """The mean cost of an answer at both endpoints."""
+    """The mean cost of an answer at all endpoints."""
 
     requests: _Bound
     tokens: _Bound
@@ -46,10 +63,10 @@ async def estimated(
     to_come: Mapping[str, Sequence[Example]],
     max_tokens: int,
     *,
+    models: Sequence[str],
     roles: Mapping[str, Mapping[str, str]],
     prices: Mapping[str, Price] | None,
-    alike: Mapping[str, str],
-    votes: Mapping[str, str],
+    later: Later,
     known: int,
     questions: int,
     most: int | None,
@@ -60,10 +77,10 @@ async def estimated(
         fusions: by contestant.
         to_come: the questions that each contestant is still to answer; of contestants without a fusion, too.
         max_tokens: of an answer.
+        models: names of the models, as contestants.
         roles: for each contestant its endpoints, as the user gave them, by their names in its fusion.
         prices: by endpoint.
-        alike: contestants that are not known yet, with one whose answers cost about the same.
-        votes: likewise of samples of one of the two models, for the bill of the one that they name.
+        later: contestants that are not known yet.
         known: number of answers that are there.
         questions: number of all questions.
         most: the limit of billed tokens.
@@ -76,9 +93,9 @@ async def estimated(
     examples.sort(key=lambda one: len(str(one.prompt)))
     looked_at = [*{at: examples[at] for at in (0, len(examples) // 2, len(examples) - 1)}.values()] if examples else []
     needed = {name for name, several in to_come.items() if several}
-    needed |= {alike[name] for name in needed & {*alike}}
-    if voting := needed & {*votes}:
-        needed |= {*_MODELS, *(votes[name] for name in voting)}
+    needed |= {later.alike[name] for name in needed & {*later.alike}}
+    if later.votes is not None and SELF_CONSISTENCY in needed:
+        needed |= {*models, later.votes}
     made: dict[str, _Cost] = {}
     for name in (name for name in fusions if name in needed):
         answers: list[_Endpoints] = []
@@ -88,12 +105,12 @@ async def estimated(
             if to_come.get(name):
                 assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
         made[name] = _mean([_cost(one, prices or {}) for one in answers])
-    for name in needed & {*alike}:
-        made[name] = made[alike[name]]
-    for name in voting:
-        made[name] = _voted(made, votes[name])
+    for name in needed & {*later.alike}:
+        made[name] = made[later.alike[name]]
+    if later.votes is not None and SELF_CONSISTENCY in needed:
+        made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
     if known:  # answers of those that are made later may be there
-        for name in needed & {*alike, *votes}:
+        for name in needed & later.names:
             made[name] = made[name].changed(lambda bound: (0, *bound[1:]))
     scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
 
@@ -117,11 +134,11 @@ async def estimated(
 def with_test(
     first: ComparisonEstimate, models: ComparisonEstimate, ways: Sequence[ComparisonEstimate], *, certain: bool
 ) -> ComparisonEstimate:
-    """Estimate both parts of `advise`: every way and both models, then both models and one of the ways.
+    """Estimate both parts of `advise`: every way and all models, then all models and one of the ways.
 
     Args:
         first: of the first part.
-        models: of both models in the second part.
+        models: of all models in the second part.
         ways: of each way in the second part, of which one is to be chosen.
         certain: whether the choice is known; otherwise there may be no second part.
     """
@@ -208,13 +225,13 @@ def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
     return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
 
 
-def _voted(made: Mapping[str, _Cost], paying: str) -> _Cost:
-    """Samples of one of the two models, nobody knows which: as many as the bill of another contestant pays for."""
-    found = [_samples(made[name], equal_bill(_bill(made[paying]), _bill(made[name]))) for name in _MODELS]
+def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
+    """Samples of one of the models, nobody knows which: as many as the bill of another contestant pays for."""
+    found = [_samples(one, equal_bill(_bill(paying), _bill(one))) for one in models]
 
     def either(of: Callable[[_Cost], _Bound]) -> _Bound:
-        one, other = map(of, found)
-        return min(one[0], other[0]), (one[1] + other[1]) / 2, max(one[2], other[2])
+        low, expected, high = zip(*map(of, found), strict=True)
+        return min(low), sum(expected) / len(found), max(high)
 
     return _Cost(either(lambda one: one.requests), either(lambda one: one.tokens), either(lambda one: one.money))
 

@@ -14,7 +14,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from cosd_api.comparison.contestants import Contestant
 from cosd_api.comparison.prices import Price
 from cosd_api.errors import SettingError
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Probability, Record, Seconds, unreadable
@@ -31,6 +30,7 @@ from cosd_api.training.json_lines import (
     read_lines,
 )
 from cosd_api.version import __version__
+from cosd_api.wording import the
 from cosd_providers.text import readable
 
 __all__ = ["AnswerUsage", "GradedAnswer", "Journal", "JournalHeader", "ReplacedPlace", "graded_key"]
@@ -117,14 +117,14 @@ class GradedAnswer(Record):
         seconds: its duration, without what finding out about the servers took.
         first_token: seconds until its first token was final; None without one.
         tokens: number of tokens.
-        usage: by `"draft"` and `"assistant"`, as the user gave them, whoever drafted.
+        usage: by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), as the user gave them, whoever drafted.
         finish_reason: see `FusionResult`.
         stop_reason: likewise.
         acceptance: draft tokens kept / (kept + replaced); None where no draft is judged.
         units: number of units that were judged or could have been; None likewise.
-        asked: those of them that the assistant was asked about.
-        differing: those of them where it answered otherwise.
-        replaced: those of them where its answer stands.
+        asked: those of them that an assistant was asked about.
+        differing: those of them where one answered otherwise.
+        replaced: those of them where the answer of one stands.
         confidence: the mean probability of the tokens, in [0, 1]; None where one is not reported.
         least: the least probability of a token.
         error: why it failed.
@@ -156,11 +156,11 @@ class GradedAnswer(Record):
 
     @property
     def billed(self) -> int:
-        """Tokens read and written by both endpoints."""
+        """Tokens read and written by all endpoints."""
         return sum(one.billed for one in self.usage.values())
 
     def money(self, prices: Mapping[str, Price] | None) -> float | None:
-        """The price of both endpoints' tokens; None without prices."""
+        """The price of all endpoints' tokens; None without prices."""
         if prices is None:
             return None
         return sum(prices[name].of(one.read, one.written, one.cached) for name, one in self.usage.items())
@@ -171,9 +171,16 @@ class GradedAnswer(Record):
         return self.type == "answer" and self.right is not None
 
     @classmethod
-    def of(cls, result: FusionResult, contestant: Contestant, **fields: object) -> Self:
-        """The line of an answer, not graded yet; `fields` are its keys."""
-        timings, role = result.timings, contestant.role
+    def of(cls, result: FusionResult, contestant: str, role: Mapping[str, str], **fields: object) -> Self:
+        """The line of an answer, not graded yet.
+
+        Args:
+            result: the answer.
+            contestant: name of the contestant.
+            role: for each endpoint of its fusion, which of the user's it is.
+            fields: the line's keys.
+        """
+        timings = result.timings
         usage = {role[name]: AnswerUsage.of(one) for name, one in result.usage.items()}
         seconds = max(0.0, timings.total - timings.discovery)
         first = None if timings.first_token is None else max(0.0, timings.first_token - timings.discovery)
@@ -181,7 +188,7 @@ class GradedAnswer(Record):
         mean, least = _confidence(result.tokens)
         return cls.model_validate(
             {
-                "contestant": contestant.name,
+                "contestant": contestant,
                 "text": result.text,
                 "seconds": seconds,
                 "first_token": first,
@@ -306,7 +313,8 @@ class JournalHeader(Record):
         kind: the file's kind.
         schema_version: version of the format.
         draft: the draft endpoint.
-        assistant: the assistant endpoint.
+        assistant: the assistant endpoint, or the first of several.
+        more_assistants: the others.
         library_version: of cosd-api.
     """
 
@@ -314,7 +322,17 @@ class JournalHeader(Record):
     schema_version: Literal[1] = 1
     draft: Endpoint
     assistant: Endpoint
+    more_assistants: tuple[Endpoint, ...] = ()
     library_version: str = __version__
+
+    @property
+    def models(self) -> list[Endpoint]:
+        """The endpoints: the draft, then the assistants."""
+        return [self.draft, self.assistant, *self.more_assistants]
+
+    def line(self) -> str:
+        """The line, without line feed; of two models as earlier versions wrote it."""
+        return self.model_dump_json(exclude=set() if self.more_assistants else {"more_assistants"})
 
 
 class Journal:
@@ -361,7 +379,7 @@ class Journal:
             return self
         self._appender = Appender(self._path, lines).__enter__()
         if not lines.lines:
-            self._appender.write(self._header.model_dump_json())
+            self._appender.write(self._header.line())
         return self
 
     def __exit__(
@@ -440,12 +458,17 @@ class Journal:
         except ValidationError as error:
             reason = f"its header is broken: {problem(error, [*JournalHeader.model_fields])}"
             raise line_error(path, line.number, reason) from None
-        mine = self._header
-        swapped = (there.draft.model, there.assistant.model) == (mine.assistant.model, mine.draft.model)
-        for old, new in ((there.draft, mine.draft), (there.assistant, mine.assistant)):
-            if old.model != new.model:
-                words = f"{path} holds answers with {old.model} as the {old.name}, not {new.model}"
-                raise SettingError(f"{words}: {'swap draft and assistant, or ' if swapped else ''}{_ANOTHER}")
+        theirs, mine = ([one.model for one in header.models] for header in (there, self._header))
+        if len(theirs) != len(mine):
+            words = f"{path} holds answers of {len(theirs)} models, not of {len(mine)}"
+            raise SettingError(f"{words}: {_ANOTHER}")
+        moved = "" if sorted(theirs) != sorted(mine) else "swap draft and assistant, or "
+        if moved and len(mine) > 2:
+            moved = "give the models in the same order, or "
+        for old, new in zip(there.models, mine, strict=True):
+            if old.model != new:
+                words = f"{path} holds answers with {old.model} as {the(old.name)}, not {new}"
+                raise SettingError(f"{words}: {moved}{_ANOTHER}")
 
 
 def _not_a_journal(path: Path) -> SettingError:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cosd_api.alignment import Unit
 from cosd_api.comparison.contestants import Contestant
 from cosd_api.comparison.grades import grading_key
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.journal import GradedAnswer, Journal
-from cosd_api.endpoints import Facts
+from cosd_api.comparison.settings import ComparisonSettings
 from cosd_api.training.dataset import Example
 
 __all__ = ["Known"]
@@ -21,15 +20,18 @@ class Known:
     """The answers of a journal, by contestant and question.
 
     Questions with one prompt have one text, and each its own grade.
+
+    Attributes:
+        journal: the journal.
+        judge: the grader.
+        models: the models' names on their servers: the draft, then the assistants.
+        settings: of the run.
     """
 
     journal: Journal
     judge: Grader
-    facts: Facts
-    max_tokens: int
-    stop: tuple[str, ...]
-    seed: int
-    unit: Unit | None
+    models: Sequence[str]
+    settings: ComparisonSettings
     _keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str], init=False)
 
     def key(self, one: Contestant, example: Example) -> str:
@@ -37,9 +39,9 @@ class Known:
         if (known := self._keys.get((one.name, example.key))) is not None:
             return known
         prompt = example.model_dump(mode="json", include={"prompt"})
-        drawn = self.seed if one.method is not None and one.method.temperature else None
-        models = [self.facts.draft.model, self.facts.assistants[0].model]
-        made = one.key(models, self.max_tokens, list(self.stop), drawn, self.unit, prompt)
+        limits = self.settings
+        drawn = limits.seed if one.method is not None and one.method.temperature else None
+        made = one.key([*self.models], limits.max_tokens, [*limits.stop], drawn, limits.unit, prompt)
         self._keys[one.name, example.key] = made
         return made
 

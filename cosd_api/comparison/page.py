@@ -16,7 +16,7 @@ from cosd_api.errors import SettingError
 from cosd_api.report.html.document import document, footer, section, table, text_of, without_credentials
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
 from cosd_api.training.dataset import Example
-from cosd_api.wording import counted
+from cosd_api.wording import counted, the
 
 __all__ = [
     "about_results",
@@ -26,6 +26,7 @@ __all__ = [
     "failures_table",
     "left_out_table",
     "results_table",
+    "roles",
 ]
 
 _FUSED = ("method", "baseline")
@@ -36,7 +37,7 @@ _ABOUT_ADVICE = (
     "them, so its best may be another one."
 )
 _NO_ADVICE = (
-    f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that both models have answered, "
+    f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
     "better a hundred."
 )
 
@@ -67,7 +68,7 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
         yield section("Advice", element("p", None, visible(words)), element("p", "note", _ABOUT_ADVICE))
     notes = [*about_results(found), about_the_best()]
     if words is None and found.stopped is None:
-        notes.append(element("p", "note", _NO_ADVICE))
+        notes.append(element("p", "note", _NO_ADVICE.format(all="all" if found.more_assistants else "both")))
     yield section("Results", results_table(found), *notes)
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in found.standings if one.replaced is not None]
@@ -98,7 +99,6 @@ def _advice(found: Comparison) -> str | None:
 
 
 def _header(found: Comparison, title: str) -> Element:
-    draft, assistant = (element("b", None, in_line(one.model)) for one in (found.draft, found.assistant))
     stopped = None
     if found.stopped is not None:
         stopped = element("p", "warning", f"This comparison is not complete: {in_line(found.stopped)}")
@@ -107,13 +107,21 @@ def _header(found: Comparison, title: str) -> Element:
         None,
         element("p", "kicker", "cosd-api · a comparison"),
         element("h1", None, visible(title), dir="auto"),
-        element(
-            "p", "under", draft, " as the draft, ", assistant, f" as the assistant · graded by {in_line(found.grader)}"
-        ),
+        roles([one.model for one in found.models.values()], found.grader),
         element("p", "under", in_line(limits_in_words(found))),
         _figures(found),
         stopped,
     )
+
+
+def roles(models: Sequence[str], grader: str) -> Element:
+    """The line with the models by their roles, the draft first, and the grader."""
+    draft, first, *more = (element("b", None, in_line(one)) for one in models)
+    others: list[Child] = [first]
+    for at, one in enumerate(more, 1):
+        others += [" and " if at == len(more) else ", ", one]
+    words = f" as the assistant{'s' * bool(more)} · graded by {in_line(grader)}"
+    return element("p", "under", draft, " as the draft, ", *others, words)
 
 
 def _figures(found: Comparison) -> Element:
@@ -233,11 +241,14 @@ def about_results(found: Comparison) -> Iterator[Element]:
     """Notes below the table of standings."""
     money = any(one.money is not None for one in found.standings)
     chose = "the development questions" if found.development else "these questions"
+    which = "best" if found.more_assistants else "better"
     words = (
-        f"Differences are to the {found.better} alone, which was better on {chose}; won and lost",
+        f"Differences are to {the(found.better)} alone, which was {which} on {chose}; won and lost",
         "are questions that only one of the two answered right. Intervals: Wilson's for accuracies, Newcombe's method",
         "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
-        "tokens. time: median. Requests and tokens: means of an answer, both models together. *: nothing is better for",
+        "tokens. time: median. Requests and tokens: means of an answer,",
+        "all models together." if found.more_assistants else "both models together.",
+        "*: nothing is better for",
         "as many tokens.",
         *(["cached: those of them from the cache of a server."] if _reports_cached(found) else []),
         *(["per 1,000: the price of 1,000 answers."] if money else []),
@@ -291,8 +302,7 @@ def _calibration(found: Comparison) -> Iterator[Element]:
 
 
 def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Element:
-    model = found.draft.model if name == "draft" else found.assistant.model
-    words = f"{in_line(model)} ({in_line(name)}): expected calibration error {one.mean.error:.2f}; "
+    words = f"{in_line(found.models[name].model)} ({in_line(name)}): expected calibration error {one.mean.error:.2f}; "
     words += f"{share(one.mean.accuracy)} right, mean probability {one.mean.confidence:.2f}. "
     if one.least.wrong:
         wrong = counted(one.least.wrong, "wrong answer")
@@ -309,8 +319,8 @@ def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example
     """Those that only one of the better model and the best method answers right."""
     theirs, mine = found.answers_of(found.better), found.answers_of(best.name)
     common = [key for key in mine if key in theirs]
-    better, name = in_line(found.better), in_line(best.name)
-    for words, wins in ((f"Only {name} is right", True), (f"Only the {better} alone is right", False)):
+    better, name = in_line(the(found.better)), in_line(best.name)
+    for words, wins in ((f"Only {name} is right", True), (f"Only {better} alone is right", False)):
         keys = [key for key in common if mine[key].right is wins and theirs[key].right is not wins]
         if not keys:
             yield element("p", "note", f"{words}: no question.")
@@ -321,7 +331,7 @@ def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example
             asked = ("", "") if example is None else (_prompt(example), example.target or example.answer)
             texts = (*(asked if examples else ()), theirs[key].text, mine[key].text)
             rows.append((str(number), *(element("bdi", "said", _shown(text)) for text in texts)))
-        heads = ("", *(("question", "reference") if examples else ()), f"the {better} alone", name)
+        heads = ("", *(("question", "reference") if examples else ()), f"{better} alone", name)
         made = table(heads, rows, range(0), words)
         made.set("class", "scrolling texts")
         more = f", of which {_MOST_ROWS} are shown" if len(keys) > _MOST_ROWS else ""
@@ -361,7 +371,7 @@ def left_out_table(left_out: Iterable[LeftOut]) -> Element:
 
 
 def endpoints_table(found: Comparison) -> Element:
-    """Table of both models and their servers."""
+    """Table of the models and their servers."""
     rows = [
         (
             in_line(one.name),
@@ -369,6 +379,6 @@ def endpoints_table(found: Comparison) -> Element:
             element("code", None, without_credentials(one.endpoint)),
             " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
         )
-        for one in (found.draft, found.assistant)
+        for one in found.models.values()
     ]
     return table(("", "model", "endpoint", "server"), rows, range(0), "Endpoints")

@@ -12,7 +12,7 @@ from typing import Any, cast
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Range
 from cosd_api.records import Record
-from cosd_api.wording import counted
+from cosd_api.wording import counted, in_words, the
 
 __all__ = ["ComparisonEstimate", "Price", "Prices", "checked_prices", "prices_from"]
 
@@ -22,7 +22,6 @@ _USEFUL = 20  # times what is most likely, beyond which a bound tells nobody wha
 _NO_BOUND = (
     "no useful bound above, as at worst every token is replaced, and all behind it is written and asked about again"
 )
-_NAMES = "the names are draft and assistant, or the models'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,8 @@ class Price:
 
 
 Prices = Mapping[str, Price | tuple[float, float] | tuple[float, float, float]]
-"""Prices by `"draft"` and `"assistant"`, or the models' names: each a `Price`, or its two or three numbers."""
+"""Prices by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or the models' names: each a `Price`, or two or
+three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
@@ -104,22 +104,23 @@ def _from_file(path: Path) -> dict[str, Price]:
 
 
 def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
-    """Prices by `"draft"` and `"assistant"`; `models` are the models' names by these.
+    """Prices by `"draft"` and `"assistant"`, or several of these; `models` are the models' names on their servers.
 
     Raises:
         SettingError: a name is unknown, or a price is missing or invalid.
     """
     if given is None:
         return None
+    names = f"the names are {in_words([*models])}, or the models'"
     if unknown := [name for name in given if name not in {*models, *models.values()}]:
         raise SettingError(
-            f"there is no endpoint {unknown[0]!r} to have a price: {_NAMES}, {', '.join(models.values())}"
+            f"there is no endpoint {unknown[0]!r} to have a price: {names}, {', '.join(models.values())}"
         )
     found: dict[str, Price] = {}
     for name, model in models.items():
         price = given.get(name, given.get(model))
         if price is None:
-            raise SettingError(f"the price of the {name} ({model}) is missing: {_NAMES}")
+            raise SettingError(f"the price of {the(name)} ({model}) is missing: {names}")
         try:
             found[name] = price if isinstance(price, Price) else Price(*price)
         except TypeError:
@@ -144,12 +145,12 @@ class ComparisonEstimate(Record):
         contestants: tokens that each contestant is likely to bill, by name.
         known: number of answers that the journal has.
         answers: number of answers to come.
-        requests: to both endpoints.
-        billed_tokens: by both endpoints.
+        requests: to all endpoints.
+        billed_tokens: by all endpoints.
         money: at least, most likely and at most; None without prices.
         most: the limit of billed tokens, with those of the journal; None without one.
         test: of `advise`, tokens of the second part, which are in `billed_tokens`: none if no way is ahead, most likely
-            those of both models and of a way like the mean of all, at most those of both models and of the dearest.
+            those of the models alone and of a way like the mean of all, at most with the dearest.
         assumptions: the basis, in words.
     """
 

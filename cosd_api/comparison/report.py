@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.wording import counted, with_notes
+from cosd_api.wording import counted, in_words, the, with_notes
 
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison, ModelCalibration, Standing
 
-__all__ = ["HEADS", "comparison_report", "limits_in_words", "standing_cells"]
+__all__ = ["HEADS", "comparison_report", "limits_in_words", "roles_in_words", "standing_cells"]
 
 HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
 """Column heads of the table of standings."""
@@ -54,9 +55,15 @@ def comparison_report(found: Comparison) -> str:
 
 
 def _title(found: Comparison) -> str:
-    words = f"{found.draft.model} as the draft, {found.assistant.model} as the assistant, graded by {found.grader}: "
+    words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
     words += f"{counted(found.questions, 'test question')}, {len(found.development)} for development"
     return f"{words}; {limits_in_words(found)}\n"
+
+
+def roles_in_words(models: Sequence[str]) -> str:
+    """The models by their roles: the draft, then the assistants."""
+    draft, *assistants = models
+    return f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}"
 
 
 def limits_in_words(found: Comparison) -> str:
@@ -70,12 +77,13 @@ def limits_in_words(found: Comparison) -> str:
 
 
 def _about_table(found: Comparison) -> list[str]:
-    better = found.draft.model if found.better == "draft" else found.assistant.model
+    pair, better = len(found.models) == 2, found.models[found.better].model
+    which, both = ("better of the two", "both") if pair else ("best of the models", "all")
     chose = "the development questions" if found.development else "these questions"
     return [
-        f"Differences are to {better} ({found.better}), the better of the two on {chose}.",
+        f"Differences are to {better} ({found.better}), the {which} on {chose}.",
         "p: McNemar's exact test, adjusted by Holm. kept: the draft's tokens. ms: median. Requests and tokens: means",
-        "of an answer, both endpoints together. Names that end in *: no better answer costs fewer tokens.",
+        f"of an answer, {both} endpoints together. Names that end in *: no better answer costs fewer tokens.",
         f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run.",
     ]
 
@@ -118,7 +126,7 @@ def _interval(one: Estimated, *, signed: bool = False) -> str:
 
 def _about_calibration(name: str, one: ModelCalibration) -> str:
     mean, least = one.mean, one.least
-    words = f"Calibration of the {name}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
+    words = f"Calibration of {the(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
     words += f"expected calibration error {mean.error:.2f}"
     if least.wrong:
         words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"

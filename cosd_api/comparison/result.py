@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from cosd_api.alignment import Unit
-from cosd_api.comparison.contestants import (
-    ASSISTANT_ALONE,
-    BEST,
-    DRAFT_ALONE,
-    ORACLE,
-    Contestant,
-    ContestantKind,
-    LeftOut,
-)
+from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind, LeftOut, model_names
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.statistics import (
@@ -44,13 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "FailedAnswer", "ModelCalibration", "PlaceCounts", "Standing", "comparison_of"]
 
-Role = Literal["draft", "assistant"]
 _SURE = 0.5
 """The rule's alpha: it never asks about a draft token of this probability or more."""
 
 
 class PlaceCounts(Record):
-    """Who was right where the assistant's word replaced the draft's.
+    """Who was right where an assistant's word replaced the draft's.
 
     A replaced place is judged by the reference answer, where the fused answer has followed the reference up to there:
     of the two texts at most one continues it. Whole answers are judged by the grader: those with a replaced place,
@@ -79,23 +70,25 @@ class Standing(Record):
     Attributes:
         name: its name.
         kind: what it is.
-        reverse: whether the assistant drafts.
+        reverse: whether an assistant drafts, or is listed first.
+        first: the name of the model that drafts, or is listed first, where there are several assistants.
         settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
         answered: questions with a graded answer.
         failed: questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        counts: against the better model, on questions that both have answered: `won` are those that this contestant
-            alone has right. None for the better model itself.
+        counts: against the better model (the best of several), on questions that both have answered: `won` are those
+            that this contestant alone has right. None for the better model itself.
         difference: in accuracy to the better model on these, with its 95 % interval.
-        p: of McNemar's exact test; None for the better model, and for `best of the two` and `oracle`, which are
-            made of it.
+        p: of McNemar's exact test; None for the better model, and for `best of the two` (of several, `best of all`)
+            and `oracle`, which are made of it.
         holm: the same, adjusted for the number of contestants that were tested.
         acceptance: mean share of the draft's tokens kept; None where no draft is judged.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
         tokens: mean number of tokens of an answer.
-        requests: mean number for an answer, by `"draft"` and `"assistant"` as the user gave them.
+        requests: mean number for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user
+            gave them.
         read: mean number of tokens read, likewise.
         written: mean number of tokens written, likewise.
         cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
@@ -108,6 +101,7 @@ class Standing(Record):
     name: str
     kind: ContestantKind
     reverse: bool = False
+    first: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict[str, Any])
     answered: int
     failed: int
@@ -136,7 +130,7 @@ class Standing(Record):
 
     @property
     def billed(self) -> float | None:
-        """Mean number of tokens read and written for an answer, by both endpoints; None without answers."""
+        """Mean number of tokens read and written for an answer, by all endpoints; None without answers."""
         return sum(self.read.values()) + sum(self.written.values()) if self.answered else None
 
 
@@ -170,7 +164,7 @@ class FailedAnswer(Record):
 
 
 class Comparison(Record):
-    """Two models alone, fused in every way, and baselines, on the same questions.
+    """Two or more models alone, fused in every way, and baselines, on the same questions.
 
     All standings are measured on the test questions. The others are for development: they choose the better model, the
     rate of the random gate and the samples of self-consistency. They are the share of the questions with the smallest
@@ -179,11 +173,13 @@ class Comparison(Record):
     Attributes:
         schema_version: version of this format.
         draft: the draft endpoint, as the user gave it.
-        assistant: the assistant endpoint.
+        assistant: the assistant endpoint, or the first of several.
+        more_assistants: the others.
         questions: number of test questions.
         development: keys (`Example.key`) of the development questions.
-        better: the model with more right answers to the development questions (to the test questions where there are
-            none, as in the parts of an `Advice`); of equals the one that billed fewer tokens, then the draft.
+        better: the model with the most right answers to the development questions (to the test questions where there
+            are none, as in the parts of an `Advice`), `"draft"`, `"assistant"`, or of several `"assistant 1"`, say; of
+            equals the one that billed fewer tokens, then the draft.
         grader: name of the grader.
         max_tokens: limit for each answer.
         stop: strings before which an answer ended.
@@ -191,7 +187,7 @@ class Comparison(Record):
         unit: as it was given.
         standings: of all contestants, in their order.
         left_out: what could not be compared, and why.
-        calibration: by `"draft"` and `"assistant"`; without a model whose probabilities are not reported.
+        calibration: by the same names; without a model whose probabilities are not reported.
         stopped: why the comparison is not complete; None if it is.
         billed_tokens: of this comparison, earlier runs with the same journal included.
         spent_tokens: of this run alone.
@@ -204,9 +200,10 @@ class Comparison(Record):
     schema_version: Literal[1] = 1
     draft: Endpoint
     assistant: Endpoint
+    more_assistants: tuple[Endpoint, ...] = ()
     questions: int
     development: tuple[str, ...]
-    better: Role
+    better: str
     grader: str
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -222,6 +219,12 @@ class Comparison(Record):
     failures: tuple[FailedAnswer, ...] = ()
     warnings: tuple[str, ...] = ()
     library_version: str = __version__
+
+    @property
+    def models(self) -> dict[str, Endpoint]:
+        """All endpoints, by the names of the contestants that are these models alone."""
+        several = (self.draft, self.assistant, *self.more_assistants)
+        return dict(zip(model_names(len(several)), several, strict=True))
 
     def __getitem__(self, name: str) -> Standing:
         """The standing of a contestant.
@@ -241,7 +244,7 @@ class Comparison(Record):
         return comparison_report(self)
 
     def advice(self, *, choosing: float = 0.4) -> Advice:
-        """Advise by these answers whether to fuse the two models, and how; `advise` asks for as many as it takes.
+        """Advise by these answers whether to fuse the models, and how; `advise` asks for as many as it takes.
 
         Args:
             choosing: share of the test questions that choose the way to fuse; the others test it.
@@ -268,14 +271,16 @@ class Gathered:
     """All that a comparison is made of.
 
     Attributes:
+        models: names of the models alone, as contestants.
         test: the test questions, in the order given.
         development: the development questions.
-        contestants: in the order of the standings; the two models and what is derived from them included.
+        contestants: in the order of the standings; the models and what is derived from them included.
         answers: the complete answers, by contestant, then by question.
         failed: why questions failed, by contestant, then by question.
         prices: by endpoint.
     """
 
+    models: Sequence[str]
     test: Sequence[Example]
     development: Sequence[Example]
     contestants: Sequence[Contestant]
@@ -289,26 +294,34 @@ class Gathered:
         return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
 
 
-def better_of(gathered: Gathered) -> Role:
-    """The better model on the development questions that both have answered; see `Comparison`."""
+def better_of(gathered: Gathered) -> str:
+    """The better model on the development questions that all have answered; see `Comparison`."""
     questions = gathered.development or gathered.test
-    outcomes = {name: gathered.right(name, questions) for name in (DRAFT_ALONE, ASSISTANT_ALONE)}
-    both = outcomes[DRAFT_ALONE].keys() & outcomes[ASSISTANT_ALONE].keys()
+    outcomes = {name: gathered.right(name, questions) for name in gathered.models}
+    common = _answered_by_all([*outcomes.values()])
 
     def rank(name: str) -> tuple[int, int]:
-        right = sum(outcomes[name][key] for key in both)
-        return right, -sum(gathered.answers[name][key].billed for key in both)
+        right = sum(outcomes[name][key] for key in common)
+        return right, -sum(gathered.answers[name][key].billed for key in common)
 
-    return "assistant" if rank(ASSISTANT_ALONE) > rank(DRAFT_ALONE) else "draft"
+    return max(gathered.models, key=rank)  # the first of equals
+
+
+def _answered_by_all(outcomes: Sequence[Mapping[str, bool]]) -> list[str]:
+    """The questions with an outcome in all of these."""
+    first, *others = outcomes
+    return [key for key in first if all(key in one for one in others)]
 
 
 def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     """The comparison of what was gathered; `fields` are those of `Comparison` that it does not tell."""
     better = better_of(gathered)
     outcomes = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
-    draft, assistant = outcomes[DRAFT_ALONE], outcomes[ASSISTANT_ALONE]
-    outcomes[BEST] = outcomes[better]
-    outcomes[ORACLE] = {key: draft[key] or assistant[key] for key in draft if key in assistant}
+    alone = [outcomes[name] for name in gathered.models]
+    for one in gathered.contestants:
+        if one.kind == "derived":
+            oracle = {key: any(right[key] for right in alone) for key in _answered_by_all(alone)}
+            outcomes[one.name] = oracle if one.name == ORACLE else outcomes[better]
     standings = [_standing(one, gathered, outcomes, better) for one in gathered.contestants]
     tested = [at for at, one in enumerate(standings) if one.p is not None]
     for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
@@ -330,7 +343,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
         standings=tuple(standings),
         calibration={
             name: found
-            for name in (DRAFT_ALONE, ASSISTANT_ALONE)
+            for name in gathered.models
             if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
         },
         failures=tuple(
@@ -343,14 +356,12 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     )
 
 
-def _standing(
-    one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: Role
-) -> Standing:
+def _standing(one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: str) -> Standing:
     """The result of one contestant, not adjusted for the others."""
     mine, theirs = outcomes[one.name], outcomes[better]
     right, answered = sum(mine.values()), len(mine)
     tests = {example.key for example in gathered.test}
-    names = {BEST: (better,), ORACLE: (DRAFT_ALONE, ASSISTANT_ALONE)}.get(one.name, (one.name,))
+    names = [one.name] if one.kind != "derived" else gathered.models if one.name == ORACLE else [better]
     answers = [[gathered.answers[name][key] for name in names] for key in mine]
     fields: dict[str, Any] = {}
     if one.name != better:
@@ -362,25 +373,27 @@ def _standing(
         name=one.name,
         kind=one.kind,
         reverse=one.reverse,
+        first=gathered.models[one.first] if len(gathered.models) > 2 and one.method is not None else None,
         settings=one.settings,
         answered=answered,
         failed=len({key for name in names for key in gathered.failed.get(name, {}) if key in tests}),
         right=right,
         accuracy=wilson(right, answered),
         **fields,
-        **(_cost(answers, gathered.prices) if answered else {}),
+        **(_cost(answers, gathered.models, gathered.prices) if answered else {}),
         replaced=_replaced(one, gathered),
     )
 
 
-def _cost(answers: Sequence[Sequence[GradedAnswer]], prices: Mapping[str, Price] | None) -> dict[str, Any]:
-    """Means and medians over answers, each of one contestant or of both models."""
+def _cost(
+    answers: Sequence[Sequence[GradedAnswer]], models: Sequence[str], prices: Mapping[str, Price] | None
+) -> dict[str, Any]:
+    """Means and medians over answers, each of one contestant or of all models."""
     several = [*chain.from_iterable(answers)]
 
     def mean(of: Callable[[AnswerUsage], float]) -> dict[str, float]:
         return {
-            name: math.fsum(of(one.usage.get(name, AnswerUsage())) for one in several) / len(answers)
-            for name in (DRAFT_ALONE, ASSISTANT_ALONE)
+            name: math.fsum(of(one.usage.get(name, AnswerUsage())) for one in several) / len(answers) for name in models
         }
 
     read, written, cached = mean(lambda one: one.read), mean(lambda one: one.written), mean(lambda one: one.cached)
@@ -402,7 +415,7 @@ def _cost(answers: Sequence[Sequence[GradedAnswer]], prices: Mapping[str, Price]
 def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
     """Who was right at the replaced places of one contestant."""
     mine = gathered.answers.get(one.name, {})
-    alone = gathered.answers.get(ASSISTANT_ALONE if one.reverse else DRAFT_ALONE, {})
+    alone = gathered.answers.get(gathered.models[one.first], {})
     judged = [example for example in gathered.test if (found := mine.get(example.key)) and found.units is not None]
     if not judged:
         return None

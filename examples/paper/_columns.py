@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from _pairs import Pair
 
-from cosd_api import CoLLM, CoSD, Fusion, RuleVerifier, SettingError, collect, train_tree
-from cosd_api.alignment import Unit
+from cosd_api import CoLLM, CoSD, RuleVerifier, SettingError, collect, train_tree
 from cosd_api.comparison.contestants import Alone, Contestant
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
@@ -48,6 +48,7 @@ class Setup:
         return folder / f"{self.name.replace(' ', '-')}-{name}.jsonl"
 
 
+ModelT = TypeVar("ModelT")
 Made = Callable[[Setup], Awaitable[Method]]
 
 
@@ -118,30 +119,19 @@ async def co_llm(setup: Setup) -> Method:
 
 @dataclass(frozen=True)
 class Fused(Contestant):
-    """A column, asked as a contestant of a comparison, with models of its own, of which there may be three.
+    """A column, asked as a contestant of a comparison, by all of the models or by some.
 
     Attributes:
-        providers: its models.
+        places: of its models, the first of which drafts.
         identity: of these.
     """
 
-    providers: tuple[Provider, ...] = ()
+    places: tuple[int, ...] = ()
     identity: str = ""
 
-    def fusion(self, draft: Provider, assistant: Provider, unit: Unit | None = None) -> Fusion:
-        """See `Contestant.fusion`; its own models take the place of those given."""
-        draft, assistant, *more = self.providers
-        if not more:
-            return super().fusion(draft, assistant, unit)
-        if isinstance(self.method, CoSD):
-            return Fusion(draft=draft, assistant=[assistant, *more], method=replace(self.method, unit=unit))
-        return Fusion(models=self.providers, method=self.method or "cosd")
-
-    @property
-    def role(self) -> dict[str, str]:
-        """Every endpoint is itself."""
-        names = ["draft", "assistant", *(f"assistant {number}" for number in range(1, len(self.providers)))]
-        return {name: name for name in names}
+    def order(self, models: Sequence[ModelT]) -> list[ModelT]:
+        """See `Contestant.order`; without the models that take no part."""
+        return [models[at] for at in self.places]
 
     def key(self, *more: object) -> str:
         """See `Contestant.key`."""

@@ -34,10 +34,11 @@ from _pairs import Pair, read_pairs
 from _tasks import TASKS
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.asking import Tally
 from cosd_api.comparison.contestants import ContestantKind
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.run import opened
+from cosd_api.comparison.settings import ComparisonSettings
+from cosd_api.comparison.tally import Tally
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
 from cosd_api.wording import counted
@@ -52,7 +53,7 @@ COOL = "Cool-Fusion (arXiv 2407.19807)"
 
 
 async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
-    """The columns of a table for a pair; of those that cannot be made the reason is noted."""
+    """The columns of a table for its models; of those that cannot be made the reason is noted."""
     made: list[Fused] = []
     count = len(setup.providers)
     for column in table.columns:
@@ -65,9 +66,8 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
         if single := len(models) == 1:
             models.append(int(not models[0]))  # never asked
         identity = " ".join(setup.identities[at] for at in models[: 1 if single else count])
-        providers = tuple(setup.providers[at] for at in models)
         kind: ContestantKind = "alone" if single else "method"
-        made.append(Fused(column.name, kind, method, providers=providers, identity=identity))
+        made.append(Fused(column.name, kind, method, places=tuple(models), identity=identity))
     return made
 
 
@@ -80,36 +80,35 @@ async def ask(
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()
     label = f"{setup.name}, {about.title}"
     own = f"{table.name}-{task}" if table.concurrency == 1 else task  # times are not those of a busy server
-    concurrency = args.concurrency or table.concurrency
-    async with opened(
-        examples,
-        draft=setup.providers[0],
-        assistant=setup.providers[1],
+    settings = ComparisonSettings.checked(
         grader=about.judge(),
         path=setup.file("answers", own),
         max_tokens=limit,
         stop=stop,
         seed=args.seed,
         unit=setup.pair.unit,
-        concurrency=concurrency,
-        max_billed_tokens=None,
+        concurrency=args.concurrency or table.concurrency,
+        progress=Progress(label),
         dry_run=args.dry_run,
-    ) as unbounded:
+    )
+    draft, *assistants = setup.providers
+    async with opened(examples, draft=draft, assistant=assistants, settings=settings, take_in=False) as unbounded:
         before = unbounded.journal.billed
         bound = args.max_billed_tokens  # of all that this run asks, whatever the journal has
-        run = replace(unbounded, most=None if bound is None else before + bound - found.billed)
+        most = None if bound is None else before + bound - found.billed
+        run = replace(unbounded, settings=replace(settings, max_billed_tokens=most))
         asked = await run.take_in(several)
         run.expect(examples, asked)
         if args.dry_run:
-            print(f"{label}, answers of up to {limit} tokens: {await run.forecast(asked, examples, None)}")
+            print(f"{label}, answers of up to {limit} tokens: {await run.forecast(asked, examples)}")
         else:
             print(f"{label}: {counted(len(asked), 'column')}, {counted(len(examples), 'question')}", file=sys.stderr)
-            await run.ask(examples, asked, concurrency, Progress(label))
+            await run.ask(examples, asked)
         answers = {one.name: run.answered(one, examples) for one in run.contestants}
         found.billed += run.journal.billed - before
         found.stopped = run.stopped
         found.notes += [f"{label}: the column {one.name} is left out: {one.reason}" for one in run.left_out]
-        failed = run.gathered([], examples, None).failed
+        failed = run.failures.of({one.key for one in examples})
         for one in run.contestants:
             found.notes += about_answers(label, one.name, answers[one.name], failed.get(one.name, {}))
         return examples, answers

@@ -101,7 +101,7 @@ def test_the_estimate_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     [
         ((), 2, "there is no terminal to confirm the cost: give --yes"),
         (("--yes", "--max-billed-tokens", "20"), 1, "No advice yet: max_billed_tokens=20 is reached"),
-        (("--yes", "--assistant", "http://two"), 2, "advice is on two models: give one assistant"),
+        (("--yes", "--assistant", "http://one", "--methods", "cascade"), 2, "'cascade' cannot fuse these 3 models"),
         (("--yes", "--limit", "19"), 2, "greater than or equal to 20"),
         (("--yes", "--out", "nowhere/fusion.yaml"), 2, "nowhere/fusion.yaml cannot be written"),
         (("--yes", "--methods", "csd"), 2, "there is no method 'csd'; did you mean 'cosd'?"),

@@ -17,10 +17,10 @@ from rich.live import Live
 from typer.testing import Result
 
 from commands import Scripted, cosd, start_scripted, words
-from compared import examples, pair
+from compared import examples, pair, trio
 from cosd_api import Comparison, Example
 from cosd_api.cli.compare import Confirming, _table  # pyright: ignore[reportPrivateUsage]
-from cosd_api.comparison.asking import Tally
+from cosd_api.comparison.tally import Tally
 from cosd_api.training.file_lock import lock
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
@@ -72,6 +72,24 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     again = compare(questions, "--yes", "--out", str(folder), "--json")
     assert sum(one.requests for one in scripted.providers.values()) == sent
     assert json.loads(again.stdout)["spent_tokens"] == 0
+
+
+def test_two_assistants(questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = examples(("all", "first", "second", "misled"), ("first",))
+    providers = dict(zip(("http://draft", "http://one", "http://two"), trio(asked), strict=True))
+    monkeypatch.setattr("cosd_api.cli.options.connect", Scripted(providers).connect)
+    folder, prices = tmp_path / "out", ("--prices", "draft=1,2", "--prices", "large=3,4", "--prices", "assistant 2=5,6")
+    done = compare(questions, "--assistant", "http://two", "--yes", "--out", str(folder), *prices)
+    assert done.exit_code == 0, done.stderr
+    assert "small as the draft, large and other as the assistants, graded by exact: 4 test questions" in words(done)
+    found = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    assert (found["cosd"].right, found["oracle"].right, [*found.models]) == (
+        3,
+        4,
+        ["draft", "assistant 1", "assistant 2"],
+    )
+    refused = compare(questions, "--assistant", "http://two", "--yes", methods="cosd,cascade")
+    assert refused.exit_code == 2 and "the method 'cascade' cannot fuse these 3 models" in words(refused)
 
 
 def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
@@ -133,11 +151,14 @@ def test_a_finished_comparison_asks_nobody(
         raise AssertionError("it asked")
 
     assert compare(questions, "--yes", "--out", str(tmp_path)).exit_code == 0
-    monkeypatch.setattr(Confirming, "check", _nothing)
     monkeypatch.setattr("typer.confirm", confirm)
-    done = compare(questions, "--out", str(tmp_path))
+    done = compare(questions, "--out", str(tmp_path))  # without a terminal, too
     assert done.exit_code == 0, done.output
     assert "cosd: 0 answers to 5 questions (24 more are known): about 0 billed tokens" in done.stderr
+    before = sum(one.requests for one in scripted.providers.values())
+    more = compare(questions, "--out", str(tmp_path), methods="cosd,average")
+    assert more.exit_code == 2 and "there is no terminal to confirm the cost" in words(more)
+    assert sum(one.requests for one in scripted.providers.values()) == before
 
 
 def test_the_table_that_fills_up_waits_for_the_answer(
@@ -235,10 +256,6 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--grader", "exact", "--time-limit", "0"), "time_limit is a setting of the grader program, not of exact"),
         (("--prices", "draft=1"), "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         (("--prices", "nowhere.json"), "nowhere.json: No such file or directory"),
-        (
-            ("--assistant", "http://two"),
-            "a comparison is of two models, and these are 3: give one --assistant, and compare each other pair by",
-        ),
     ],
 )
 def test_wrong_usage(scripted: Scripted, questions: Path, more: tuple[str, ...], message: str) -> None:

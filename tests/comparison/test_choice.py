@@ -24,9 +24,8 @@ def table(draft: str, assistant: str, billed: dict[str, float] | None = None, **
     def outcomes(text: str) -> dict[str, bool]:
         return {f"q{at}": one == "1" for at, one in enumerate(text) if one != "-"}
 
-    return Outcomes(
-        outcomes(draft), outcomes(assistant), {name: outcomes(way) for name, way in ways.items()}, billed or {}
-    )
+    alone = {"draft": outcomes(draft), "assistant": outcomes(assistant)}
+    return Outcomes(alone, {name: outcomes(way) for name, way in ways.items()}, billed or {})
 
 
 def test_the_most_right_answers_are_chosen_then_the_least_billed() -> None:
@@ -70,9 +69,7 @@ def test_the_test_sees_none_of_the_questions_that_chose(data: st.DataObject) -> 
     found = table(bits[0], bits[1], a=bits[2], b=bits[3], c=bits[4])
     first, second = parts(found.questions)
     flipped = {name: {key: one != (key in second) for key, one in right.items()} for name, right in found.ways.items()}
-    assert (
-        decided(found).way == decided(Outcomes(found.draft, found.assistant, flipped)).way == choose(found.only(first))
-    )
+    assert decided(found).way == decided(Outcomes(found.alone, flipped)).way == choose(found.only(first))
 
 
 # How often it errs.
@@ -84,7 +81,7 @@ def drawn(rng: random.Random, draft: float, assistant: float, way: Callable[[boo
     one = {key: rng.random() < draft for key in keys}
     other = {key: rng.random() < assistant for key in keys}
     ways = {f"w{at}": {key: rng.random() < way(one[key], other[key]) for key in keys} for at in range(WAYS)}
-    return Outcomes(one, other, ways)
+    return Outcomes({"draft": one, "assistant": other}, ways)
 
 
 def advised(runs: int, seed: int, draft: float, assistant: float, way: Callable[[bool, bool], float]) -> float:

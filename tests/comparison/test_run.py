@@ -26,13 +26,13 @@ from cosd_api import (
     SettingError,
     compare,
 )
-from cosd_api.comparison.asking import Tally
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.graders import ExactGrader
 from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.result import _verdicts  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.statistics import PairedCounts, wilson
+from cosd_api.comparison.tally import Tally
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -800,13 +800,6 @@ async def test_what_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError) as caught:
         await cosd_alone(SMALL, **options)
     assert words in str(caught.value)
-
-
-async def test_two_assistants_are_too_many() -> None:
-    draft, assistant = pair(SMALL)
-    several: Any = [assistant, assistant]
-    with pytest.raises(SettingError, match="two models: give one assistant, and compare each other pair by itself"):
-        await compare(SMALL.values(), draft=draft, assistant=several)
 
 
 async def test_one_question_is_not_enough() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api import ComparisonEstimate, Example, compare
+from cosd_api import ComparisonEstimate, Example, compare, fuse
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]
 
@@ -50,3 +50,34 @@ async def test_all_methods_on_the_bundled_pair(pair: Pair, tmp_path: Path) -> No
     )
     assert again.spent_tokens == 0
     assert [one.right for one in again.standings] == [one.right for one in found.standings]
+
+
+async def test_three_models_write_what_fuse_writes(three: Three) -> None:
+    asked = [one for kind, count in (("mixed", 2), ("sum", 1), ("capital", 1)) for one in sample(kind, count, 89)]
+    examples = [Example(prompt=one.prompt, answer=one.answer) for one in asked]
+    draft, *assistants = three["words"], three["sums"], three["facts"]
+    found = await compare(
+        examples,
+        draft=draft,
+        assistant=assistants,
+        methods=["cosd", "cool"],
+        both_ways=False,
+        baselines=False,
+        max_tokens=MAX_TOKENS,
+        development=0.25,
+    )
+    assert found.stopped is None and [one.name for one in found.standings] == [
+        *("draft", "assistant 1", "assistant 2", "best of all", "oracle"),
+        *("cosd", "cool"),
+    ]
+    assert all((one.answered, one.failed) == (3, 0) for one in found.standings)
+    assert max(one.right for one in found.standings if one.kind == "alone") <= found["oracle"].right
+    by_key = {one.key: one for one in examples}
+    for key, answer in found.answers_of("cosd").items():
+        result = await fuse(by_key[key].prompt, draft=draft, assistant=assistants, max_tokens=MAX_TOKENS)
+        assert result.text == answer.text
+    for key, answer in found.answers_of("cool").items():
+        models = [draft, *assistants]
+        result = await fuse(by_key[key].prompt, models=models, method="cool", max_tokens=MAX_TOKENS)
+        assert result.text == answer.text
+    assert {*found["cosd"].requests} == {"draft", "assistant 1", "assistant 2"} == {*found.calibration}

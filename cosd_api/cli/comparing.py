@@ -1,0 +1,158 @@
+"""Options that `cosd compare` and `cosd advise` share: questions, servers, methods, limits and the grader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cosd_api.alignment import Unit
+from cosd_api.cli.options import (
+    AssistantModels,
+    AssistantUrls,
+    DraftModel,
+    DraftUrl,
+    MaxTokens,
+    connect_assistants,
+    connect_server,
+)
+from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api.comparison.graders import GRADERS, grader_named
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.prices import Price, prices_from
+from cosd_api.comparison.questions import mapping_from, read_questions
+from cosd_api.comparison.settings import ComparisonOptions
+from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.training.dataset import Example
+from cosd_providers.contract import Provider
+
+__all__ = ["ComparingOptions", "GraderOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraderOptions:
+    """A grader by its name and its settings."""
+
+    grader: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help=f"What a right answer is: {', '.join(GRADERS)}, or module:function of your own."
+        ),
+    ] = "exact"
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="For regex.")] = None
+    field: Annotated[str | None, typer.Option(metavar="PATH", help="For json: the field, as result.0.name.")] = None
+    judge: Annotated[str | None, typer.Option(metavar="URL", help="For judge: the server of the model.")] = None
+    run_programs: Annotated[
+        bool, typer.Option("--run-programs", help="For program: run what models write, on this machine.")
+    ] = False
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="For program: the longest that one may run.")
+    ] = None
+
+    def made(self) -> Grader:
+        """The grader.
+
+        Raises:
+            SettingError: there is no such grader, or a setting is missing or means nothing to it.
+        """
+        given = {one.name: getattr(self, one.name) for one in fields(GraderOptions)}
+        name = given.pop("grader")
+        return grader_named(name, **{key: one for key, one in given.items() if one is not None and one is not False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparingOptions(GraderOptions):
+    """Questions, servers, methods and limits of a comparison."""
+
+    draft: DraftUrl
+    assistant: AssistantUrls
+    draft_model: DraftModel = None
+    assistant_model: AssistantModels = None
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Methods, with commas between them or repeated; all by default. Also {', '.join(VERIFIERS)}.",
+        ),
+    ] = None
+    one_way: Annotated[bool, typer.Option("--one-way", help="No assistant drafts.")] = False
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
+    ] = None
+    max_billed_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers."),
+    ] = None
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=IN,OUT|FILE",
+            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (of several, "
+            "'assistant 1=3,15'), or a JSON file. A third number is that of tokens read from a cache.",
+        ),
+    ] = None
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
+    ] = None
+    unit: Annotated[
+        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate, and ask the models nothing.")] = False
+
+    def questions(self, path: Path, limit: int | None) -> list[Example]:
+        """The first questions of a file.
+
+        Raises:
+            typer.BadParameter: it cannot be read.
+            SettingError: it is invalid.
+        """
+        try:
+            return read_questions(path, mapping_from(self.fields or []))[:limit]
+        except OSError as error:
+            raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="QUESTIONS") from error
+
+    def models(self) -> tuple[Provider, list[Provider]]:
+        """The draft and the assistants; sends nothing yet.
+
+        Raises:
+            typer.BadParameter: a URL is invalid, or only some models are named.
+        """
+        draft = connect_server(self.draft, self.draft_model, "--draft")
+        return draft, connect_assistants(self.assistant, self.assistant_model)
+
+    def settings(self, path: Path | None) -> ComparisonOptions:
+        """The settings of a run that keeps its answers in this file.
+
+        Raises:
+            typer.BadParameter: a file of prices cannot be read.
+            SettingError: a setting is invalid.
+        """
+        names = [name.strip() for one in self.methods or [] for name in one.split(",")]
+        return {
+            "methods": "all" if names in ([], ["all"]) else names,
+            "both_ways": not self.one_way,
+            "grader": self.made(),
+            "path": path,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop,
+            "seed": self.seed,
+            "unit": self.unit,
+            "concurrency": self.concurrency,
+            "max_billed_tokens": self.max_billed_tokens,
+            "prices": self._prices(),
+            "dry_run": self.dry_run,
+        }
+
+    def _prices(self) -> dict[str, Price] | None:
+        try:
+            return prices_from(self.prices) if self.prices else None
+        except OSError as error:
+            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error

@@ -1,0 +1,75 @@
+"""Settings that `compare` and `advise` share: declared here once, checked, and handed on as one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack
+
+from cosd_api.alignment import Unit
+from cosd_api.checks import check_count, check_stop, check_unit
+from cosd_api.comparison.contestants import Chosen
+from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.prices import ComparisonEstimate, Prices
+from cosd_api.comparison.tally import Tally
+from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.training.dataset import Example
+
+__all__ = ["ComparisonOptions", "ComparisonSettings"]
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """Keywords of `compare` and `advise` beside the questions and the models; see `compare`."""
+
+    methods: Chosen
+    both_ways: bool
+    grader: str | Grader | Callable[[Example, str], Any]
+    path: str | Path | None
+    max_tokens: int
+    stop: str | Sequence[str] | None
+    seed: int
+    unit: Unit | None
+    concurrency: int
+    max_billed_tokens: int | None
+    prices: Prices | None
+    confirm: Callable[[ComparisonEstimate], bool] | None
+    progress: Callable[[Sequence[Tally]], None] | None
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSettings:
+    """The settings of one run, checked; see `compare`."""
+
+    methods: Chosen = "all"
+    both_ways: bool = True
+    grader: str | Grader | Callable[[Example, str], Any] = "exact"
+    path: str | Path | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    unit: Unit | None = None
+    concurrency: int = 4
+    max_billed_tokens: int | None = None
+    prices: Prices | None = None
+    confirm: Callable[[ComparisonEstimate], bool] | None = None
+    progress: Callable[[Sequence[Tally]], None] | None = None
+    dry_run: bool = False
+
+    @classmethod
+    def checked(cls, **given: Unpack[ComparisonOptions]) -> Self:
+        """The settings as given; methods, grader and prices are checked where they are used.
+
+        Raises:
+            SettingError: one of them is invalid.
+        """
+        chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop"))}
+        settings = cls(**chosen)
+        check_count("max_tokens", settings.max_tokens)
+        check_count("seed", settings.seed, least=0)
+        check_count("concurrency", settings.concurrency)
+        if settings.max_billed_tokens is not None:
+            check_count("max_billed_tokens", settings.max_billed_tokens)
+        check_unit(settings.unit)
+        return settings

@@ -1,0 +1,214 @@
+"""`compare` and `advise` with a draft and two assistants: numbers by hand, `fuse`'s own texts, what is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compared import examples, trio
+from cosd_api import (
+    Advice,
+    Average,
+    Comparison,
+    CoSD,
+    Example,
+    Fusion,
+    RuleVerifier,
+    SettingError,
+    advise,
+    compare,
+    fuse,
+)
+from cosd_api.comparison.advice_page import advice_page
+from cosd_api.comparison.choice import parts
+from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api.comparison.exports import answers_jsonl, standings_csv
+from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.statistics import PairedCounts
+from cosd_api.methods.base import METHODS, Method, method_named
+from cosd_providers.testing import ScriptedProvider
+
+TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
+ASKED = examples(TEST, ("all", "first"))
+NAMES = ("draft", "assistant 1", "assistant 2")
+TWO_ALONE = ("speculative", "cascade", "nudging", "steps")
+
+
+async def compared(
+    asked: dict[str, Example] = ASKED, models: list[ScriptedProvider] | None = None, **options: Any
+) -> Comparison:
+    draft, *assistants = models or trio(asked)
+    options = {"methods": ["cosd"], "max_tokens": 4, **options}
+    return await compare(asked.values(), draft=draft, assistant=assistants, **options)
+
+
+async def test_every_number_by_hand() -> None:
+    models = trio(ASKED)
+    found = await compared(models=models, both_ways=False)
+    assert [(one.name, one.right, one.answered) for one in found.standings] == [
+        ("draft", 3, 8),
+        ("assistant 1", 4, 8),
+        ("assistant 2", 3, 8),
+        ("best of all", 4, 8),
+        ("oracle", 7, 8),
+        ("cosd", 6, 8),
+        ("self-consistency", found["self-consistency"].right, 8),
+        ("random gate", found["random gate"].right, 8),
+    ]
+    assert found.better == "assistant 1" and {*found.models} == {*NAMES}
+    assert [one.model for one in found.models.values()] == ["small", "large", "other"]
+    assert found["cosd"].counts == PairedCounts(both=3, won=3, lost=1, neither=1)
+    assert found["oracle"].counts == PairedCounts(both=4, won=3, lost=0, neither=1)
+    assert found["best of all"].p is None and found["best of all"].billed == found["assistant 1"].billed
+    places = found["cosd"].replaced
+    assert places is not None and (places.places, places.assistant, places.draft) == (5, 4, 1)
+    assert places.answers == PairedCounts(both=0, won=4, lost=1, neither=0)
+    # In the development questions an assistant differs at one place, and CoSD replaces the draft's word there.
+    assert found["random gate"].settings["verifier"]["rate"] == 1
+    assert {*found.calibration} == {*NAMES}
+    assert {name: found["assistant 2"].requests[name] for name in NAMES} == {**dict.fromkeys(NAMES, 0), NAMES[2]: 1}
+    asked = [one for one in found.standings if one.kind != "derived"]
+    held = [one for one in found.answers if one.question in found.development]
+    for name, model in zip(NAMES, models, strict=True):
+        spent = sum(8 * one.requests[name] for one in asked)
+        spent += sum(one.usage[name].requests for one in held if name in one.usage)
+        assert spent == pytest.approx(model.requests)
+
+
+async def test_each_model_drafts_in_turn() -> None:
+    found = await compared(methods=["cosd", "average", "switch"])
+    assert [(one.name, one.first) for one in found.standings if one.kind == "method"] == [
+        ("cosd", "draft"),
+        ("cosd, assistant 1 first", "assistant 1"),
+        ("cosd, assistant 2 first", "assistant 2"),
+        ("average", "draft"),
+        ("switch", "draft"),
+        ("switch, assistant 1 first", "assistant 1"),
+        ("switch, assistant 2 first", "assistant 2"),
+    ]
+    gates = [one for one in found.standings if one.name.startswith("random gate")]
+    assert [(one.first, one.reverse) for one in gates] == [(name, name != "draft") for name in NAMES]
+    assert found["cosd, assistant 2 first"].requests["assistant 2"] == 1
+
+
+async def test_every_text_is_what_fuse_writes() -> None:
+    found = await compared(methods="all", baselines=False)
+    fused = [one for one in found.standings if one.kind == "method"]
+    assert {one.settings["method"] for one in fused} >= {"cosd", "cool", "average", "safe", "chared", "switch", "route"}
+    for standing in fused:
+        method: Method = VERIFIERS[name] if (name := standing.name.split(",")[0]) in VERIFIERS else method_named(name)
+        order = [str(standing.first), *(name for name in NAMES if name != standing.first)]
+        limits: dict[str, Any] = {"max_tokens": 4, **({"seed": 0} if method.temperature else {})}
+        answers = found.answers_of(standing.name)
+        for example in ASKED.values():
+            if example.key not in answers:
+                continue
+            models = dict(zip(NAMES, trio(ASKED), strict=True))
+            draft, *others = (models[name] for name in order)
+            given: Any = {"models": [draft, *others]} if method.symmetric else {"draft": draft, "assistant": others}
+            result = await fuse(example.prompt, **given, method=method, **limits)
+            assert result.text == answers[example.key].text, (standing.name, example.prompt)
+            usage = {order[NAMES.index(name)]: one.requests for name, one in result.usage.items()}
+            assert usage == {name: one.requests for name, one in answers[example.key].usage.items()}
+
+
+async def test_methods_for_two_models_are_left_out_or_refused() -> None:
+    found = await compared(methods="all", baselines=False)
+    reasons = {one.name: one.reason for one in found.left_out}
+    assert {name: reasons[name] for name in TWO_ALONE} == {
+        name: f"{name!r} takes 2 models at most, not 3" for name in TWO_ALONE
+    }
+    assert {*METHODS} - {*reasons} <= {one.name for one in found.standings}
+    for name in TWO_ALONE:
+        with pytest.raises(SettingError) as caught:
+            await compared(methods=["cosd", name])
+        assert str(caught.value) == (
+            f"the method {name!r} cannot fuse these 3 models: {name!r} takes 2 models at most, not 3. Leave it out, or "
+            "compare it by itself"
+        )
+    with pytest.raises(SettingError, match="there are 2 weights for 3 models: give one for each"):
+        await compared(methods=[Average(weights=(1, 2))])
+    with pytest.raises(SettingError, match="assistant is empty"):
+        await compare(ASKED.values(), draft=trio(ASKED)[0], assistant=[])
+
+
+async def test_the_same_call_asks_nothing_again_and_other_models_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first = await compared(path=path, methods=["cosd", CoSD(verifier=RuleVerifier(alpha=1, beta=1))])
+    models = trio(ASKED)
+    again = await compared(path=path, models=models, methods=["cosd", "cosd-1-1"])
+    assert sum(one.requests for one in models) == again.spent_tokens == 0
+    assert again.standings == first.standings and again.billed_tokens == first.billed_tokens
+    draft, one, other = models
+    with pytest.raises(SettingError, match="holds answers of 3 models, not of 2: give another folder"):
+        await compare(ASKED.values(), draft=draft, assistant=one, path=path)
+    words = "holds answers with large as assistant 1, not other: give the models in the same order, or give another"
+    with pytest.raises(SettingError, match=words):
+        await compare(ASKED.values(), draft=draft, assistant=[other, one], path=path)
+
+
+async def test_prices_are_of_each_endpoint() -> None:
+    prices: dict[str, Any] = {"draft": (1, 2), "assistant 1": (3, 4), "other": (5, 6)}
+    found = await compared(prices=prices)
+    assert found["assistant 2"].money == pytest.approx((3 * 5 + 2 * 6) / 1e6)
+    assert found["oracle"].money == pytest.approx((3 * (1 + 3 + 5) + 2 * (2 + 4 + 6)) / 1e6)
+    words = "the price of assistant 2 (other) is missing: the names are draft, assistant 1 and assistant 2, or the"
+    with pytest.raises(SettingError) as caught:
+        await compared(prices={"draft": (1, 2), "large": (3, 4)})
+    assert words in str(caught.value)
+
+
+async def test_reports_name_every_model() -> None:
+    found = await compared()
+    again = Comparison.model_validate_json(found.model_dump_json())
+    assert (again, str(again)) == (found, str(found))
+    text, page = str(found), comparison_page(found)
+    assert text.startswith("small as the draft, large and other as the assistants, graded by exact: 8 test questions")
+    assert "Differences are to large (assistant 1), the best of the models on the development questions." in text
+    assert "Calibration of assistant 2: mean probability" in text
+    assert "</b> as the draft, <b>large</b> and <b>other</b> as the assistants · graded by exact" in page
+    assert "Differences are to assistant 1 alone, which was best on the development questions" in page
+    head, *rows = standings_csv(found).splitlines()
+    assert {f"{kind}_{name}" for kind in ("requests", "read") for name in ("draft", "assistant_2")} <= {
+        *head.split(",")
+    }
+    assert len(rows) == len(found.standings) and len(answers_jsonl(found).splitlines()) == len(found.answers)
+
+
+async def test_advice_on_three_models(tmp_path: Path) -> None:
+    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(40))}
+    kinds, (first, second) = ("first", "second", "draft"), parts(made)
+    asked = {f"{at} {kinds[at % 3]}": made[key] for at, key in enumerate([*first, *second])}
+    turned, *others = reversed(trio(asked))  # the one that should draft is the last that is given
+    found = await advise(asked.values(), draft=turned, assistant=others, methods=["cosd"], max_tokens=4)
+    assert (found.decision, found.way, found.first) == ("fuse", "cosd, assistant 2 first", "assistant 2")
+    assert (found.tried, found.tested, found.right["fused"]) == (3, 24, 24)
+    assert {*found.right} == {*found.accuracy} == {*NAMES, "fused"} and found.gain is not None and found.gain.low > 0.3
+    text = str(found)
+    assert text.startswith(
+        "Fuse them. Let assistant 2 (small) draft and the draft (other) and assistant 1 (large) assist"
+    )
+    assert "The draft alone was wrong in " in text and "Assistant 1 alone was wrong in " in text
+    assert Advice.model_validate_json(found.model_dump_json()) == found
+    assert "<b>other</b> as the draft, <b>large</b> and <b>small</b> as the assistants" in advice_page(found)
+    path = tmp_path / "fusion.yaml"
+    found.save(path, draft="http://other", assistant=["http://large", "http://small"])
+    loaded = Fusion.load(path).endpoints
+    assert [loaded.draft.name, *(one.name for one in loaded.assistants)] == ["small", "other", "large"]
+    with pytest.raises(SettingError, match="the advice is on 3 models, not 2: give the draft and the assistants as"):
+        found.fusion(draft="http://other", assistant="http://large")
+
+
+async def test_three_models_of_which_one_is_as_good_alone() -> None:
+    made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(20)]
+    asked = {f"{at} {'none' if at % 2 else 'all'}": one for at, one in enumerate(made)}
+    draft, *others = trio(asked)
+    found = await advise(asked.values(), draft=draft, assistant=others, methods=["cosd"], max_tokens=4)
+    assert (found.decision, found.model) == ("alone", "draft")
+    assert "Use the draft (small) alone. Of 3 ways to fuse, none had more right answers to 8 questions than it:" in str(
+        found
+    )
+    assert re.search(r"and assistant 1 alone \d \(\d+%\) and assistant 2 alone \d \(\d+%\)\.", str(found))
