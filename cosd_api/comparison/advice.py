@@ -16,6 +16,7 @@ from cosd_api.comparison.contestants import Contestant, LeftOut, model_names
 from cosd_api.comparison.forecast import with_test
 from cosd_api.comparison.gathering import comparison_so_far
 from cosd_api.comparison.prices import ComparisonEstimate
+from cosd_api.comparison.questions import questions_by_key
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.run import DRY, opened
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
@@ -26,7 +27,7 @@ from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Endpoint, Record
 from cosd_api.settings import AnswerOptions, KnownVerifier, refuse, spell_out
-from cosd_api.training.dataset import Example, check_examples
+from cosd_api.training.dataset import Example
 from cosd_api.version import __version__
 from cosd_api.wording import the
 from cosd_providers import connect
@@ -243,7 +244,7 @@ async def advise(
     """
     refuse(settings, advise)
     given = ComparisonSettings.checked(**settings)
-    by_key = {one.key: one for one in check_examples(examples).values()}
+    by_key = questions_by_key(examples)
     first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
     async with opened([*by_key.values()], draft=draft, assistant=assistant, settings=given) as run:
         run.expect(first, run.tested)

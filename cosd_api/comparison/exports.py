@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.questions import questions_by_key
 from cosd_api.comparison.result import Comparison, Standing
 from cosd_api.training.dataset import Example
 
@@ -108,7 +109,8 @@ def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
         found: the comparison.
         examples: the questions; with them each line has `prompt` and `reference`, too.
     """
-    asked = {one.key: one for one in examples}
+    several = [*examples]
+    asked = questions_by_key(several) if several else {}
     held, limits = set(found.development), _limits(found)
     lines: list[str] = []
     for one in found.answers:

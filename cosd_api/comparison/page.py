@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 from cosd_api.comparison.choice import LEAST_QUESTIONS
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
+from cosd_api.comparison.questions import questions_by_key
 from cosd_api.comparison.report import limits_in_words
 from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, Standing
 from cosd_api.errors import SettingError
@@ -52,10 +53,11 @@ def comparison_page(
         examples: the questions, to show them beside the answers: a comparison has only their keys.
         title: the headline.
     """
+    several = [*examples]
     return document(
         title,
         _header(found, title),
-        element("main", None, *_sections(found, {one.key: one for one in examples})),
+        element("main", None, *_sections(found, questions_by_key(several) if several else {})),
         footer(found.library_version),
         style=text_of("page.css", "cosd_api.comparison"),
     )

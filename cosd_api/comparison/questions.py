@@ -1,21 +1,45 @@
-"""Files of questions: those of `cosd collect`, and other JSON lines, whose fields have other names."""
+"""Questions of a comparison, each with its key, and files of them: those of `cosd collect`, and other JSON lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
-from cosd_api.training.dataset import Example, read_examples
+from cosd_api.training.dataset import Example, check_examples, read_examples
 from cosd_api.training.json_lines import line_error, problem, read_lines
 
-__all__ = ["mapping_from", "read_questions"]
+__all__ = ["mapping_from", "questions_by_key", "read_questions"]
 
 _TEXTS = ("prompt", "answer", "target")
 _NAMED = ". If it has another name there, say which: --map prompt=question --map answer=gold"
+
+
+class _Twin(Example):
+    """A question that is graded otherwise than an earlier one with its prompt and answer."""
+
+    @property
+    def key(self) -> str:
+        """Its identity: SHA-256 (hex) of all that it has."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json")).encode()).hexdigest()
+
+
+def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
+    """The questions in the order given, by their keys; of equal ones only the first.
+
+    Raises:
+        SettingError: there are none, or one is invalid.
+    """
+    found: dict[str, Example] = {}
+    for one in check_examples(given, graded=True).values():
+        question = _Twin(**{name: getattr(one, name) for name in Example.model_fields}) if one.key in found else one
+        found[question.key] = question
+    return found
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:

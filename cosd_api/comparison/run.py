@@ -15,12 +15,13 @@ from cosd_api.comparison.gathering import comparison_so_far
 from cosd_api.comparison.graders import check_grader
 from cosd_api.comparison.grading import identity_of
 from cosd_api.comparison.journal import Journal, JournalHeader
+from cosd_api.comparison.questions import questions_by_key
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.settings import refuse, spell_out
-from cosd_api.training.dataset import Example, check_examples
+from cosd_api.training.dataset import Example
 from cosd_providers.contract import Provider
 
 __all__ = ["DEVELOPMENT", "DRY", "compare", "opened"]
@@ -51,7 +52,8 @@ async def compare(
     is resumed. After eight failures in a row the comparison stops.
 
     Args:
-        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once.
+        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once. Of those
+            that differ in `target`, `choices` or `tests` alone, all but the first have another key in the result.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them.
         methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
@@ -92,7 +94,7 @@ async def compare(
     """
     refuse(settings, compare)
     chosen = ComparisonSettings.checked(**settings)
-    wanted = [*check_examples(examples).values()]
+    wanted = [*questions_by_key(examples).values()]
     check_between("development", development, 0, 1)
     held, test = split(wanted, development)
     async with opened(wanted, draft=draft, assistant=assistant, settings=chosen) as run:

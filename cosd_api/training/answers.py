@@ -121,7 +121,7 @@ async def tune_answers(
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)
     check_installed("numpy", "tuning needs NumPy", "train")
-    asked = [*check_examples(examples).values()]
+    asked = [*check_examples(examples, graded=True).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]

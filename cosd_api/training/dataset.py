@@ -333,8 +333,12 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
     return examples
 
 
-def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Example]:
+def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
     """Validated examples by their number, from 1; of equal ones only the first.
+
+    Args:
+        given: the examples.
+        graded: whether answers are graded, so that examples differ that have other `target`, `choices` or `tests`.
 
     Raises:
         SettingError: there are none, or one is invalid.
@@ -343,15 +347,16 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Ex
     if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
         raise SettingError(f"examples must be several Example or dictionaries, not {type(given).__name__}")
     examples: dict[int, Example] = {}
-    keys: set[str] = set()
+    there: set[object] = set()
     for at, one in enumerate(given):
         try:
             example = one if isinstance(one, Example) else Example.model_validate(one)
         except ValidationError as error:
             raise SettingError(f"examples[{at}]: {problem(error, [*Example.model_fields])}") from None
-        if example.key not in keys:
+        same = (example.key, example.target, example.choices, example.tests) if graded else example.key
+        if same not in there:
             examples[at + 1] = example
-        keys.add(example.key)
+        there.add(same)
     if not examples:
         raise SettingError("there are no examples")
     return examples

@@ -27,6 +27,7 @@ from cosd_api import (
     compare,
 )
 from cosd_api.comparison.contestants import Contestant, LeftOut
+from cosd_api.comparison.exports import answers_jsonl
 from cosd_api.comparison.graders import ExactGrader
 from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.page import comparison_page
@@ -371,6 +372,20 @@ async def test_questions_with_one_prompt_share_a_text_and_have_their_own_grades(
 
 
 # ------------------------------------------------------------------------------------------------ limits and failures
+
+
+async def test_questions_that_are_graded_otherwise_are_no_duplicates() -> None:
+    made = [Example(prompt="Q", answer=" r w", target=target) for target in ("r", "w", "v", "r")]
+    draft, assistant = (ScriptedProvider.from_texts({"Q": [" r"], "P": [" r"]}) for _ in range(2))
+    other = Example(prompt="P", answer=" r")
+    found = await compare(
+        [*made, other], draft=draft, assistant=assistant, methods=["cosd"], grader="contains", baselines=False
+    )
+    answers = found.answers_of("draft") | found.answers_of("draft", development=True)
+    assert len(answers) == 4 and sum(bool(one.right) for one in answers.values()) == 2
+    assert {made[0].key, other.key} < {*answers}
+    assert found.billed_tokens == sum({one.key: one.billed for one in found.answers}.values())  # a text for all three
+    assert answers_jsonl(found, made).count('"reference":" r w"') == 3 * 4
 
 
 @pytest.mark.parametrize("most", [1, 12, 40, 90])
