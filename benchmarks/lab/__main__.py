@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from benchmarks.lab.likelihoods import likelihoods, likelihoods_in
 from benchmarks.lab.page import write_pages
 from benchmarks.lab.plan import BACK, Asked, asked, scored
 from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, items_seed, protocol_hash
-from benchmarks.lab.runs import Run, RunsFile, facts_asked, read_runs, write_runs
+from benchmarks.lab.runs import Run, RunsFile, facts_asked, read_runs, slots_said, write_runs
+from benchmarks.lab.workers import finish_all
 from cosd_api.comparison.result import Comparison
 
 _ABOUT = """Run the laboratory. What is finished is not made again: the same command goes on after any interruption.
@@ -26,6 +26,8 @@ steps."""
 RESULTS = FOLDER / "results"
 DOCS = FOLDER.parents[1] / "docs"
 WORK = FOLDER / "work"
+JOBS = 3
+"""For two cores: a step often waits for its servers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,17 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
     parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
     parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what is kept, and no more")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="steps at the same time, each with two servers")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
     planned = size.items
     size = replace(size, items=given.items or planned)
-    unknown = {*given.cells} - {*size.cells}
-    if unknown:
-        parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(size.cells)}")
     several = [*asked(size), *scored(size)]
+    known = dict.fromkeys(one.cell.removesuffix(BACK) for one in several)
+    unknown = {*given.cells} - {*known}
+    if unknown:
+        parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(known)}")
     chosen = [one for one in several if not given.cells or one.cell.removesuffix(BACK) in given.cells]
-    path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work, _say)
+    path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work)
     docs = DOCS
     if given.list:
         print(listing(chosen, graph))
@@ -55,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.page and not path.exists():
         parser.error(f"no run of the size {size.name} is kept in {path}")
     if not given.page:
-        for one in () if given.so_far else chosen:
-            graph.finish(one.step)
+        if not given.so_far:
+            finish_all(given.work, [one.step for one in chosen], given.jobs)
         file = finished(size, several, graph)
         if not file.runs:
             parser.error(f"nothing is finished in {given.work}")
@@ -68,21 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(written)
 
 
-def _say(words: str) -> None:
-    now = datetime.datetime.now(tz=datetime.UTC)
-    print(f"{now:%H:%M:%S} {words}", file=sys.stderr, flush=True)
-
-
 def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
     """The comparisons that are finished, and what is to be known of them."""
     done = [one for one in several if graph.state(one.step) == "done"]
-    steps = {step.key: step for one in done for step in (one.step, *one.step.inputs.values())}
+    steps = {step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"}
     about = {
         "size": size.name,
         "items": size.items,
         "hash": protocol_hash(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "seconds": round(sum(graph.measured(step) or 0.0 for step in steps.values())),
+        "seconds": round(graph.busy(steps.values())),
         "machine": f"{platform.system()} {platform.machine()}",
         "likelihoods": [
             {"cell": one.cell, "task": one.task, "seed": one.seed, "ways": likelihoods_in(graph.path(one.step))}
@@ -96,7 +95,8 @@ def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
 
 
 def _run(one: Asked, size: Size, found: Comparison) -> Run:
-    return Run(one.cell, one.task, one.seed, found, facts_asked(one.task, items_seed(), size.items, found))
+    drawn = one.task, items_seed(), size.items, found
+    return Run(one.cell, one.task, one.seed, found, facts_asked(*drawn), slots_said(*drawn))
 
 
 def listing(several: Sequence[Asked], graph: Graph) -> str:

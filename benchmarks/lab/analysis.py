@@ -4,12 +4,13 @@ A mean over tasks gives each task the same weight, and so each seed. Questions a
 for one fact, and all cells, directions and seeds answer the same questions. So what is drawn is a *cluster*: all
 answers, in all runs, to questions about one fact, or to one question of another task.
 
-An interval is the wider, at each end, of two. The first is a percentile bootstrap: seeds are drawn with replacement,
+An interval is the widest, at each end, of two or three. The first is a percentile bootstrap: seeds are drawn with replacement,
 and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of the single
 runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as clusters,
 are added where runs share questions, as if they had the same answers, and combined by the squares of their distances
 from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another training
-would have given; of three, the first shows the variance too small by a third, and knows it badly.
+would have given. With several, a third is Student's, of the means of the seeds: with three of them it is 4.3 standard
+errors wide on each side, as little as three trainings tell.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "Part",
     "Row",
     "accuracy",
+    "better_overall",
     "calibration_error",
     "caught",
     "combined",
@@ -48,11 +50,12 @@ __all__ = [
     "difference",
     "drawn",
     "gain",
-    "growth",
     "itself",
-    "longest",
+    "of_seeds",
     "of_tasks",
     "places",
+    "replaced_tasks",
+    "room",
     "sign_flips",
     "sure_and_wrong",
     "table",
@@ -65,8 +68,9 @@ SURE = 0.5
 NEAR = 1e-3
 """Probabilities that differ by less are those of a near tie."""
 
-_DRAWS = 1000
-_SEED = 20
+DRAWS = 1000
+RANDOM_SEED = 20
+"""Of every bootstrap here."""
 
 Cluster = tuple[str, str]
 """The identity of what is asked; see `Run.cluster`."""
@@ -124,16 +128,16 @@ def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
             by_seed[seed] = statistics.fmean(shares) if shares else math.nan
         return statistics.fmean(by_seed[seed] for seed in chosen)
 
-    draw = random.Random(_SEED)
+    draw = random.Random(RANDOM_SEED)
     value = mean([*seeds], {kind: range(len(several)) for kind, several in clusters.items()})
     means: list[float] = []
-    for _ in range(_DRAWS):
+    for _ in range(DRAWS):
         chosen = draw.choices([*seeds], k=len(seeds))
         again = {kind: draw.choices(range(len(one)), k=len(one)) for kind, one in clusters.items()}
         found = mean(chosen, again)
         means.append(value if math.isnan(found) else found)
     means.sort()
-    cut = round(_DRAWS * (1 - level) / 2)
+    cut = round(DRAWS * (1 - level) / 2)
     return Estimated(value, means[cut], means[-1 - cut])
 
 
@@ -150,13 +154,32 @@ def combined(parts: Sequence[Part]) -> Estimated:
     return Estimated(value, value - math.hypot(*low.values()), value + math.hypot(*high.values()))
 
 
+def of_seeds(parts: Sequence[Part]) -> Estimated | None:
+    """The same mean, with Student's interval of the seeds' means; None with one seed."""
+    by_seed: dict[int, list[float]] = {}
+    for part in parts:
+        by_seed.setdefault(part.seed, []).append(part.single.value)
+    means = [*map(statistics.fmean, by_seed.values())]
+    if len(means) < 2:
+        return None
+    value = statistics.fmean(means)
+    quantile = _STUDENT[min(len(means) - 1, len(_STUDENT)) - 1]
+    half = quantile * statistics.stdev(means) / math.sqrt(len(means))
+    least = min(part.least for part in parts)
+    return Estimated(value, max(least, value - half), min(1.0, value + half))
+
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571)
+"""The 0.975 quantile of Student's distribution by degrees of freedom, from one; more seeds take the last."""
+
+
 def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
-    """The mean over seeds and tasks, with the wider of both intervals; runs without questions are left out."""
+    """The mean over seeds and tasks, with the widest of the intervals; runs without questions are left out."""
     parts = [part for part in map(of, runs) if part.values]
     if not parts:
         return Estimated(math.nan, -1.0, 1.0)
-    first, second = drawn(parts), combined(parts)
-    return Estimated(first.value, min(first.low, second.low), max(first.high, second.high))
+    several = [one for one in (drawn(parts), combined(parts), of_seeds(parts)) if one is not None]
+    return Estimated(several[0].value, min(one.low for one in several), max(one.high for one in several))
 
 
 def _clustered(run: Run, values: Mapping[str, float]) -> dict[Cluster, list[float]]:
@@ -214,6 +237,23 @@ def gain(runs: Sequence[Run], way: str) -> Estimated:
     return difference(runs, way, BEST)
 
 
+def better_overall(runs: Sequence[Run]) -> str:
+    """The model that is better over all tasks on the development questions; of equals the draft."""
+
+    def right(model: str) -> float:
+        several = [
+            [bool(one.right) for one in run.comparison.answers_of(model, development=True).values()] for run in runs
+        ]
+        return sum(sum(one) / len(one) for one in several)
+
+    return max(ALONE, key=right)
+
+
+def room(runs: Sequence[Run], than: str = BEST) -> float:
+    """The share of questions by which the oracle, which is right where either model is, is ahead."""
+    return difference(runs, ORACLE, than).value
+
+
 def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
     """Questions that both, one or neither has right, of all tasks and seeds together."""
     pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
@@ -258,7 +298,7 @@ class Row:
         p: of the sign-flip test on them (`sign_flips`); None where nothing is tested.
         holm: adjusted for all ways of the cell that are tested.
         acceptance: mean share of the draft's tokens kept; None where no draft is judged.
-        iterations: mean number of drafts for an answer: its replacements and one; None likewise.
+        iterations: mean number of drafts for an answer (`GradedAnswer.rounds`); None likewise.
         requests: mean number for an answer.
         tokens: mean number of tokens billed for an answer, by both endpoints.
         milliseconds: median over answers of the milliseconds for a token.
@@ -293,7 +333,7 @@ def _row(runs: Sequence[Run], way: str, paired: PairedCounts | None, p: float | 
     single = [*chain.from_iterable(answers)]
     rates = [one.acceptance for one in single if one.acceptance is not None]
     firsts = [one.first_token for one in single if one.first_token is not None]
-    drafts = [len(one.replaced) + 1 for one in single if one.units is not None]
+    drafts = [one.rounds for one in single if one.rounds is not None]
     return Row(
         way=way,
         accuracy=accuracy(runs, way),
@@ -386,6 +426,11 @@ def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
     )
 
 
+def replaced_tasks(runs: Sequence[Run], way: str) -> list[Run]:
+    """The runs in which the way has replaced a place of an answer."""
+    return [run for run in runs if any(one.replaced for one in run.comparison.answers_of(way).values())]
+
+
 @dataclass(frozen=True)
 class Itself:
     """Answers in which a draft was judged, against the draft's own (for N1).
@@ -417,29 +462,3 @@ def itself(runs: Sequence[Run]) -> Itself:
             total, changed, replaced, ties = total + 1, changed + other, replaced + len(near), ties + sum(near)
             unexplained += not all(near) or (other and not near)
     return Itself(total, changed, replaced, ties, unexplained)
-
-
-# Long answers.
-
-
-def longest(runs: Sequence[Run], way: str) -> int:
-    """The number of tokens of the longest answer."""
-    return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)
-
-
-def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0.95) -> Estimated:
-    """Growth of the mean length of answers less that of the number of drafts for one, by a bootstrap of questions."""
-    pairs: list[tuple[GradedAnswer, GradedAnswer]] = []
-    for one, other in zip(first, last, strict=True):
-        short, long = (run.comparison.answers_of(way) for run in (one, other))
-        pairs += [(short[key], long[key]) for key in short if key in long]
-
-    def apart(several: Sequence[tuple[GradedAnswer, GradedAnswer]]) -> float:
-        tokens = [sum(pair[at].tokens for pair in several) for at in (0, 1)]
-        drafts = [sum(len(pair[at].replaced) + 1 for pair in several) for at in (0, 1)]
-        return tokens[1] / max(1, tokens[0]) - drafts[1] / drafts[0]
-
-    draw = random.Random(_SEED)
-    found = sorted(apart(draw.choices(pairs, k=len(pairs))) for _ in range(_DRAWS))
-    cut = round(_DRAWS * (1 - level) / 2)
-    return Estimated(apart(pairs), found[cut], found[-1 - cut])

@@ -9,10 +9,10 @@ from typing import Any
 
 import anyio
 
-from benchmarks.lab.controls import shuffled
+from benchmarks.lab.controls import Distant, shuffled
 from benchmarks.lab.models import MODEL
 from benchmarks.lab.tasks import TASKS
-from benchmarks.lab.ways import OWN_TREE, TREE, WAYS
+from benchmarks.lab.ways import WAYS
 from benchmarks.lab.worlds import World
 from cosd_api import CoSD, SettingError, TreeVerifier, collect, compare, train_tree
 from cosd_api.comparison.result import Comparison
@@ -39,8 +39,15 @@ def questions(folder: Path, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def served(draft: Path, assistant: Path) -> Iterator[tuple[str, str]]:
-    """URLs of two servers. A model beside itself has two, too: it is asked as any other pair."""
-    with serve(draft / MODEL, name="draft") as one, serve(assistant / MODEL, name="assistant") as other:
+    """URLs of two servers. A model beside itself has two, too: it is asked as any other pair.
+
+    Each has one slot, which reads what a list of prefixes has in common once. With more, each prefix goes to another
+    slot, which reads all of it: that takes two to four times as long.
+    """
+    with (
+        serve(draft / MODEL, name="draft", slots=1) as one,
+        serve(assistant / MODEL, name="assistant", slots=1) as other,
+    ):
         yield one.url, other.url
 
 
@@ -70,21 +77,16 @@ def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: P
 
 
 def answers(
-    folder: Path,
-    settings: Mapping[str, Any],
-    *,
-    draft: Path,
-    assistant: Path,
-    asked: Path,
-    tree: Path | None = None,
-    own_tree: Path | None = None,
+    folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path, **trees: Path
 ) -> None:
-    """All ways to fuse one pair, and both models alone, on one task; the journal is `answers.jsonl`."""
+    """All ways to fuse one pair, and both models alone, on one task; the journal is `answers.jsonl`.
+
+    The ways of `settings["trees"]` are CoSD with a tree, by the name of the step that learned it.
+    """
     examples = read_examples(asked / QUESTIONS)
     methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
-    for name, path in ((TREE, tree), (OWN_TREE, own_tree)):
-        if path is not None:
-            methods[name] = CoSD(verifier=TreeVerifier.load(path / _TREE))
+    for name, step in settings["trees"].items():
+        methods[name] = CoSD(verifier=TreeVerifier.load(trees[step] / _TREE))
 
     async def ask() -> Comparison:
         with served(draft, assistant) as urls:
@@ -103,8 +105,10 @@ async def _compared(
     journal: Path,
     settings: Mapping[str, Any],
 ) -> Comparison:
-    """One comparison; `settings` are those of `compare`, and `shuffled`."""
+    """One comparison; `settings` are those of `compare`, `shuffled`, and the `seconds` that a request waits."""
     drafting, asked = map(connect, urls)
+    if settings["seconds"]:
+        drafting, asked = (Distant(one, settings["seconds"]) for one in (drafting, asked))
     return await compare(
         examples,
         draft=drafting,

@@ -1,8 +1,12 @@
-"""Qualitative claims of the two papers, each with the measurement that decides it here.
+"""Qualitative claims of the two papers, each with the measurement that decides it here; and the controls.
 
-A claim is an effect that should be above a bound. It is *seen* where the whole 95 % interval is above, *reversed* where
-the whole interval is below, *not seen* where the bound is inside, and *not tested* where no cell was run for it or what
-was run cannot decide it. "As good as" allows a loss of 5 points.
+A claim is an effect that should be above a bound. It is *seen* where the effect is above, *reversed* where it is below,
+and *not seen* where neither can be told. It is *not tested* where no cell was run for it, or what was run cannot decide
+it. "As good as" allows a loss of 5 points.
+
+All claims are decided together, and all controls: each has a p-value, the least for which its interval would reach the
+bound, and these are adjusted by Holm, so that the chance that *any* of the verdicts "seen" and "reversed" is false is 5 %
+at most. Only the runs are taken in which the models stand as the cell names them; reversed ones have lines of their own.
 
 What cannot decide: an effect without an interval; "ahead", where not even the oracle is ahead by 5 points; "as good
 as", where the draft alone is; "not ahead" likewise, where nothing could be. Such a claim is never seen, but reversed it
@@ -15,23 +19,49 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Literal
 
-from benchmarks.lab.analysis import difference, growth, longest, of_tasks, table, ways
-from benchmarks.lab.plan import LENGTHS
+from benchmarks.lab.analysis import difference, of_tasks, replaced_tasks, room, table, ways
+from benchmarks.lab.long_answers import growth, longest
+from benchmarks.lab.plan import BACK, LENGTHS
+from benchmarks.lab.protocol import CELLS, HEADLINE
 from benchmarks.lab.runs import Run
+from benchmarks.lab.studies import STUDIES
 from benchmarks.lab.ways import PRINTED_SPECULATIVE
-from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
-from cosd_api.comparison.statistics import Estimated
+from cosd_api.comparison.contestants import BEST, RANDOM
+from cosd_api.comparison.statistics import Estimated, holm
 
-__all__ = ["CLAIMS", "CONTROLS", "MARGIN", "Claim", "Evidence", "Scenarios", "Verdict"]
+__all__ = ["CLAIMS", "CONTROLS", "MARGIN", "Claim", "Decided", "Evidence", "Scenarios", "Verdict", "decided", "scenarios"]
 
 Verdict = Literal["seen", "not seen", "reversed", "not tested"]
 Scenarios = Mapping[str, Sequence[Run]]
-"""The runs of all cells of a scenario, of each cell, and of each task apart from the headline, by name."""
+"""The runs of each cell, of all cells of a scenario, and of each task apart from the headline, by name; those of cells
+whose models have changed places apart, under the same name with `BACK` behind it."""
 
 MARGIN = 0.05
 """The loss that "as good as" allows."""
+LEVEL = 0.05
+"""The chance that any verdict is false."""
+POOLED = ("forgetting", "capacity", "tokenizers", "three models")
+"""Scenarios whose claims are decided over all their cells; those of the others are decided cell by cell."""
+
+
+def scenarios(runs: Sequence[Run]) -> Scenarios:
+    """Sort runs into the groups that claims are about."""
+    found: dict[str, list[Run]] = {}
+    pooled = {cell.name: cell.scenario for cell in CELLS if cell.scenario in POOLED}
+    names = [cell.name + back for cell in CELLS for back in ("", BACK)] + [study.name for study in STUDIES]
+    for name in names:
+        mine = [one for one in runs if one.cell == name]
+        if headline := of_tasks(mine, HEADLINE):
+            found[name] = headline
+            if scenario := pooled.get(name):
+                found.setdefault(scenario, []).extend(headline)
+        for one in mine:
+            if one.task not in HEADLINE:
+                found.setdefault(f"{name}, {one.task}", []).append(one)
+    return found
 
 
 @dataclass(frozen=True)
@@ -51,15 +81,34 @@ class Evidence:
     undecidable: str = ""
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict on the claim."""
+    def p(self) -> float | None:
+        """The p-value of the effect against the bound; None where nothing was measured.
+
+        The interval is taken for that of a normal distribution on the bound's side: it reaches the bound at this level.
+        """
         if self.effect is None or math.isnan(self.effect.value):
+            return None
+        distance = abs(self.effect.value - self.bound)
+        reach = self.effect.value - self.effect.low if self.above else self.effect.high - self.effect.value
+        if not distance:
+            return 1.0
+        return 2 * NormalDist().cdf(-_WIDTH * distance / reach) if reach > 0 else 0.0
+
+    @property
+    def above(self) -> bool:
+        """True where the effect is on the claim's side of the bound."""
+        return self.effect is not None and self.effect.value > self.bound
+
+    def verdict(self, p: float | None) -> Verdict:
+        """The verdict on the claim with its adjusted p-value."""
+        if p is None or (self.undecidable and (self.above or p >= LEVEL)):
             return "not tested"
-        if self.effect.high < self.bound:
-            return "reversed"
-        if self.undecidable:
-            return "not tested"
-        return "seen" if self.effect.low > self.bound else "not seen"
+        if p >= LEVEL:
+            return "not seen"
+        return "seen" if self.above else "reversed"
+
+
+_WIDTH = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -77,24 +126,61 @@ class Claim:
     measure: Callable[[Scenarios], Evidence]
 
 
+@dataclass(frozen=True)
+class Decided:
+    """One claim with its evidence.
+
+    Attributes:
+        claim: the claim.
+        evidence: the measurement.
+        holm: its p-value, adjusted for all claims that are decided together; None where nothing was measured.
+    """
+
+    claim: Claim
+    evidence: Evidence
+    holm: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        return self.evidence.verdict(self.holm)
+
+
+def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
+    """All claims, decided together."""
+    evidence = [one.measure(found) for one in claims]
+    tested = [at for at, one in enumerate(evidence) if one.p is not None and not (one.undecidable and one.above)]
+    adjusted = dict(zip(tested, holm([evidence[at].p or 0.0 for at in tested]), strict=True))
+    return [
+        Decided(claim, one, adjusted.get(at)) for at, (claim, one) in enumerate(zip(claims, evidence, strict=True))
+    ]
+
+
 def _ahead(
     found: Scenarios, *, of: str, way: str, than: str, bound: float = 0.0, tasks: Sequence[str] | None = None
 ) -> Evidence:
-    """The difference in accuracy between two ways to answer, over all cells of a scenario."""
+    """The difference in accuracy between two ways to answer, over all runs of a name."""
     runs = [one for one in of_tasks(found.get(of, ()), tasks) if {way, than} - {BEST} <= {*one.ways}]
-    what = f"{way} less {than}" + (f" on {', '.join(tasks)}" if tasks else "")
+    what = f"{way} less {than}"
     if not runs:
         return Evidence(what, None, bound)
     blocked = ""
     if way != "draft":
         blocked = _no_loss(runs, than, bound) if bound < 0 else _no_room(runs, than)
-    return Evidence(what, difference(runs, way, than), bound, blocked)
+    return Evidence(f"{what} in {_where(runs)}", difference(runs, way, than), bound, blocked)
+
+
+def _where(runs: Sequence[Run]) -> str:
+    """The cells and tasks of runs, in words."""
+    cells, tasks = (list(dict.fromkeys(names)) for names in ([one.cell for one in runs], [one.task for one in runs]))
+    shown = "all four tasks" if {*tasks} == {*HEADLINE} else ", ".join(tasks)
+    return f"{' and '.join(cells)} ({shown})"
 
 
 def _no_room(runs: Sequence[Run], than: str) -> str:
     """Words where no way to choose between the two models' answers could be ahead."""
-    room = difference(runs, ORACLE, than).value
-    return f"no room: the oracle is ahead by {100 * room:.1f} points" if room < MARGIN else ""
+    ahead = room(runs, than)
+    return f"no room: the oracle is ahead by {100 * ahead:.1f} points" if ahead < MARGIN else ""
 
 
 def _no_loss(runs: Sequence[Run], than: str, bound: float) -> str:
@@ -104,25 +190,34 @@ def _no_loss(runs: Sequence[Run], than: str, bound: float) -> str:
 
 def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float = MARGIN) -> Evidence:
     """The same with the sign turned: the claim is that `way` is ahead by less than `bound`."""
-    one = _ahead(found, of=of, way=way, than=than)
+    runs = [one for one in found.get(of, ()) if {way, than} - {BEST} <= {*one.ways}]
     what = f"{than} less {way}"
-    if one.effect is None:
+    if not runs:
         return Evidence(what, None, -bound)
-    return Evidence(what, Estimated(-one.effect.value, -one.effect.high, -one.effect.low), -bound, one.undecidable)
+    what += f" in {_where(runs)}; oracle: {100 * room(runs, than):+.1f}"
+    return Evidence(what, difference(runs, than, way), -bound, _no_room(runs, than))
 
 
 def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
     """N6. There is room if the assistant that reads the right question helps, on the same tasks."""
     runs = [one for one in found.get("n6", ()) if way in one.ways]
     tasks = {one.task for one in runs}
-    unshuffled = [one for one in found.get("a-b", ()) if way in one.ways and one.task in tasks]
+    unshuffled = [one for one in found.get("c-d", ()) if way in one.ways and one.task in tasks]
     what, blocked = f"draft less {way}", ""
     if not runs:
         return Evidence(what, None, -MARGIN)
     helped = difference(unshuffled, way, "draft").value
     if not helped >= MARGIN:
         blocked = f"no room: the assistant that reads the right question adds {100 * helped:.1f} points"
+    what += f" in {_where(runs)}; with the right question {100 * helped:+.1f}"
     return Evidence(what, difference(runs, "draft", way), -MARGIN, blocked)
+
+
+def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
+    """N5, on the tasks in which the rule or the coin has replaced anything: elsewhere they cannot differ."""
+    runs = [one for one in found.get(of, ()) if {"cosd", RANDOM} <= {*one.ways}]
+    several = [one for one in runs if replaced_tasks([one], "cosd") or replaced_tasks([one], RANDOM)]
+    return _ahead({of: several}, of=of, way="cosd", than=RANDOM)
 
 
 def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
@@ -155,7 +250,7 @@ def _iterations(found: Scenarios) -> Evidence:
     A limit that no answer reaches tells nothing of longer answers, and is left out.
     """
     what = "growth of the answers less growth of the iterations"
-    runs = {limit: found.get(f"a-b, report {limit}", ()) for limit in LENGTHS}
+    runs = {limit: found.get(f"lengths, report {limit}", ()) for limit in LENGTHS}
     reached = [limit for limit, several in runs.items() if longest(several, "cosd") >= limit]
     if len(reached) < 2:
         return Evidence(what, None, undecidable="no answer is as long as the limit" if any(runs.values()) else "")
@@ -163,32 +258,39 @@ def _iterations(found: Scenarios) -> Evidence:
     return Evidence(f"{what}, {first} to {last} tokens", growth(runs[first], runs[last], "cosd"))
 
 
+def _of_pairs(cell: str) -> tuple[Claim, ...]:
+    """The claims on complementary models, decided in one cell."""
+    source = "CoSD, Table 2, pairs 1 and 2"
+    return (
+        Claim(
+            source,
+            "fusing complementary models is as good as the better model of each task",
+            partial(_ahead, of=cell, way="cosd", than=BEST, bound=-MARGIN),
+        ),
+        Claim(source, "it is better than averaging probabilities", partial(_ahead, of=cell, way="cosd", than="average")),
+        Claim(
+            source,
+            "it is better than speculative decoding",
+            partial(_ahead, of=cell, way="cosd", than=PRINTED_SPECULATIVE),
+        ),
+        Claim(
+            source,
+            "the rule is better than the tree at reasoning and code",
+            partial(_ahead, of=cell, way="cosd", than="cosd-tree", tasks=("steps", "code")),
+        ),
+        Claim(
+            source,
+            "the tree is better than the rule at recall",
+            partial(_ahead, of=cell, way="cosd-tree", than="cosd", tasks=("bio", "choice")),
+        ),
+    )
+
+
+PAIRS = ("c-d", "a-b")
+"""The cells that stand for the paper's first two pairs: that of the headline, and the one with a domain for each."""
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "CoSD, Table 2, pairs 1 and 2",
-        "fusing complementary models is as good as the better model of each task",
-        partial(_ahead, of="complementary", way="cosd", than=BEST, bound=-MARGIN),
-    ),
-    Claim(
-        "CoSD, Table 2, pairs 1 and 2",
-        "it is better than averaging probabilities",
-        partial(_ahead, of="complementary", way="cosd", than="average"),
-    ),
-    Claim(
-        "CoSD, Table 2, pairs 1 and 2",
-        "it is better than speculative decoding",
-        partial(_ahead, of="complementary", way="cosd", than=PRINTED_SPECULATIVE),
-    ),
-    Claim(
-        "CoSD, Table 2, pairs 1 and 2",
-        "the rule is better than the tree at reasoning and code",
-        partial(_ahead, of="complementary", way="cosd", than="cosd-tree", tasks=("steps", "code")),
-    ),
-    Claim(
-        "CoSD, Table 2, pairs 1 and 2",
-        "the tree is better than the rule at recall",
-        partial(_ahead, of="complementary", way="cosd-tree", than="cosd", tasks=("bio", "choice")),
-    ),
+    *(claim for cell in PAIRS for claim in _of_pairs(cell)),
     Claim(
         "CoSD, Table 2, pair 3",
         "a model that has forgotten is healed: fused, it is better than either",
@@ -212,12 +314,12 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "CoSD, Table 4",
         "a tree of another task's examples is as good as one of the same task's",
-        partial(_ahead, of="a-b", way="cosd-tree", than="cosd-tree, own", bound=-MARGIN),
+        partial(_ahead, of="trees", way="cosd-tree of mixed", than="cosd-tree of its own", bound=-MARGIN),
     ),
     Claim(
         "CoSD, Table 5",
         "it is hardly slower than speculative decoding (10 % at most)",
-        partial(_latency, of="a-b"),
+        partial(_latency, of="latency"),
     ),
     Claim("CoSD, Table 7", "iterations grow more slowly than the length of the answer", _iterations),
     Claim(
@@ -228,7 +330,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "CoSD, Figure 2",
         "alpha = beta = 0.5 is as good as the best other thresholds",
-        partial(_best_of_grid, of="a-b"),
+        partial(_best_of_grid, of="thresholds"),
     ),
     Claim(
         "CoSD, limitation 1",
@@ -273,37 +375,31 @@ CLAIMS: tuple[Claim, ...] = (
 )
 """The claims of both papers that the laboratory can decide, in the papers' order."""
 
+def _coins(name: str) -> tuple[Claim, ...]:
+    """N5 in one cell, or in its reversal."""
+    return (
+        Claim(
+            "N5", "the rule is better than a coin that replaces as often", partial(_better_than_a_coin, of=name)
+        ),
+        Claim("N5", "the coin does not win", partial(_not_ahead, of=name, way=RANDOM, than=BEST)),
+    )
+
+
 CONTROLS: tuple[Claim, ...] = (
-    Claim(
-        "N2",
-        "two trainings of one recipe: fusing gains 5 points at most",
-        partial(_not_ahead, of="n2", way="cosd", than=BEST, bound=MARGIN),
+    *(
+        Claim(number, words, partial(_not_ahead, of=number.lower(), way=way, than=BEST))
+        for number, words in (
+            ("N2", "two trainings of one recipe: fusing gains 5 points at most"),
+            ("N3", "a model and a worse one of the same data: fusing gains 5 points at most"),
+            ("N4", "an assistant of whose facts 30 % are changed: fusing does not win"),
+        )
+        for way in ("cosd", "cosd-1-1")
     ),
-    Claim(
-        "N3",
-        "a model and a worse one of the same data: fusing gains 5 points at most",
-        partial(_not_ahead, of="n3", way="cosd", than=BEST, bound=MARGIN),
-    ),
-    Claim(
-        "N4",
-        "an assistant of whose facts 30 % are changed: fusing does not win",
-        partial(_not_ahead, of="n4", way="cosd", than=BEST, bound=MARGIN),
-    ),
-    Claim(
-        "N5",
-        "the rule is better than a coin that replaces as often",
-        partial(_ahead, of="complementary", way="cosd", than=RANDOM),
-    ),
-    Claim("N5", "the coin does not win", partial(_not_ahead, of="complementary", way=RANDOM, than=BEST, bound=MARGIN)),
-    Claim(
-        "N6",
-        "an assistant that reads another question does not win",
-        partial(_not_ahead_of_itself, way="cosd"),
-    ),
-    Claim(
-        "N6",
-        "nor does it where it is asked about every token (alpha = beta = 1)",
-        partial(_not_ahead_of_itself, way="cosd-1-1"),
+    *(claim for cell in PAIRS for back in ("", BACK) for claim in _coins(cell + back)),
+    *(
+        Claim("N6", "an assistant that reads another question does not win", partial(_not_ahead_of_itself, way=way))
+        for way in ("cosd", "cosd-1-1")
     ),
 )
-"""The controls with an interval; N1, a model with itself, is exact: see `analysis.replaced_or_changed`."""
+"""The controls with an interval; N1, a model with itself, is exact: see `analysis.itself`. `cosd-1-1` asks about every
+token (alpha = beta = 1), so that the assistant can show what it does."""

@@ -1,34 +1,25 @@
-"""Controls: what must not win, and an assistant that answers another question than it is asked."""
+"""Controls: an assistant that answers another question than it is asked. And a network that takes its time."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Self
+
+import anyio
 
 from cosd_api.training.dataset import Example
 from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
 from cosd_providers.usage import Usage
 
-__all__ = ["Shuffled", "shuffled"]
+__all__ = ["Distant", "Shuffled", "shuffled"]
 
 
-def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:
-    """The provider as an assistant that knows nothing of the question: each prompt stands for the next one's."""
-    prompts = [one.prompt for one in examples if isinstance(one.prompt, str)]
-    return Shuffled(provider, dict(zip(prompts, [*prompts[1:], *prompts[:1]], strict=True)))
+class _Wrapped:
+    """A provider that changes something about each request to another."""
 
-
-class Shuffled:
-    """A provider that reads another prompt than it is given.
-
-    Args:
-        provider: the provider that answers.
-        prompts: the prompt that it reads, by the one that is given. Another is an error, as it would be read as it is.
-    """
-
-    def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
+    def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._prompts = prompts
 
     @property
     def name(self) -> str:
@@ -48,27 +39,77 @@ class Shuffled:
 
     def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
-        return self._provider.generate(self._other(prompt), text, **options)
+        return self._later(self._provider.generate(self._read(prompt), text, **options))
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `Provider.propose`."""
-        return await self._provider.propose(
-            self._other(prompt), text, questions, alternatives=alternatives, usage=usage
-        )
+        await self._wait()
+        return await self._provider.propose(self._read(prompt), text, questions, alternatives=alternatives, usage=usage)
 
     async def score(
         self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
         """See `Provider.score`."""
-        return await self._provider.score(self._other(prompt), text, alternatives=alternatives, end=end, usage=usage)
+        await self._wait()
+        return await self._provider.score(self._read(prompt), text, alternatives=alternatives, end=end, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `Provider.tokenize`."""
         return await self._provider.tokenize(text)
 
-    def _other(self, prompt: str) -> str:
+    async def _later(
+        self, several: AsyncGenerator[Token | DraftEnd, None]
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        await self._wait()
+        async with aclosing(several):
+            async for one in several:
+                yield one
+
+    def _read(self, prompt: str) -> str:
+        """The prompt that the provider gets."""
+        return prompt
+
+    async def _wait(self) -> None:
+        """Wait before a request."""
+
+
+def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:
+    """The provider as an assistant that knows nothing of the question: each prompt stands for the next one's."""
+    prompts = [one.prompt for one in examples if isinstance(one.prompt, str)]
+    return Shuffled(provider, dict(zip(prompts, [*prompts[1:], *prompts[:1]], strict=True)))
+
+
+class Shuffled(_Wrapped):
+    """A provider that reads another prompt than it is given.
+
+    Args:
+        provider: the provider that answers.
+        prompts: the prompt that it reads, by the one that is given. Another is an error, as it would be read as it is.
+    """
+
+    def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
+        super().__init__(provider)
+        self._prompts = prompts
+
+    def _read(self, prompt: str) -> str:
         if prompt not in self._prompts:
             raise ValueError(f"no other question is known for the prompt {prompt!r}, so it would not be shuffled")
         return self._prompts[prompt]
+
+
+class Distant(_Wrapped):
+    """A provider behind a network: each of its requests waits before it is sent.
+
+    Args:
+        provider: the provider that answers.
+        seconds: to wait, for both ways together. What `propose` and `score` send in several rounds waits once.
+    """
+
+    def __init__(self, provider: Provider, seconds: float) -> None:
+        super().__init__(provider)
+        self._seconds = seconds
+
+    async def _wait(self) -> None:
+        await anyio.sleep(self._seconds)

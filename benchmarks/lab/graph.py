@@ -12,9 +12,10 @@ import ast
 import hashlib
 import inspect
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -41,6 +42,7 @@ class Step:
         inputs: steps that have to be finished before.
         code: further files of Python that decide its result, beside the module of `work`.
         seconds: its duration, estimated.
+        alone: whether it measures times, so that no other step may run meanwhile.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Step:
     inputs: Mapping[str, Step] = field(default_factory=dict[str, "Step"])
     code: Sequence[Path] = ()
     seconds: float = 0.0
+    alone: bool = False
 
     @property
     def kind(self) -> str:
@@ -100,15 +103,27 @@ class Graph:
         path.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         step.work(path, step.settings, **found)
-        record = {"name": step.name, "key": step.key, "settings": step.settings, "seconds": time.monotonic() - began}
-        _write_whole(path / _FINISHED, json.dumps(record, indent=1))
+        seconds = time.monotonic() - began
+        record = {"name": step.name, "key": step.key, "settings": step.settings, "seconds": seconds}
+        _write_whole(path / _FINISHED, json.dumps(record | {"ended": time.time()}, indent=1))
         return path
 
     def measured(self, step: Step) -> float | None:
         """Seconds that a finished step has taken, since it went on for the last time; None if it is not finished."""
-        if self.state(step) != "done":
-            return None
-        return float(json.loads((self.path(step) / _FINISHED).read_text(encoding="utf-8"))["seconds"])
+        return self._record(step)["seconds"] if self.state(step) == "done" else None
+
+    def busy(self, steps: Iterable[Step]) -> float:
+        """Seconds in which at least one of these finished steps was made."""
+        ends = [(float(one["ended"]), float(one["seconds"])) for one in map(self._record, steps)]
+        total, until = 0.0, -math.inf
+        for begin, end in sorted((end - seconds, end) for end, seconds in ends):
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
+    def _record(self, step: Step) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path(step) / _FINISHED).read_text(encoding="utf-8"))
+        return found
 
     def listing(self, goals: Sequence[Step]) -> Iterator[tuple[Step, State]]:
         """All steps that the goals need, each once and behind its inputs, with their states.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 
 from benchmarks.lab.answers import QUESTIONS, served
+from benchmarks.lab.runs import ALONE
 from benchmarks.lab.tasks import choice
 from cosd_api import Fusion, RuleVerifier, Verifier
 from cosd_api.training.dataset import Example, read_examples
 from cosd_api.verification import DiffVerifier
 
-__all__ = ["SCORED", "likelihoods", "likelihoods_in"]
+__all__ = ["SCORED", "likelihoods", "likelihoods_in", "perplexity"]
 
 SCORED: Mapping[str, tuple[bool, Verifier]] = {
     "draft": (False, RuleVerifier(alpha=0)),
@@ -28,6 +30,7 @@ SCORED: Mapping[str, tuple[bool, Verifier]] = {
 """For each way whether the models change places, and the gate. One that never opens leaves the draft's distribution."""
 
 _FILE = "likelihoods.json"
+_DRAWS, _SEED = 1000, 20
 
 
 def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path) -> None:
@@ -64,16 +67,40 @@ async def _scored(
     return found
 
 
-def likelihoods_in(folder: Path) -> dict[str, dict[str, float]]:
-    """By way: `right`, the number of `questions` whose right option is the likeliest; `perplexity` of right answers."""
+def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """By way: `right`, the number of `questions` whose right option is the likeliest; and of the right answers the
+    `perplexity` of a token, and its `ratio` to that of the model that has the lower one. Both have 95 % intervals, by a
+    bootstrap of the texts: value, lower and upper end.
+    """
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, float]] = {}
+    references = {way: [tuple(several[0]) for several in texts] for way, texts in kept.items()}
+    better = min(ALONE, key=lambda way: perplexity(references[way]))
+    found: dict[str, dict[str, Any]] = {}
     for way, texts in kept.items():
         likeliest = [all(several[0][0] > other for other, _ in several[1:]) for several in texts]  # no tie is right
-        total, tokens = (math.fsum(several[0][part] for several in texts) for part in (0, 1))
+        own, other = references[way], references[better]
         found[way] = {
             "questions": len(texts),
             "right": sum(likeliest),
-            "perplexity": math.exp(min(700.0, -total / tokens)),
+            "perplexity": _bootstrapped(lambda chosen, own=own: perplexity([own[at] for at in chosen]), len(own)),
+            "ratio": _bootstrapped(
+                lambda chosen, own=own, other=other: (
+                    perplexity([own[at] for at in chosen]) / perplexity([other[at] for at in chosen])
+                ),
+                len(own),
+            ),
         }
     return found
+
+
+def perplexity(texts: Sequence[Sequence[float]]) -> float:
+    """The perplexity of a token of texts, by their log-likelihoods and numbers of tokens."""
+    total, tokens = (math.fsum(one[part] for one in texts) for part in (0, 1))
+    return math.exp(min(300.0, -total / tokens))
+
+
+def _bootstrapped(measure: Callable[[Sequence[int]], float], count: int) -> list[float]:
+    draw = random.Random(_SEED)
+    several = sorted(measure(draw.choices(range(count), k=count)) for _ in range(_DRAWS))
+    cut = round(_DRAWS * 0.025)
+    return [measure(range(count)), several[cut], several[-1 - cut]]

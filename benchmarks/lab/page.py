@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.lab.analysis import (
     Row,
     accuracy,
+    better_overall,
     calibration_error,
     caught,
     difference,
@@ -15,25 +16,28 @@ from benchmarks.lab.analysis import (
     itself,
     of_tasks,
     places,
+    replaced_tasks,
+    room,
     sure_and_wrong,
     table,
     ways,
 )
 from benchmarks.lab.beyond import mended
-from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Evidence, Scenarios
+from benchmarks.lab.claims import CLAIMS, CONTROLS, PAIRS, Claim, Evidence, Scenarios, decided, scenarios
 from benchmarks.lab.figure import draw
 from benchmarks.lab.findings import findings
 from benchmarks.lab.numbers import interval, percent, points
-from benchmarks.lab.plan import BACK, LENGTHS
+from benchmarks.lab.plan import BACK
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
 from benchmarks.lab.runs import ALONE, Run, RunsFile
+from benchmarks.lab.study_tables import study_tables
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
 from cosd_api.comparison.statistics import wilson
 from cosd_api.wording import counted
 
-__all__ = ["page", "scenarios", "tables", "write_pages"]
+__all__ = ["page", "tables", "write_pages"]
 
 _WORDS = FOLDER / "page.md"
 _TABLES = FOLDER / "tables.md"
@@ -43,22 +47,6 @@ SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", 
 """Ways to answer in the summary, where they were run."""
 
 
-def scenarios(runs: Sequence[Run]) -> Scenarios:
-    """The runs by scenario and by cell, and those of tasks apart from the headline by cell and task."""
-    found: dict[str, list[Run]] = {}
-    for cell in CELLS:
-        for name in (cell.name, cell.name + BACK):
-            mine = [one for one in runs if one.cell == name]
-            headline = of_tasks(mine, HEADLINE)
-            if headline:
-                found[name] = headline
-                found.setdefault(cell.scenario, []).extend(headline)
-            for one in mine:
-                if one.task not in HEADLINE:
-                    found.setdefault(f"{name}, {one.task}", []).append(one)
-    return found
-
-
 def page(file: RunsFile) -> str:
     """The page."""
     found = scenarios(file.runs)
@@ -66,7 +54,7 @@ def page(file: RunsFile) -> str:
     shown: Mapping[str, Iterable[Table]] = {
         "alone": [_alone(names, found)],
         "summary": [_summary(names, found), _single(names, found), _apart(found)],
-        "controls": [_controls(found)],
+        "controls": [_controls(found), _coins(found)],
         "surprise": [_surprise(names, found)],
         "beyond": [_beyond(names, found)],
         "calibration": [_calibration(names, found)],
@@ -82,7 +70,7 @@ def tables(file: RunsFile) -> str:
     shown: Mapping[str, Iterable[Table]] = {
         "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
         "places": [_places(names, found)],
-        "miniature": [*(_beside(one, found) for one in PRINTED), _lengths(found)],
+        "miniature": [*(_beside(one, found) for one in PRINTED), *study_tables(found)],
         "likelihoods": [_likelihoods(file)],
     }
     return _filled(_TABLES, file, found, shown)
@@ -160,7 +148,7 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
         runs = found[name]
         alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
         gains = [points(gain(runs, way)) if way in ways(runs) else None for way in shown]
-        rows.append([name, *alone, percent(difference(runs, ORACLE, BEST).value), *gains])
+        rows.append([name, *alone, percent(room(runs)), *gains])
     return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", "room", *shown], rows)
 
 
@@ -177,18 +165,6 @@ def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
     return Table(title, ["cell", "better model", *shown], rows)
 
 
-def better_overall(runs: Sequence[Run]) -> str:
-    """The model that is better over all tasks on the development questions; of equals the draft."""
-
-    def right(model: str) -> float:
-        several = [
-            [bool(one.right) for one in run.comparison.answers_of(model, development=True).values()] for run in runs
-        ]
-        return sum(sum(one) / len(one) for one in several)
-
-    return max(ALONE, key=right)
-
-
 def _apart(found: Scenarios) -> Table:
     """Tasks that are apart from the headline, such as questions that need both models."""
     several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
@@ -203,11 +179,25 @@ def _apart(found: Scenarios) -> Table:
 def _controls(found: Scenarios) -> Table:
     rows: list[list[str]] = []
     if alike := found.get("n1"):
-        rows.append(["N1", "a model with itself: equal text, no replacement", *_itself(alike)])
-    for one in CONTROLS:
-        evidence = one.measure(found)
-        rows.append([one.source, one.words, _found(evidence), _CONTROL[evidence.verdict]])
-    return Table("", ["control", "predicted", "found, in points", ""], rows)
+        words, verdict = _itself(alike)
+        rows.append(["N1", "a model with itself: equal text, no replacement", words, "", verdict])
+    for one in decided(CONTROLS, found):
+        shown = _found(one.evidence, bound=True)
+        rows.append([one.claim.source, one.claim.words, shown, _p(one.holm), _CONTROL[one.verdict]])
+    return Table("", ["control", "predicted", "found, in points", "Holm", ""], rows)
+
+
+def _coins(found: Scenarios) -> Table:
+    """N5, task by task."""
+    rows: list[list[str | int]] = []
+    for name in [cell + back for cell in PAIRS for back in ("", BACK)]:
+        for run in found.get(name, ()):
+            if RANDOM in run.ways and "cosd" in run.ways and replaced_tasks([run], "cosd"):
+                several = [places([run], way) for way in ("cosd", RANDOM)]
+                counts = [one.places if one is not None else 0 for one in several]
+                rows.append([f"{name}, {run.task}", *counts, points(difference([run], "cosd", RANDOM))])
+    columns = ["", "places replaced by the rule", "by the coin", "the rule less the coin, in points"]
+    return Table("N5, task by task, where the rule has replaced anything", columns, rows)
 
 
 def _found(one: Evidence, *, bound: bool = False) -> str:
@@ -320,42 +310,31 @@ def _beside(one: PrintedTable, found: Scenarios) -> Table:
     return Table(one.title, ["", *one.columns], rows if runs else [])
 
 
-def _lengths(found: Scenarios) -> Table:
-    """The paper's table 7."""
-    rows: list[list[str | None]] = []
-    for limit in LENGTHS:
-        drafts = {row.way: row.iterations for row in table(found.get(f"a-b, report {limit}", ()))}
-        if drafts:
-            shown = [drafts.get(way) for way in _LONG]
-            rows.append([f"{limit} tokens", *(None if one is None else f"{one:.2f}" for one in shown)])
-    printed = (
-        "Printed, of CoSD-Rule, CoSD-Tree and speculative decoding (its columns' order is that of its other tables): "
-        "11.41, 13.58, 9.77 at 128 tokens; 15.29, 16.01, 14.20 at 256; 21.23, 21.95, 18.51 at 512."
-    )
-    return Table("CoSD, Table 7: mean number of drafts by the limit of an answer", ["", *_LONG], rows, [printed])
-
-
-_LONG = ("cosd", "cosd-tree", "cosd-1-1", "cosd-surprise")
-
-
 def _likelihoods(file: RunsFile) -> Table:
     """Options chosen by their likelihood, and the perplexity of right answers."""
     rows: list[list[str]] = []
     for one in file.about["likelihoods"]:
         for way, found in one["ways"].items():
             chosen = interval(wilson(found["right"], found["questions"])) if one["task"] == "choice" else ""
-            rows.append(
-                [f"{one['cell']}, {one['task']}, seed {one['seed']}", way, chosen, f"{found['perplexity']:.3f}"]
-            )
-    return Table("", ["texts", "way", "right option is the likeliest", "perplexity of a token"], rows)
+            ends = ["{:.3f} [{:.3f}, {:.3f}]".format(*found[name]) for name in ("perplexity", "ratio")]
+            rows.append([f"{one['cell']}, {one['task']}, seed {one['seed']}", way, chosen, *ends])
+    columns = ["texts", "way", "right option is the likeliest", "perplexity of a token", "over that of the better model"]
+    return Table("", columns, rows)
 
 
 def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
-    rows: list[list[str]] = []
-    for one in claims:
-        evidence = one.measure(found)
-        rows.append([one.source, one.words, _found(evidence, bound=True), f"**{evidence.verdict}**"])
-    return Table("", ["source", "claim", "found, in points", ""], rows)
+    rows = [
+        [
+            one.claim.source,
+            one.claim.words,
+            _found(one.evidence, bound=True),
+            _p(one.evidence.p),
+            _p(one.holm),
+            f"**{one.verdict}**",
+        ]
+        for one in decided(claims, found)
+    ]
+    return Table("", ["source", "claim", "found, in points", "p", "Holm", ""], rows)
 
 
 def write_pages(file: RunsFile, docs: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,20 +15,25 @@ from benchmarks.lab.graph import Step, code_digest, digest
 from benchmarks.lab.likelihoods import SCORED, likelihoods
 from benchmarks.lab.models import model_step
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, MAX_TOKENS, WORLD_SEED, Cell, Size, items_seed, seeds_of
-from benchmarks.lab.ways import BACKWARD, OWN_TREE, TREE, WAYS, ways_of
+from benchmarks.lab.studies import LENGTHS, Study, TreeOf, studies_of
+from benchmarks.lab.ways import BACKWARD, TREE, WAYS, ways_of
+from cosd_api.wording import counted
 
-__all__ = ["BACK", "Asked", "asked", "left_out", "scored"]
+__all__ = ["BACK", "LENGTHS", "Asked", "asked", "left_out", "scored"]
 
 BACK = ", reversed"
 """Ends the name of a cell whose two models have changed places."""
-LENGTHS = (128, 256, 512)
-"""Limits of a report, as in the paper's Table 7."""
-REPORTS = 0.2
-"""Share of the usual number of questions that is asked of reports, which are ten times as long."""
+_TREE_TASK = "mixed"
+_SCORED = {"quick": 0.4, "full": 1.0}
+"""Share of the usual number of questions whose options, or whose text, are scored."""
 
-_TREE_TASK, _TREE_QUESTIONS = "mixed", 3
-_SECONDS = 0.08
-"""For an answer, about, on two cores."""
+_SECONDS: Mapping[str, float] = {"chared": 0.3, "cool": 0.3, "cool+rerank": 0.3, "cool-align": 0.3, "adafuse": 0.3}
+_OTHERWISE, _ALONE = 0.07, 0.025
+"""Seconds of a processor for an answer of a way, and of a model alone, about."""
+_LONG = 8
+"""Times that a report of 128 tokens takes."""
+_CORES = 1.9
+"""Processors that are busy."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Asked:
 
 
 def asked(size: Size) -> list[Asked]:
-    """All comparisons of a size, cell by cell."""
+    """All comparisons of a size, cell by cell, then study by study."""
     found: list[Asked] = []
     for cell in CELLS:
         if cell.name not in size.cells or left_out(cell):
@@ -57,25 +63,32 @@ def asked(size: Size) -> list[Asked]:
             for back in (False, True):
                 for task in size.tasks:
                     found += _of_task(cell, task, seed, size, back=back)
+    for study in studies_of(size):
+        [cell] = [one for one in CELLS if one.name == study.cell]
+        for task in study.tasks:
+            found += _of_study(study, cell, task, size.seeds[0], size)
     return found
 
 
 def scored(size: Size) -> list[Asked]:
     """All texts that are scored under the gated mixture: of `choice` and `held`, by models with one tokenizer."""
-    tasks = [task for task in ("choice", "held") if task in size.tasks]
     several = [cell for cell in CELLS if cell.name in size.cells and cell.scenario in ("complementary", "calibration")]
+    if size.name == "quick":
+        several = [cell for cell in several if cell.name in ("c-d", "closed")]
+    tasks = [task for task in ("choice", "held") if task in size.tasks or size.name == "quick"]
     return [_scored(cell, task, seed, size) for cell in several for seed in seeds_of(cell.name, size) for task in tasks]
 
 
 def _scored(cell: Cell, task: str, seed: int, size: Size) -> Asked:
+    count = round(size.items * _SCORED.get(size.name, 1.0))
     inputs = {
         "draft": model_step(cell.draft, seed),
         "assistant": model_step(cell.assistants[0], seed),
-        "asked": _questions(task, items_seed(), size.items, "test"),
+        "asked": _questions(task, items_seed(), count, "test"),
     }
     settings = {"task": task, "gates": repr(SCORED), "library": _library()}
     name = f"{cell.name}: {task} by likelihood, seed {seed}"
-    return Asked(cell.name, task, seed, Step(name, likelihoods, settings, inputs, seconds=size.items))
+    return Asked(cell.name, task, seed, Step(name, likelihoods, settings, inputs, seconds=count / 4))
 
 
 def left_out(cell: Cell) -> str | None:
@@ -84,63 +97,103 @@ def left_out(cell: Cell) -> str | None:
 
 
 def _of_task(cell: Cell, task: str, seed: int, size: Size, *, back: bool) -> list[Asked]:
-    if task == "held" or (cell.scenario == "control" and task not in ("bio", "steps")):
+    if task in ("held", "report") or (cell.scenario == "control" and task not in HEADLINE):
         return []
     if back and (cell.scenario in ("control", "capacity", "upper bound") or size.name == "toy" or task not in HEADLINE):
         return []  # where a direction is what is controlled or varied
     if task == "mixed" and cell.scenario not in ("complementary", "calibration") and size.name == "quick":
         return []
-    if task == "report":
-        if cell.name != "a-b":
-            return []
-        return [_asked(cell, f"report {limit}", seed, size, back=back, limit=limit) for limit in LENGTHS]
-    return [_asked(cell, task, seed, size, back=back, limit=MAX_TOKENS[task])]
+    ways = [way for way in ways_of(cell, size, seed) if not back or way in BACKWARD]
+    found = _asked(
+        cell.name + BACK * back,
+        (cell.assistants[0], cell.draft) if back else (cell.draft, cell.assistants[0]),
+        task,
+        seed,
+        size.items,
+        ways=[way for way in ways if way != TREE],
+        trees={TREE: TreeOf(_TREE_TASK)} if TREE in ways else {},
+        shuffled=cell.shuffled,
+        baselines=cell.scenario == "complementary" and size.name != "toy",
+        max_tokens=MAX_TOKENS[task],
+    )
+    return [found]
 
 
-def _asked(cell: Cell, task: str, seed: int, size: Size, *, back: bool, limit: int) -> Asked:
+def _of_study(study: Study, cell: Cell, task: str, seed: int, size: Size) -> list[Asked]:
+    return [
+        _asked(
+            study.name,
+            (cell.draft, cell.assistants[0]),
+            f"{task} {limit}" if task == "report" else task,
+            seed,
+            max(2, round(size.items * study.share)),
+            ways=study.ways,
+            trees=study.trees,
+            max_tokens=limit,
+            seconds=study.seconds,
+            alone=study.alone,
+        )
+        for limit in (LENGTHS if task == "report" else [MAX_TOKENS[task]])
+    ]
+
+
+def _asked(
+    label: str,
+    models: tuple[str, str],
+    task: str,
+    seed: int,
+    count: int,
+    *,
+    ways: Sequence[str],
+    trees: Mapping[str, TreeOf],
+    max_tokens: int,
+    shuffled: bool = False,
+    baselines: bool = False,
+    seconds: float = 0.0,
+    alone: bool = False,
+) -> Asked:
     kind = task.split(maxsplit=1)[0]
-    models = (cell.assistants[0], cell.draft) if back else (cell.draft, cell.assistants[0])
-    ways = [way for way in ways_of(cell, size) if not back or way in BACKWARD]
-    if kind == "report":
-        ways = [way for way in ways if way in (*BACKWARD, TREE)]
-    count = round(size.items * REPORTS) if kind == "report" else size.items
     inputs = dict(zip(("draft", "assistant"), (model_step(name, seed) for name in models), strict=True))
     inputs["asked"] = _questions(kind, items_seed(), count, "test")
-    for way, name, of in ((TREE, "tree", _TREE_TASK), (OWN_TREE, "own_tree", kind)):
-        if way in ways:
-            inputs[name] = _tree(*models, seed, of)
+    steps = {way: f"tree_{at}" for at, way in enumerate(trees)}
+    inputs |= {steps[way]: _tree(*models, seed, of.task or kind, of.count) for way, of in trees.items()}
     settings: dict[str, Any] = {
         "task": kind,
-        "ways": {way: repr(WAYS[way]) if way in WAYS else way for way in ways},
-        "shuffled": cell.shuffled,
+        "ways": {way: repr(WAYS[way]) for way in ways},
+        "trees": steps,
+        "shuffled": shuffled,
         "both_ways": False,
-        "baselines": cell.scenario not in ("control", "upper bound") and not back,
-        "max_tokens": limit,
-        "concurrency": 4,
+        "baselines": baselines,
+        "max_tokens": max_tokens,
+        "concurrency": 1,
+        "seconds": seconds,
         "library": _library(),
     }
-    label = cell.name + BACK * back
-    name = f"{label}: {task}, seed {seed}, {len(ways)} ways"
-    seconds = _SECONDS * count * (len(ways) + 4) * max(1.0, limit / 64)
-    return Asked(label, task, seed, Step(name, answers, settings, inputs, [FOLDER / "controls.py"], seconds))
+    name = f"{label}: {task}, seed {seed}, {counted(len(ways) + len(trees), 'way')}"
+    busy = 2 * _ALONE + sum(_SECONDS.get(way, _OTHERWISE) for way in (*ways, *trees))
+    busy = (busy + baselines * 2.6 * _OTHERWISE) * (_LONG * max_tokens / 128 if kind == "report" else 1)
+    estimated = count * (busy if alone else busy / _CORES) * (3 if seconds else 1)
+    step = Step(name, answers, settings, inputs, [FOLDER / "controls.py"], estimated, alone)
+    return Asked(label, task, seed, step)
 
 
 @cache
 def _questions(task: str, seed: int, count: int, split: str) -> Step:
     settings = {"task": task, "world": WORLD_SEED, "seed": seed, "count": count, "split": split}
     code = [FOLDER / "worlds.py", *sorted((FOLDER / "tasks").glob("*.py"))]
-    return Step(f"questions of {task}, {split}", questions, settings, code=code, seconds=2)
+    return Step(f"questions of {task}, {split}", questions, settings, code=code, seconds=1)
 
 
 @cache
-def _tree(draft: str, assistant: str, seed: int, task: str) -> Step:
+def _tree(draft: str, assistant: str, seed: int, task: str, count: int) -> Step:
     inputs = {
         "draft": model_step(draft, seed),
         "assistant": model_step(assistant, seed),
         "examples": _questions(task, 0, 48, "development"),
     }
-    settings = {"count": _TREE_QUESTIONS, "library": _library()}
-    return Step(f"tree for {draft} and {assistant}, seed {seed}, of {task}", tree, settings, inputs, seconds=5)
+    settings = {"count": count, "library": _library()}
+    words = f"tree for {draft} and {assistant}, seed {seed}, of {task} ({count})"
+    return Step(words, tree, settings, inputs, seconds=5)
 
 
 @cache

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.protocol import WORLD_SEED
-from benchmarks.lab.tasks import TASKS
+from benchmarks.lab.tasks import TASKS, report
 from benchmarks.lab.worlds import World
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.result import Comparison
 
-__all__ = ["ALONE", "Run", "RunsFile", "facts_asked", "read_runs", "write_runs"]
+__all__ = ["ALONE", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
 _OF_FACTS = ("bio", "choice", "mixed")
 """Tasks with several questions about one fact, in other words."""
+Slots = Mapping[str, Mapping[str, Sequence[bool]]]
 _SHORT = 12
 """Characters of a question's key that are kept: they tell the questions of one comparison apart."""
 
@@ -39,6 +40,8 @@ class Run:
         comparison: the result.
         facts: the statement that a question asks for, by the beginning of its key; a question that is not there asks
             what no other does.
+        slots: of a report, by the way to answer and the beginning of the question's key: for each statement of the
+            reference, in its order, whether it stands in the answer.
     """
 
     cell: str
@@ -46,6 +49,7 @@ class Run:
     seed: int
     comparison: Comparison
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    slots: Slots = field(default_factory=dict[str, Mapping[str, Sequence[bool]]])
 
     @property
     def kind(self) -> str:
@@ -89,7 +93,7 @@ def write_runs(path: Path, file: RunsFile) -> None:
     """Write runs, compressed, into a file that is there whole or not at all; its folder is made if it is missing."""
     lines = [json.dumps(file.about, sort_keys=True)]
     for run in file.runs:
-        fields = {"cell": run.cell, "task": run.task, "seed": run.seed, "facts": dict(run.facts)}
+        fields = {"cell": run.cell, "task": run.task, "seed": run.seed, "facts": dict(run.facts), "slots": run.slots}
         lines.append(json.dumps(fields | {"comparison": json.loads(_short(run.comparison).model_dump_json())}))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
@@ -121,6 +125,19 @@ def facts_asked(task: str, seed: int, count: int, found: Comparison) -> dict[str
     statements = _statements(task, seed, count)
     asked = dict.fromkeys(one.question[:_SHORT] for one in found.answers)
     return {key: statements[key] for key in asked if key in statements}
+
+
+def slots_said(task: str, seed: int, count: int, found: Comparison) -> Slots:
+    """`Run.slots` of a comparison, whose questions were drawn with this seed; empty unless it is of reports."""
+    if not task.startswith("report"):
+        return {}
+    references = {one.key: one for one in report.items(World(WORLD_SEED), seed, count, "test")}
+    several: dict[str, dict[str, Sequence[bool]]] = {}
+    for one in found.answers:
+        if one.question in references:
+            said = report.slots(references[one.question], one.text)
+            several.setdefault(one.contestant, {})[one.question[:_SHORT]] = said
+    return several
 
 
 @cache

@@ -10,23 +10,19 @@ from cosd_api import CoSD, RuleVerifier, Speculative, SurpriseVerifier
 from cosd_api.comparison.contestants import VERIFIERS
 from cosd_api.methods.base import Method, method_named
 
-__all__ = ["BACKWARD", "OWN_TREE", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
+__all__ = ["BACKWARD", "GRID", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
 
-TREE, OWN_TREE = "cosd-tree", "cosd-tree, own"
-"""CoSD with a tree that was learned for the pair: of questions of the task `mixed`, and of the task that is asked."""
+TREE = "cosd-tree"
+"""CoSD with a tree that was learned for the pair, of three questions of the task `mixed`."""
 
 PRINTED_SPECULATIVE = "speculative-cosd"
 """Speculative decoding with the test that the CoSD paper prints; `speculative` is exact: it writes the assistant's."""
 
-_NAMED = (
-    "cosd",
+_METHODS = (
     "speculative",
     "average",
     "rerank",
     "cool",
-    "cool-align",
-    "cool+rerank",
-    "chared",
     "safe",
     "route",
     "cascade",
@@ -35,12 +31,14 @@ _NAMED = (
     "nudging",
     "adafuse",
 )
-_GRID = (0.25, 0.5, 0.75)
-_RULES = {
+_NAMED = ("cosd", *_METHODS, "cool-align", "cool+rerank", "chared")
+_THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
+GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
-    for alpha, beta in product(_GRID, _GRID)
-    if (alpha, beta) != (0.5, 0.5)
+    for alpha, beta in product(_THRESHOLDS, _THRESHOLDS)
+    if alpha != beta or alpha not in (0.5, 1.0)
 }
+"""Thresholds beside the default's 0.5, and beside `cosd-1-1`."""
 _SURER = {f"rule {alpha} 0.5": CoSD(verifier=RuleVerifier(alpha=alpha, beta=0.5)) for alpha in (0.9, 0.99)}
 _SURPRISES = {
     f"cosd-surprise {gamma}": CoSD(verifier=SurpriseVerifier(gamma=gamma)) for gamma in (0.01, 0.05, 0.2, 0.5)
@@ -51,50 +49,44 @@ WAYS: Mapping[str, Method] = {
     **{name: method_named(name) for name in _NAMED},
     PRINTED_SPECULATIVE: Speculative(greedy=False, test="cosd"),
     **VERIFIERS,
-    **_RULES,
+    **GRID,
     **_SURER,
     **_SURPRISES,
     **_WINDOWS,
 }
 """All ways to answer but the trees, by name."""
 
-_FEW = ("cosd", "cosd-1-1", "average")
 _VERIFIERS = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff")
+_COMPLEMENTARY = ("cosd", "cosd-1-1", "cosd-surprise", TREE, PRINTED_SPECULATIVE, "average")
 _BY_SCENARIO: Mapping[str, tuple[str, ...]] = {
-    "complementary": (
-        "cosd",
-        "cosd-1-1",
-        "cosd-surprise",
-        TREE,
-        "speculative",
-        PRINTED_SPECULATIVE,
-        "average",
-        "rerank",
-        "cool",
-    ),
+    "complementary": _COMPLEMENTARY,
     "capacity": ("cosd", "speculative", PRINTED_SPECULATIVE, "average", "cascade"),
     "tokenizers": ("cosd", "cosd-1-1", "chared", "rerank", "cool"),
-    "calibration": (*_VERIFIERS, "average", "rule 0.9 0.5", "cosd-surprise 0.5"),
-    "control": _FEW,
+    "three models": ("cosd", "cosd-1-1", "average", "rerank"),
+    "calibration": ("cosd", "cosd-1-1", "cosd-surprise", "average", "rule 0.9 0.5"),
+    "control": ("cosd", "cosd-1-1"),
 }
-_USUAL = (*_VERIFIERS, TREE, "speculative", PRINTED_SPECULATIVE, "average", "rerank", "cool")
+_USUAL = ("cosd", "cosd-1-1", PRINTED_SPECULATIVE, "average")
 _MORE: Mapping[str, tuple[str, ...]] = {
-    "complementary": (*_NAMED, *_VERIFIERS, *_RULES, OWN_TREE),
-    "forgetting": _NAMED,
-    "capacity": (*_NAMED, *_VERIFIERS, TREE),
-    "tokenizers": (*_NAMED, TREE),
-    "calibration": (*_USUAL, *_SURER, *_SURPRISES, *_WINDOWS),
-    "control": _VERIFIERS,
+    "complementary": (*_VERIFIERS, "cosd-chow", TREE, *_METHODS),
+    "capacity": (*_METHODS, TREE),
+    "tokenizers": ("cosd-surprise", TREE, "cool+rerank", "cool-align", "safe", "switch"),
+    "three models": (TREE, "cool", "cool+rerank", "cool-align"),
+    "calibration": (*_VERIFIERS, "rerank", *_SURER, "cosd-surprise 0.5"),
+    "control": (*_VERIFIERS, "average"),
 }
 """The ways that the full size compares in addition."""
 
-BACKWARD = ("cosd", "cosd-1-1", "cosd-surprise", PRINTED_SPECULATIVE)
+BACKWARD = ("cosd", "cosd-1-1")
 """The ways that are also compared with the two models in each other's place."""
 
 
-def ways_of(cell: Cell, size: Size) -> tuple[str, ...]:
-    """Names of the ways to answer that a cell compares."""
+def ways_of(cell: Cell, size: Size, seed: int) -> tuple[str, ...]:
+    """Names of the ways to answer that a cell compares; in the full size further ones with the first seed alone."""
     if size.methods != "all":
         return tuple(str(one) for one in size.methods)
     found = _BY_SCENARIO.get(cell.scenario, _USUAL)
-    return tuple(dict.fromkeys((*found, *_MORE.get(cell.scenario, ())))) if size.name == "full" else found
+    if cell.name == "c-d":
+        found = (*found, "rerank")
+    more = _MORE.get(cell.scenario, ()) if size.name == "full" and seed == size.seeds[0] else ()
+    return tuple(dict.fromkeys((*found, *more)))

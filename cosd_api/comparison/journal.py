@@ -155,6 +155,15 @@ class GradedAnswer(Record):
     warnings: tuple[str, ...] = ()
 
     @property
+    def rounds(self) -> int | None:
+        """Number of drafts: one, and one after each replacement that does not end the answer; None without a draft."""
+        if self.acceptance is None:
+            return None
+        last = self.replaced[-1] if self.replaced else None
+        ends = last is not None and last.start + len(last.fused_data) >= len(self.text.encode())
+        return 1 + len(self.replaced) - ends
+
+    @property
     def billed(self) -> int:
         """Tokens read and written by all endpoints."""
         return sum(one.billed for one in self.usage.values())

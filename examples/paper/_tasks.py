@@ -153,11 +153,7 @@ class Measure:
 
 def iterations(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure
     """Drafting rounds: one, and one after each replacement that does not end the answer."""
-    if answer.acceptance is None:
-        return None
-    last = answer.replaced[-1] if answer.replaced else None
-    ends = last is not None and last.start + len(last.fused.encode()) >= len(answer.text.encode())
-    return 1 + len(answer.replaced) - ends
+    return answer.rounds
 
 
 def latency(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure

@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.lab.analysis import growth, longest
-from benchmarks.lab.claims import CLAIMS, CONTROLS, Evidence
-from benchmarks.lab.page import scenarios
+from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Decided, Evidence, decided, scenarios
+from benchmarks.lab.long_answers import growth, longest
 from benchmarks.lab.plan import LENGTHS
+from benchmarks.lab.runs import Run
 from benchmarks.lab.ways import PRINTED_SPECULATIVE
 from cosd_api.comparison.statistics import Estimated
 from lab_runs import run
 
 pytestmark = pytest.mark.usefixtures("few_draws")
+
+
+def _single(claim: Claim, *runs: Run) -> Decided:
+    [one] = decided([claim], scenarios(runs))
+    return one
 
 
 @pytest.mark.parametrize(
@@ -25,73 +30,117 @@ pytestmark = pytest.mark.usefixtures("few_draws")
         (Estimated(0.2, 0.0, 0.3), 0.0, "not seen"),
         (Estimated(-0.01, -0.04, 0.3), -0.05, "seen"),
         (Estimated(-0.2, -0.3, -0.06), -0.05, "reversed"),
-        (Estimated(-0.2, -0.3, -0.05), -0.05, "not seen"),
+        (Estimated(-0.2, -0.3, -0.04), -0.05, "not seen"),
+        (Estimated(0.0, 0.0, 0.0), 0.0, "not seen"),
+        (Estimated(0.1, 0.1, 0.1), 0.0, "seen"),
         (Estimated(math.nan, -1, 1), 0.0, "not tested"),
         (None, 0.0, "not tested"),
     ],
 )
 def test_verdicts(effect: Estimated | None, bound: float, verdict: str) -> None:
-    assert Evidence("what", effect, bound).verdict == verdict
+    """Alone, a claim is decided by its interval: p = 0.05 where it ends at the bound."""
+    one = Evidence("what", effect, bound)
+    assert one.verdict(one.p) == verdict
+
+
+def test_a_p_value_is_that_of_the_interval() -> None:
+    assert Evidence("what", Estimated(0.2, 0.0, 0.9)).p == pytest.approx(0.05)
+    assert Evidence("what", Estimated(-0.2, -0.9, 0.0)).p == pytest.approx(0.05)
+    assert Evidence("what", Estimated(0.1, -0.1, 0.9)).p == pytest.approx(0.327, abs=0.001)
+
+
+def test_claims_are_decided_together() -> None:
+    """Holm: of three claims the first needs a third of the level, the second half of it."""
+    effects = [Estimated(0.2, 0.01, 0.4), Estimated(0.2, 0.1, 0.3), Estimated(0.2, 0.1, 0.3)]
+    claims = [Claim("", str(at), lambda _, one=one: Evidence("what", one)) for at, one in enumerate(effects)]
+    nothing = Claim("", "", lambda _: Evidence("what", None))
+    assert [one.verdict for one in decided([*claims, nothing], {})] == ["seen"] * 3 + ["not tested"]
+    doubtful = [Claim("", "", lambda _: Evidence("what", Estimated(0.1, -0.1, 0.3)))] * 3
+    assert [one.verdict for one in decided([claims[0], *doubtful], {})] == ["not seen"] * 4
+    # What cannot be decided takes nothing from the others.
+    blocked = [Claim("", "", lambda _: Evidence("what", Estimated(0.1, -0.1, 0.3), 0.0, "no room"))] * 3
+    assert [one.verdict for one in decided([claims[0], *blocked], {})] == ["seen"] + ["not tested"] * 3
 
 
 def test_what_cannot_be_borne_out_can_be_reversed() -> None:
-    assert Evidence("what", Estimated(0.2, 0.1, 0.3), 0.0, "no room").verdict == "not tested"
-    assert Evidence("what", Estimated(-0.2, -0.3, -0.1), 0.0, "no room").verdict == "reversed"
+    for effect, verdict in ((Estimated(0.2, 0.1, 0.3), "not tested"), (Estimated(-0.2, -0.3, -0.1), "reversed")):
+        [one] = decided([Claim("", "", lambda _, effect=effect: Evidence("what", effect, 0.0, "no room"))], {})
+        assert one.verdict == verdict
 
 
 def test_nothing_is_claimed_without_runs() -> None:
-    assert {one.measure({}).verdict for one in (*CLAIMS, *CONTROLS)} == {"not tested"}
+    assert {one.verdict for several in (CLAIMS, CONTROLS) for one in decided(several, {})} == {"not tested"}
 
 
 async def test_a_control_that_wins_is_reversed() -> None:
-    wins = [await run("n2", test=["fixed"] * 20 + ["both"] * 4)]
-    [n2] = [one for one in CONTROLS if one.source == "N2"]
-    assert n2.measure(scenarios(wins)).verdict == "reversed"
-    even = [await run("n2", test=["both"] * 28 + ["sure"] * 28)]
-    assert n2.measure(scenarios(even)).verdict == "seen"
+    n2, *_ = [one for one in CONTROLS if one.source == "N2"]
+    assert _single(n2, await run("n2", test=["fixed"] * 20 + ["both"] * 4)).verdict == "reversed"
+    even = _single(n2, await run("n2", test=["both"] * 28 + ["sure"] * 28))
+    assert even.verdict == "seen"
+    assert even.evidence.what == "best of the two less cosd in n2 (bio); oracle: +50.0"
     # What could not have failed is not tested: neither model has what the other lacks.
-    alike = n2.measure(scenarios([await run("n2", test=["both"] * 28 + ["neither"] * 28)]))
-    assert (alike.verdict, alike.undecidable) == ("not tested", "no room: the oracle is ahead by 0.0 points")
+    alike = _single(n2, await run("n2", test=["both"] * 28 + ["neither"] * 28))
+    assert (alike.verdict, alike.evidence.undecidable) == ("not tested", "no room: the oracle is ahead by 0.0 points")
 
 
 async def test_a_shuffled_assistant_tells_something_where_it_helps_unshuffled() -> None:
-    n6 = [await run("n6", test=["both"] * 28 + ["neither"] * 28)]
+    n6 = await run("n6", test=["both"] * 28 + ["neither"] * 28)
     rule, _ = [one for one in CONTROLS if one.source == "N6"]
-    helps = await run("a-b", test=["fixed"] * 8 + ["both"] * 4)
-    assert rule.measure(scenarios([*n6, helps])).verdict == "seen"
-    found = rule.measure(scenarios([*n6, await run("a-b", test=["both"] * 8)]))
-    assert found.verdict == "not tested" and "adds 0.0 points" in found.undecidable
-    assert rule.measure(scenarios(n6)).verdict == "not tested"
+    helps = await run("c-d", test=["fixed"] * 8 + ["both"] * 4)
+    assert _single(rule, n6, helps).verdict == "seen"
+    found = _single(rule, n6, await run("c-d", test=["both"] * 8))
+    assert found.verdict == "not tested" and "adds 0.0 points" in found.evidence.undecidable
+    assert _single(rule, n6).verdict == "not tested"
 
 
-async def test_claims_are_decided_by_the_cells_of_their_scenario() -> None:
-    runs = [await run(test=["fixed"] * 16 + ["both"] * 4), await run("a-b, reversed", "steps", test=["both"] * 20)]
+async def test_a_coin_is_told_from_the_rule_where_something_is_replaced() -> None:
+    rule = next(one for one in CONTROLS if one.source == "N5" and "better than a coin" in one.words)
+    nothing = await run("c-d", "bio", test=["both"] * 8)
+    several = [nothing, await run("c-d", "steps", test=["fixed"] * 12 + ["both"] * 4)]
+    assert "in c-d (steps)" in _single(rule, *several).evidence.what
+    assert _single(rule, nothing).verdict == "not tested"
+
+
+async def test_claims_are_decided_by_the_runs_that_they_name() -> None:
+    runs = [
+        await run(test=["fixed"] * 16 + ["both"] * 4),
+        await run("a-b, reversed", "steps", test=["both"] * 20),
+        await run("forgot-badly", test=["fixed"] * 16 + ["both"] * 4),
+        await run("forgot-mildly", "steps", test=["fixed"] * 16 + ["both"] * 4),
+        await run("thresholds", "steps", test=["both"] * 4),
+    ]
     found = scenarios(runs)
-    assert {*found} == {"a-b", "a-b, reversed", "complementary"}
-    by_source = [one.measure(found) for one in CLAIMS if one.source.startswith("CoSD, Table 2, pairs 1")]
-    assert by_source[0].verdict == "not tested"  # the draft was chosen, so it is as good without any fusing
-    assert by_source[0].undecidable == "the draft alone is as good as best of the two"
-    assert {one.verdict for one in by_source[1:]} == {"not tested"}
+    assert {name: len(several) for name, several in found.items()} == {
+        "a-b": 1,
+        "a-b, reversed": 1,
+        "forgot-badly": 1,
+        "forgot-mildly": 1,
+        "forgetting": 2,
+        "thresholds": 1,
+    }
+    pairs = [one for one in decided(CLAIMS, found) if one.claim.source.startswith("CoSD, Table 2, pairs 1")]
+    assert {one.verdict for one in pairs} == {"not tested"}
+    as_good = pairs[len(pairs) // 2]  # of `a-b`; none of `c-d` was run
+    assert as_good.evidence.undecidable == "the draft alone is as good as best of the two"  # the draft was chosen
     [healed] = [one for one in CLAIMS if "forgotten" in one.words]
-    forgot = await run("forgot-badly", test=["fixed"] * 16 + ["both"] * 4)
-    assert healed.measure(scenarios([forgot])).verdict == "seen"
+    assert _single(healed, *runs).verdict == "seen"
+    assert "forgot-mildly and forgot-badly (steps, bio)" in _single(healed, *runs).evidence.what
 
 
 async def test_iterations_are_compared_with_answers_that_have_grown() -> None:
     """Here every answer has a token or two, whatever the limit."""
     [iterations] = [one for one in CLAIMS if "iterations" in one.words]
-    runs = {f"a-b, report {limit}": [await run("a-b", f"report {limit}")] for limit in LENGTHS}
-    found = iterations.measure(runs)
-    assert (found.verdict, found.undecidable) == ("not tested", "no answer is as long as the limit")
-    short = longest(runs["a-b, report 128"], "cosd")
-    assert 0 < short < 5
-    alike = growth(runs["a-b, report 128"], runs["a-b, report 256"], "cosd")
+    several = [await run("lengths", f"report {limit}") for limit in LENGTHS]
+    found = _single(iterations, *several)
+    assert (found.verdict, found.evidence.undecidable) == ("not tested", "no answer is as long as the limit")
+    assert 0 < longest(several[:1], "cosd") < 5
+    alike = growth(several[:1], several[1:2], "cosd")
     assert alike == Estimated(0, 0, 0)
 
 
 async def test_a_ratio_without_an_interval_decides_nothing() -> None:
     [latency] = [one for one in CLAIMS if "slower" in one.words]
-    one = await run()
+    one = await run("latency")
     answers = [
         *one.comparison.answers,
         *(
@@ -104,5 +153,5 @@ async def test_a_ratio_without_an_interval_decides_nothing() -> None:
         one.comparison["cosd-1-1"].model_copy(update={"name": PRINTED_SPECULATIVE}),
     ]
     both = one.comparison.model_copy(update={"answers": tuple(answers), "standings": tuple(standings)})
-    found = latency.measure(scenarios([replace(one, comparison=both)]))
-    assert found.verdict == "not tested" and "a ratio without an interval" in found.what
+    found = _single(latency, replace(one, comparison=both))
+    assert found.verdict == "not tested" and "a ratio without an interval" in found.evidence.what

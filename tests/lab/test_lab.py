@@ -11,11 +11,11 @@ from benchmarks.lab import __main__ as lab
 from benchmarks.lab import models, plan
 from benchmarks.lab.analysis import difference, itself
 from benchmarks.lab.answers import comparison_in
-from benchmarks.lab.claims import CONTROLS
+from benchmarks.lab.claims import CONTROLS, decided, scenarios
 from benchmarks.lab.graph import Graph, Step
 from benchmarks.lab.likelihoods import SCORED, likelihoods_in
 from benchmarks.lab.models import model_step
-from benchmarks.lab.page import page, scenarios, tables
+from benchmarks.lab.page import page, tables
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import FULL, QUICK, TOY, WEIGHTS
 from benchmarks.lab.runs import of_cell

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.lab.claims import scenarios
 from benchmarks.lab.findings import findings, named
-from benchmarks.lab.page import page, scenarios, tables
+from benchmarks.lab.page import page, tables
 from benchmarks.lab.protocol import FOLDER
 from benchmarks.lab.runs import RunsFile, read_runs
 from lab_runs import run

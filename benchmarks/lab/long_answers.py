@@ -1,0 +1,63 @@
+"""Long answers: what they say, part by part, and how the number of drafts grows with them."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+
+from benchmarks.lab import analysis
+from benchmarks.lab.runs import Run
+from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.comparison.statistics import Estimated
+
+__all__ = ["PARTS", "growth", "longest", "slots"]
+
+PARTS = 4
+"""Parts of a report, in its order, of which the share of right statements is told."""
+
+def longest(runs: Sequence[Run], way: str) -> int:
+    """The number of tokens of the longest answer."""
+    return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)
+
+
+def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0.95) -> Estimated:
+    """Growth of the mean length of answers less that of the number of drafts for one, by a bootstrap of questions."""
+    pairs: list[tuple[GradedAnswer, GradedAnswer]] = []
+    for one, other in zip(first, last, strict=True):
+        short, long = (run.comparison.answers_of(way) for run in (one, other))
+        pairs += [(short[key], long[key]) for key in short if key in long]
+
+    def apart(several: Sequence[tuple[GradedAnswer, GradedAnswer]]) -> float:
+        tokens = [sum(pair[at].tokens for pair in several) for at in (0, 1)]
+        drafts = [sum(pair[at].rounds or 1 for pair in several) for at in (0, 1)]
+        return tokens[1] / max(1, tokens[0]) - drafts[1] / drafts[0]
+
+    draw = random.Random(analysis.RANDOM_SEED)
+    found = sorted(apart(draw.choices(pairs, k=len(pairs))) for _ in range(analysis.DRAWS))
+    cut = round(analysis.DRAWS * (1 - level) / 2)
+    return Estimated(apart(pairs), found[cut], found[-1 - cut])
+
+
+def slots(runs: Sequence[Run], way: str) -> list[Estimated]:
+    """The share of statements that a report says, of each quarter of the reference, and of all of it (the last).
+
+    A report counts as one, with the share of its statements; intervals are by a bootstrap of the reports.
+    """
+    several: list[list[float]] = []
+    for run in runs:
+        for said in run.slots.get(way, {}).values():
+            ends = [round(at * len(said) / PARTS) for at in range(PARTS + 1)]
+            quarters = [said[low:high] for low, high in pairwise(ends)]
+            several.append([statistics.fmean(map(float, one)) for one in (*quarters, said) if one])
+    several = [one for one in several if len(one) == PARTS + 1]
+    draw = random.Random(analysis.RANDOM_SEED)
+    drawn_again = [draw.choices(range(len(several)), k=len(several)) for _ in range(analysis.DRAWS if several else 0)]
+    found: list[Estimated] = []
+    for part in range(PARTS + 1 if several else 0):
+        values = [one[part] for one in several]
+        means = sorted(statistics.fmean(values[at] for at in chosen) for chosen in drawn_again)
+        cut = round(analysis.DRAWS * 0.025)
+        found.append(Estimated(statistics.fmean(values), means[cut], means[-1 - cut]))
+    return found
