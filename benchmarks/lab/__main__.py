@@ -75,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
     """The comparisons that are finished, and what is to be known of them."""
     done = [one for one in several if graph.state(one.step) == "done"]
-    steps = {step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"}
+    steps = {
+        step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"
+    }
     about = {
         "size": size.name,
         "items": size.items,

@@ -4,8 +4,8 @@ A mean over tasks gives each task the same weight, and so each seed. Questions a
 for one fact, and all cells, directions and seeds answer the same questions. So what is drawn is a *cluster*: all
 answers, in all runs, to questions about one fact, or to one question of another task.
 
-An interval is the widest, at each end, of two or three. The first is a percentile bootstrap: seeds are drawn with replacement,
-and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of the single
+An interval is the widest, at each end, of two or three. The first is a percentile bootstrap: seeds are drawn with
+replacement, and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of the single
 runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as clusters,
 are added where runs share questions, as if they had the same answers, and combined by the squares of their distances
 from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another training

@@ -4,9 +4,9 @@ A claim is an effect that should be above a bound. It is *seen* where the effect
 and *not seen* where neither can be told. It is *not tested* where no cell was run for it, or what was run cannot decide
 it. "As good as" allows a loss of 5 points.
 
-All claims are decided together, and all controls: each has a p-value, the least for which its interval would reach the
-bound, and these are adjusted by Holm, so that the chance that *any* of the verdicts "seen" and "reversed" is false is 5 %
-at most. Only the runs are taken in which the models stand as the cell names them; reversed ones have lines of their own.
+All claims are decided together, and all controls: each has a p-value, the level at which its interval would reach the
+bound, and these are adjusted by Holm, so that the chance that *any* "seen" or "reversed" is false is about 5 % at most.
+Runs are taken in which the models stand as the cell names them; reversed ones have lines of their own.
 
 What cannot decide: an effect without an interval; "ahead", where not even the oracle is ahead by 5 points; "as good
 as", where the draft alone is; "not ahead" likewise, where nothing could be. Such a claim is never seen, but reversed it
@@ -32,7 +32,18 @@ from benchmarks.lab.ways import PRINTED_SPECULATIVE
 from cosd_api.comparison.contestants import BEST, RANDOM
 from cosd_api.comparison.statistics import Estimated, holm
 
-__all__ = ["CLAIMS", "CONTROLS", "MARGIN", "Claim", "Decided", "Evidence", "Scenarios", "Verdict", "decided", "scenarios"]
+__all__ = [
+    "CLAIMS",
+    "CONTROLS",
+    "MARGIN",
+    "Claim",
+    "Decided",
+    "Evidence",
+    "Scenarios",
+    "Verdict",
+    "decided",
+    "scenarios",
+]
 
 Verdict = Literal["seen", "not seen", "reversed", "not tested"]
 Scenarios = Mapping[str, Sequence[Run]]
@@ -151,9 +162,7 @@ def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
     evidence = [one.measure(found) for one in claims]
     tested = [at for at, one in enumerate(evidence) if one.p is not None and not (one.undecidable and one.above)]
     adjusted = dict(zip(tested, holm([evidence[at].p or 0.0 for at in tested]), strict=True))
-    return [
-        Decided(claim, one, adjusted.get(at)) for at, (claim, one) in enumerate(zip(claims, evidence, strict=True))
-    ]
+    return [Decided(claim, one, adjusted.get(at)) for at, (claim, one) in enumerate(zip(claims, evidence, strict=True))]
 
 
 def _ahead(
@@ -267,7 +276,9 @@ def _of_pairs(cell: str) -> tuple[Claim, ...]:
             "fusing complementary models is as good as the better model of each task",
             partial(_ahead, of=cell, way="cosd", than=BEST, bound=-MARGIN),
         ),
-        Claim(source, "it is better than averaging probabilities", partial(_ahead, of=cell, way="cosd", than="average")),
+        Claim(
+            source, "it is better than averaging probabilities", partial(_ahead, of=cell, way="cosd", than="average")
+        ),
         Claim(
             source,
             "it is better than speculative decoding",
@@ -375,12 +386,11 @@ CLAIMS: tuple[Claim, ...] = (
 )
 """The claims of both papers that the laboratory can decide, in the papers' order."""
 
+
 def _coins(name: str) -> tuple[Claim, ...]:
     """N5 in one cell, or in its reversal."""
     return (
-        Claim(
-            "N5", "the rule is better than a coin that replaces as often", partial(_better_than_a_coin, of=name)
-        ),
+        Claim("N5", "the rule is better than a coin that replaces as often", partial(_better_than_a_coin, of=name)),
         Claim("N5", "the coin does not win", partial(_not_ahead, of=name, way=RANDOM, than=BEST)),
     )
 

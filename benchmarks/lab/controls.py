@@ -59,9 +59,7 @@ class _Wrapped:
         """See `Provider.tokenize`."""
         return await self._provider.tokenize(text)
 
-    async def _later(
-        self, several: AsyncGenerator[Token | DraftEnd, None]
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def _later(self, several: AsyncGenerator[Token | DraftEnd, None]) -> AsyncGenerator[Token | DraftEnd, None]:
         await self._wait()
         async with aclosing(several):
             async for one in several:

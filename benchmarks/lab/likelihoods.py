@@ -73,34 +73,42 @@ def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
     bootstrap of the texts: value, lower and upper end.
     """
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-    references = {way: [tuple(several[0]) for several in texts] for way, texts in kept.items()}
+    references = {way: [several[0] for several in texts] for way, texts in kept.items()}
     better = min(ALONE, key=lambda way: perplexity(references[way]))
     found: dict[str, dict[str, Any]] = {}
     for way, texts in kept.items():
         likeliest = [all(several[0][0] > other for other, _ in several[1:]) for several in texts]  # no tie is right
-        own, other = references[way], references[better]
+        both = [*zip(references[way], references[better], strict=True)]
         found[way] = {
             "questions": len(texts),
             "right": sum(likeliest),
-            "perplexity": _bootstrapped(lambda chosen, own=own: perplexity([own[at] for at in chosen]), len(own)),
-            "ratio": _bootstrapped(
-                lambda chosen, own=own, other=other: (
-                    perplexity([own[at] for at in chosen]) / perplexity([other[at] for at in chosen])
-                ),
-                len(own),
-            ),
+            "perplexity": _bootstrapped(_own, both),
+            "ratio": _bootstrapped(_ratio, both),
         }
     return found
 
 
-def perplexity(texts: Sequence[Sequence[float]]) -> float:
+def perplexity(texts: Sequence[tuple[float, int]]) -> float:
     """The perplexity of a token of texts, by their log-likelihoods and numbers of tokens."""
     total, tokens = (math.fsum(one[part] for one in texts) for part in (0, 1))
     return math.exp(min(300.0, -total / tokens))
 
 
-def _bootstrapped(measure: Callable[[Sequence[int]], float], count: int) -> list[float]:
+_Text = tuple[float, int]
+
+
+def _own(several: Sequence[tuple[_Text, _Text]]) -> float:
+    return perplexity([own for own, _ in several])
+
+
+def _ratio(several: Sequence[tuple[_Text, _Text]]) -> float:
+    return _own(several) / perplexity([other for _, other in several])
+
+
+def _bootstrapped(
+    measure: Callable[[Sequence[tuple[_Text, _Text]]], float], texts: Sequence[tuple[_Text, _Text]]
+) -> list[float]:
     draw = random.Random(_SEED)
-    several = sorted(measure(draw.choices(range(count), k=count)) for _ in range(_DRAWS))
+    several = sorted(measure(draw.choices(texts, k=len(texts))) for _ in range(_DRAWS))
     cut = round(_DRAWS * 0.025)
-    return [measure(range(count)), several[cut], several[-1 - cut]]
+    return [measure(texts), several[cut], several[-1 - cut]]

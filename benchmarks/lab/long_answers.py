@@ -17,6 +17,7 @@ __all__ = ["PARTS", "growth", "longest", "slots"]
 PARTS = 4
 """Parts of a report, in its order, of which the share of right statements is told."""
 
+
 def longest(runs: Sequence[Run], way: str) -> int:
     """The number of tokens of the longest answer."""
     return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)

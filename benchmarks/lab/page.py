@@ -318,7 +318,13 @@ def _likelihoods(file: RunsFile) -> Table:
             chosen = interval(wilson(found["right"], found["questions"])) if one["task"] == "choice" else ""
             ends = ["{:.3f} [{:.3f}, {:.3f}]".format(*found[name]) for name in ("perplexity", "ratio")]
             rows.append([f"{one['cell']}, {one['task']}, seed {one['seed']}", way, chosen, *ends])
-    columns = ["texts", "way", "right option is the likeliest", "perplexity of a token", "over that of the better model"]
+    columns = [
+        "texts",
+        "way",
+        "right option is the likeliest",
+        "perplexity of a token",
+        "over that of the better model",
+    ]
     return Table("", columns, rows)
 
 

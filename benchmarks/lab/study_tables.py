@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.lab.analysis import accuracy, gain, table, ways
+from benchmarks.lab.analysis import accuracy, gain, table
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.long_answers import PARTS, slots
 from benchmarks.lab.numbers import interval, points
@@ -17,14 +17,14 @@ from cosd_api.comparison.contestants import BEST, ORACLE
 __all__ = ["study_tables"]
 
 _PRINTED: Mapping[str, str] = {
-    "thresholds": "Printed: alpha = beta = 0.5 and 0.75 are good for both tasks (the figure's numbers are in a picture).",
+    "thresholds": "Printed: 0.5 and 0.75 are good for both thresholds (the figure's numbers are in a picture).",
     "trees": (
         "Printed, of trees from MMLU, GSM8K, HumanEval and AlpacaEval: MMLU 63.94, 60.88, 61.23, 63.87; "
         "GSM8K 35.04, 37.17, 30.08, 33.85; HumanEval 25.62, 23.04, 23.09, 23.17."
     ),
     "latency": (
-        "Printed, of speculative decoding, CoSD-Rule and CoSD-Tree: 131.22, 132.31 and 135.82 ms a token; of the draft's "
-        "tokens 0.89, 0.81 and 0.77 stand."
+        "Printed, of speculative decoding, CoSD-Rule and CoSD-Tree: 131.22, 132.31 and 135.82 ms a token; of the "
+        "draft's tokens 0.89, 0.81 and 0.77 stand."
     ),
     "lengths": (
         "Printed, of CoSD-Rule, CoSD-Tree and speculative decoding: 11.41, 13.58, 9.77 drafts at 128 tokens; 15.29, "
@@ -68,11 +68,9 @@ def _of_lengths(study: Study, found: Scenarios) -> Iterator[Table]:
         shown = [drafts.get(way) for way in names]
         rows.append([f"{limit} tokens", *(None if one is None else f"{one:.2f}" for one in shown)])
     yield Table(f"{study.name}: mean number of drafts by {study.shows}", ["", *names], rows, _notes(study))
-    said: list[list[str]] = []
-    for limit, runs in by_limit.items():
-        for way in (*ALONE, *names) if limit == LENGTHS[-1] else ():
-            if way in ways(runs) and (shares := slots(runs, way)):
-                said.append([way, *map(interval, shares)])
+    longest = by_limit.get(LENGTHS[-1], ())
+    shares = {way: slots(longest, way) for way in (*ALONE, *names)}
+    said = [[way, *map(interval, several)] for way, several in shares.items() if several]
     quarters = [f"quarter {part + 1}" for part in range(PARTS)]
     yield Table(
         f"{study.name}: right statements of a report in per cent, by their place in it", ["", *quarters, "all"], said

@@ -66,7 +66,7 @@ _BY_SCENARIO: Mapping[str, tuple[str, ...]] = {
     "calibration": ("cosd", "cosd-1-1", "cosd-surprise", "average", "rule 0.9 0.5"),
     "control": ("cosd", "cosd-1-1"),
 }
-_USUAL = ("cosd", "cosd-1-1", PRINTED_SPECULATIVE, "average")
+_USUAL = ("cosd", "cosd-1-1", TREE, PRINTED_SPECULATIVE, "average")
 _MORE: Mapping[str, tuple[str, ...]] = {
     "complementary": (*_VERIFIERS, "cosd-chow", TREE, *_METHODS),
     "capacity": (*_METHODS, TREE),

@@ -42,8 +42,8 @@ def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
     with ProcessPoolExecutor(jobs, context, _begin, (os.getpid(),)) as pool:
         waiting = [pool.submit(_finished, folder, one) for one in sorted(together, key=lambda one: -one.seconds)]
         try:
-            for one in as_completed(waiting):
-                one.result()
+            for finished in as_completed(waiting):
+                finished.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

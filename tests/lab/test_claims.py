@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Decided, Evidence, decided, scenarios
+from benchmarks.lab.claims import CLAIMS, CONTROLS, Claim, Decided, Evidence, Scenarios, decided, scenarios
 from benchmarks.lab.long_answers import growth, longest
 from benchmarks.lab.plan import LENGTHS
 from benchmarks.lab.runs import Run
@@ -49,22 +49,29 @@ def test_a_p_value_is_that_of_the_interval() -> None:
     assert Evidence("what", Estimated(0.1, -0.1, 0.9)).p == pytest.approx(0.327, abs=0.001)
 
 
+def _claim(effect: Estimated | None, undecidable: str = "") -> Claim:
+    def measure(_: Scenarios) -> Evidence:
+        return Evidence("what", effect, 0.0, undecidable)
+
+    return Claim("", "", measure)
+
+
 def test_claims_are_decided_together() -> None:
     """Holm: of three claims the first needs a third of the level, the second half of it."""
     effects = [Estimated(0.2, 0.01, 0.4), Estimated(0.2, 0.1, 0.3), Estimated(0.2, 0.1, 0.3)]
-    claims = [Claim("", str(at), lambda _, one=one: Evidence("what", one)) for at, one in enumerate(effects)]
-    nothing = Claim("", "", lambda _: Evidence("what", None))
+    claims = [_claim(one) for one in effects]
+    nothing = _claim(None)
     assert [one.verdict for one in decided([*claims, nothing], {})] == ["seen"] * 3 + ["not tested"]
-    doubtful = [Claim("", "", lambda _: Evidence("what", Estimated(0.1, -0.1, 0.3)))] * 3
+    doubtful = [_claim(Estimated(0.1, -0.1, 0.3))] * 3
     assert [one.verdict for one in decided([claims[0], *doubtful], {})] == ["not seen"] * 4
     # What cannot be decided takes nothing from the others.
-    blocked = [Claim("", "", lambda _: Evidence("what", Estimated(0.1, -0.1, 0.3), 0.0, "no room"))] * 3
+    blocked = [_claim(Estimated(0.1, -0.1, 0.3), "no room")] * 3
     assert [one.verdict for one in decided([claims[0], *blocked], {})] == ["seen"] + ["not tested"] * 3
 
 
 def test_what_cannot_be_borne_out_can_be_reversed() -> None:
     for effect, verdict in ((Estimated(0.2, 0.1, 0.3), "not tested"), (Estimated(-0.2, -0.3, -0.1), "reversed")):
-        [one] = decided([Claim("", "", lambda _, effect=effect: Evidence("what", effect, 0.0, "no room"))], {})
+        [one] = decided([_claim(effect, "no room")], {})
         assert one.verdict == verdict
 
 
