@@ -5,12 +5,12 @@ for one fact, and all cells, directions and seeds answer the same questions. So 
 answers, in all runs, to questions about one fact, or to one question of another task.
 
 An interval is the widest, at each end, of two or three. The first is a percentile bootstrap: seeds are drawn with
-replacement, and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of the single
-runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as clusters,
-are added where runs share questions, as if they had the same answers, and combined by the squares of their distances
-from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another training
-would have given. With several, a third is Student's, of the means of the seeds: with three of them it is 4.3 standard
-errors wide on each side, as little as three trainings tell.
+replacement, and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of
+the single runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as
+clusters, are added where runs share questions, as if they had the same answers, and combined by the squares of their
+distances from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another
+training would have given. With several, a third is Student's, of the means of the seeds: with three of them it is 4.3
+standard errors wide on each side, as little as three trainings tell.
 """
 
 from __future__ import annotations

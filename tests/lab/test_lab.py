@@ -19,7 +19,7 @@ from benchmarks.lab.page import page, tables
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import CONTROLS as CONTROL_CELLS
 from benchmarks.lab.protocol import FULL, HEADLINE, QUICK, TOY, WEIGHTS
-from benchmarks.lab.runs import of_cell
+from benchmarks.lab.runs import ALONE, of_cell
 from benchmarks.lab.studies import STUDIES
 
 pytestmark = pytest.mark.usefixtures("few_draws")
@@ -35,7 +35,10 @@ def test_texts_are_scored(tmp_path: Path) -> None:
     for one in steps:
         found = likelihoods_in(graph.finish(one.step))
         assert {*found} == {*SCORED}
-        assert all(way["questions"] == 2 and 0 <= way["right"] <= 2 and way["perplexity"] > 1 for way in found.values())
+        assert all(way["questions"] == 2 and 0 <= way["right"] <= 2 for way in found.values())
+        for name, least in (("perplexity", 1), ("ratio", 0)):
+            assert all(least < low <= value <= high for value, low, high in (way[name] for way in found.values()))
+        assert min(found[model]["ratio"] for model in ALONE) == [1, 1, 1]
     words = tables(lab.finished(size, steps, graph))
     assert words.count("| c-d, held, seed 1 ") == len(SCORED)
 
