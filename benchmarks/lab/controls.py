@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any
 
 import anyio
 
 from cosd_api.training.dataset import Example
-from cosd_providers.contract import DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
+from cosd_providers.forwarding import Forwarding
 from cosd_providers.usage import Usage
 
 __all__ = ["Distant", "Shuffled", "shuffled"]
 
 
-class _Wrapped:
+class _Wrapped(Forwarding):
     """A provider that changes something about each request to another."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._provider.name
-
-    async def __aenter__(self) -> Self:
-        await self._provider.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._provider.__aexit__(*exc)
-
-    async def describe(self) -> ServerInfo:
-        """See `Provider.describe`."""
-        return await self._provider.describe()
 
     def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
@@ -54,10 +36,6 @@ class _Wrapped:
         """See `Provider.score`."""
         await self._wait()
         return await self._provider.score(self._read(prompt), text, alternatives=alternatives, end=end, usage=usage)
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        """See `Provider.tokenize`."""
-        return await self._provider.tokenize(text)
 
     async def _later(self, several: AsyncGenerator[Token | DraftEnd, None]) -> AsyncGenerator[Token | DraftEnd, None]:
         await self._wait()

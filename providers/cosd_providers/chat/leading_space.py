@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from cosd_providers.contract import (
     DraftEnd,
@@ -18,13 +18,10 @@ from cosd_providers.contract import (
     Proposal,
     Provider,
     Question,
-    Ready,
-    ServerInfo,
     State,
     Token,
-    WordEnds,
-    WordSplitter,
 )
+from cosd_providers.forwarding import Forwarding
 from cosd_providers.hidden_states import no_states
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
@@ -36,7 +33,7 @@ _ANYTHING = b"\0"
 """Stand-in for any token, in a question about the one after the space."""
 
 
-class WithoutLeadingSpace:
+class WithoutLeadingSpace(Forwarding):
     """A provider whose answers begin after the space.
 
     Args:
@@ -46,34 +43,9 @@ class WithoutLeadingSpace:
     """
 
     def __init__(self, provider: Provider, space: bytes, prompt: str = "") -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._space = space
         self._prompt = prompt
-
-    @property
-    def name(self) -> str:
-        """The provider's."""
-        return self._provider.name
-
-    async def __aenter__(self) -> Self:
-        await self._provider.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._provider.__aexit__(*exc)
-
-    async def describe(self) -> ServerInfo:
-        """The provider's description."""
-        return await self._provider.describe()
-
-    async def keep_ready(self) -> None:
-        """See `contract.Ready`."""
-        if isinstance(self._provider, Ready):
-            await self._provider.keep_ready()
-
-    async def word_splitter(self) -> WordEnds | None:
-        """See `contract.WordSplitter`: the words of a text by itself."""
-        return await self._provider.word_splitter() if isinstance(self._provider, WordSplitter) else None
 
     async def generate(
         self,

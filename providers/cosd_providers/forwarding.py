@@ -1,0 +1,49 @@
+"""Base of providers that stand before another one and change what it is asked, or what it says."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from cosd_providers.contract import Piece, Provider, Ready, ServerInfo, WordEnds, WordSplitter
+
+__all__ = ["Forwarding"]
+
+
+class Forwarding:
+    """All of a provider but its answers, handed on as it is; a subclass has `generate`, `propose` and `score`.
+
+    Args:
+        provider: the provider that answers.
+    """
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    @property
+    def name(self) -> str:
+        """The provider's."""
+        return self._provider.name
+
+    async def __aenter__(self) -> Self:
+        await self._provider.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._provider.__aexit__(*exc)
+
+    async def describe(self) -> ServerInfo:
+        """The provider's description."""
+        return await self._provider.describe()
+
+    async def keep_ready(self) -> None:
+        """See `contract.Ready`."""
+        if isinstance(self._provider, Ready):
+            await self._provider.keep_ready()
+
+    async def word_splitter(self) -> WordEnds | None:
+        """See `contract.WordSplitter`: the words of a text by itself."""
+        return await self._provider.word_splitter() if isinstance(self._provider, WordSplitter) else None
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """See `contract.Provider`."""
+        return await self._provider.tokenize(text)
