@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cosd_api.alignment import Unit
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary, BatchTally
-from cosd_api.cli.compare import BilledTokens, StopTexts, resumable
+from cosd_api.cli.compare import resumable
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import SharedOptions, check_writable, with_options
 from cosd_api.comparison.prices import prices_from
@@ -50,7 +50,9 @@ def batch(
     unit: Annotated[
         Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
     ] = None,
-    stop: StopTexts = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
+    ] = None,
     on_assistant_error: Annotated[
         OnAssistantError,
         typer.Option(help="When an assistant fails for good: the line fails, or continues without it."),
@@ -58,7 +60,10 @@ def batch(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Ask lines again that failed in an earlier run.")
     ] = False,
-    max_billed_tokens: BilledTokens = None,
+    max_billed_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers."),
+    ] = None,
     prices: Annotated[
         list[str] | None,
         typer.Option(
