@@ -114,7 +114,7 @@ class Gateway:
             await send(message)
 
         try:
-            with callers_context(headers):
+            with callers_context(headers, exchange.id):
                 await self._app(scope, receive, noted)
         finally:
             if exchange.path in _ANSWERS:

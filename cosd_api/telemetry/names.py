@@ -47,6 +47,7 @@ PROVIDERS: Final[Mapping[str, str]] = {"azure": "azure.ai.openai", "mistral": "m
 # ------------------------------------------------------------------------------------------------------------- our own
 
 OUTCOME: Final = "cosd.outcome"
+REQUEST_ID: Final = "cosd.request_id"
 METHOD: Final = "cosd.method"
 UNIT: Final = "cosd.unit"
 ACCEPTANCE: Final = "cosd.acceptance_rate"

@@ -33,7 +33,9 @@ _PORTS = {"http": 80, "https": 443}
 def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[FusionSpan]:
     """Record a fusion while the block lasts; see `start.fusion_span`."""
     tracer = trace.get_tracer("cosd_api", __version__)
-    known = {names.OPERATION: names.FUSE, names.WORKFLOW: workflow}
+    known = _known(
+        {names.OPERATION: names.FUSE, names.WORKFLOW: workflow, names.REQUEST_ID: context.get_value(names.REQUEST_ID)}
+    )
     with tracer.start_as_current_span(
         f"{names.FUSE} {workflow}", attributes=known, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -50,12 +52,12 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 
 
 @contextmanager
-def continued(headers: Mapping[str, str]) -> Generator[None]:
+def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace while the block lasts; see `start.callers_context`."""
-    if trace.get_current_span().get_span_context().is_valid:  # an instrumentation of the server has done it
-        yield
-        return
-    token = context.attach(propagate.extract(headers, context.get_current()))
+    found = context.set_value(names.REQUEST_ID, request_id)
+    if not trace.get_current_span().get_span_context().is_valid:  # else an instrumentation of the server has done it
+        found = propagate.extract(headers, found)
+    token = context.attach(found)
     try:
         yield
     finally:

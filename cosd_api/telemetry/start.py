@@ -12,17 +12,18 @@ from cosd_providers.messages import Message
 _NO_SPAN = FusionSpan()
 
 
-def callers_context(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractContextManager[None]:
     """Context of a caller in another process: spans inside the block are children of its span.
 
     Args:
         headers: of its request, such as W3C's `traceparent`; names in lower case, or found in any case.
+        request_id: of its request; the spans of fusions inside the block have it.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext()
     from cosd_api.telemetry.otel import continued  # noqa: PLC0415 - needs OpenTelemetry
 
-    return continued(headers)
+    return continued(headers, request_id)
 
 
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:

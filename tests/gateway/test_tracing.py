@@ -42,6 +42,7 @@ async def test_an_answer_belongs_to_the_trace_of_its_client(stream: bool, spans:
     async with opened(fusion()) as app:
         reply = await visit(app, PATH, {**BODY, "stream": stream}, headers=traceparent(0xABC))
     assert reply.status == 200
+    assert attributes(spans.fusion)[names.REQUEST_ID] == reply.headers["x-request-id"]
     assert parent(spans.fusion) == 0xABC
     assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
     assert len(of_trace(spans, 0xABC)) == len(spans.ended) == spans.started >= 3
@@ -53,7 +54,7 @@ async def test_clients_at_the_same_time_have_traces_of_their_own(spans: Spans) -
             group.start_soon(visit, app, PATH, BODY)
             group.start_soon(Visit(app, PATH, BODY, headers=traceparent(number)).send)
     found = [of_trace(spans, number) for number in (1, 2, 3)]
-    assert [names.count("invoke_workflow cosd") for names in found] == [1, 1, 1]
+    assert [one.count("invoke_workflow cosd") for one in found] == [1, 1, 1]
     assert sum(parent(span) is None for span in spans.ended) == 3
 
 
@@ -76,6 +77,7 @@ async def test_the_span_of_a_server_that_is_instrumented_itself_stays_the_parent
         with spans.tracer.start_as_current_span("POST /v1/completions") as outer:
             await visit(app, PATH, BODY, headers=traceparent(9))
     assert parent(spans.fusion) == outer.get_span_context().span_id
+    assert names.REQUEST_ID in attributes(spans.fusion)
 
 
 async def test_a_client_that_leaves_ends_the_spans(spans: Spans) -> None:
