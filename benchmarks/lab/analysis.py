@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from benchmarks.lab.runs import ALONE, Run
+from benchmarks.lab.runs import Run
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.result import PlaceCounts
@@ -246,7 +246,7 @@ def better_overall(runs: Sequence[Run]) -> str:
         ]
         return sum(sum(one) / len(one) for one in several)
 
-    return max(ALONE, key=right)
+    return max(runs[0].alone, key=right)
 
 
 def room(runs: Sequence[Run], than: str = BEST) -> float:
@@ -322,7 +322,8 @@ class Row:
 def table(runs: Sequence[Run]) -> list[Row]:
     """All ways to answer of a cell, tested against the better model of each task, and adjusted by Holm."""
     names = ways(runs)
-    tested = {name: counts(runs, name, BEST) for name in names if name not in (*ALONE, BEST, ORACLE)}
+    alone = runs[0].alone if runs else ()
+    tested = {name: counts(runs, name, BEST) for name in names if name not in (*alone, BEST, ORACLE)}
     values = {name: sign_flips(runs, name, BEST) for name in tested}
     adjusted = dict(zip(values, holm([*values.values()]), strict=True))
     return [_row(runs, name, tested.get(name), values.get(name), adjusted.get(name)) for name in names]
@@ -337,7 +338,7 @@ def _row(runs: Sequence[Run], way: str, paired: PairedCounts | None, p: float | 
     return Row(
         way=way,
         accuracy=accuracy(runs, way),
-        gain=None if way in (*ALONE, BEST) else gain(runs, way),
+        gain=None if way in (*runs[0].alone, BEST) else gain(runs, way),
         counts=paired,
         p=p,
         holm=corrected,
@@ -352,7 +353,7 @@ def _row(runs: Sequence[Run], way: str, paired: PairedCounts | None, p: float | 
 
 def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
     """For each test question, the answers that are paid for."""
-    names = {BEST: (run.comparison.better,), ORACLE: ALONE}.get(way, (way,))
+    names = {BEST: (run.comparison.better,), ORACLE: run.alone}.get(way, (way,))
     several = [run.comparison.answers_of(name) for name in names]
     return [[one[key] for one in several] for key in several[0] if all(key in one for one in several)]
 

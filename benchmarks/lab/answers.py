@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cosd_api.demo.servers import serve
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import Example, read_examples
 from cosd_providers import connect
+from cosd_providers.contract import Provider
 
 __all__ = ["QUESTIONS", "answers", "comparison_in", "questions", "served", "tree"]
 
@@ -38,32 +39,34 @@ def questions(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def served(draft: Path, assistant: Path) -> Iterator[tuple[str, str]]:
-    """URLs of two servers. A model beside itself has two, too: it is asked as any other pair.
+def served(*models: Path) -> Iterator[list[str]]:
+    """URLs of servers, the draft's first. A model beside itself has two, too: it is asked as any other pair.
 
     Each has one slot, which reads what a list of prefixes has in common once. With more, each prefix goes to another
     slot, which reads all of it: that takes two to four times as long.
     """
-    with (
-        serve(draft / MODEL, name="draft", slots=1) as one,
-        serve(assistant / MODEL, name="assistant", slots=1) as other,
-    ):
-        yield one.url, other.url
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(serve(one / MODEL, name=f"model {at}", slots=1)).url for at, one in enumerate(models)
+        ]
 
 
-def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, examples: Path) -> None:
-    """A tree that decides between two models, learned from `count` questions as the paper does (section 3.2).
+def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, examples: Path, **assistants: Path) -> None:
+    """A tree that decides between models, learned from `count` questions as the paper does (section 3.2).
 
-    Where just one of the models is right nowhere in these, twice as many are taken. The samples are kept as they come,
-    so that an interrupted step goes on.
+    Of several assistants the samples are put together. Where just one of the models is right nowhere in these, twice as
+    many are taken. The samples are kept as they come, so that an interrupted step goes on.
     """
     several = read_examples(examples / QUESTIONS)
 
     async def learn() -> None:
-        with served(draft, assistant) as (first, second):
+        with served(draft, *assistants.values()) as (first, *others):
             count = settings["count"]
             while True:
-                samples = await collect(several[:count], draft=first, assistant=second, path=folder / "samples.jsonl")
+                samples = [
+                    await collect(several[:count], draft=first, assistant=url, path=folder / f"samples-{at}.jsonl")
+                    for at, url in enumerate(others)
+                ]
                 try:
                     train_tree(samples).tree.save(folder / _TREE)
                 except SettingError:
@@ -76,20 +79,19 @@ def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: P
     anyio.run(learn)
 
 
-def answers(
-    folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path, **trees: Path
-) -> None:
-    """All ways to fuse one pair, and both models alone, on one task; the journal is `answers.jsonl`.
+def answers(folder: Path, settings: Mapping[str, Any], *, draft: Path, asked: Path, **others: Path) -> None:
+    """All ways to fuse some models, and each model alone, on one task; the journal is `answers.jsonl`.
 
-    The ways of `settings["trees"]` are CoSD with a tree, by the name of the step that learned it.
+    The ways of `settings["trees"]` are CoSD with a tree, by the name of the step that learned it. The other steps are
+    the assistants.
     """
     examples = read_examples(asked / QUESTIONS)
     methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
     for name, step in settings["trees"].items():
-        methods[name] = CoSD(verifier=TreeVerifier.load(trees[step] / _TREE))
+        methods[name] = CoSD(verifier=TreeVerifier.load(others.pop(step) / _TREE))
 
     async def ask() -> Comparison:
-        with served(draft, assistant) as urls:
+        with served(draft, *others.values()) as urls:
             return await _compared(urls, examples, methods, folder / "answers.jsonl", settings)
 
     found = anyio.run(ask)
@@ -99,20 +101,23 @@ def answers(
 
 
 async def _compared(
-    urls: tuple[str, str],
+    urls: Sequence[str],
     examples: Sequence[Example],
     methods: Mapping[str, Method],
     journal: Path,
     settings: Mapping[str, Any],
 ) -> Comparison:
     """One comparison; `settings` are those of `compare`, `shuffled`, and the `seconds` that a request waits."""
-    drafting, asked = map(connect, urls)
+    models: list[Provider] = [*map(connect, urls)]
     if settings["seconds"]:
-        drafting, asked = (Distant(one, settings["seconds"]) for one in (drafting, asked))
+        models = [Distant(one, settings["seconds"]) for one in models]
+    drafting, *assistants = models
+    if settings["shuffled"]:
+        assistants = [shuffled(one, examples) for one in assistants]
     return await compare(
         examples,
         draft=drafting,
-        assistant=shuffled(asked, examples) if settings["shuffled"] else asked,
+        assistant=assistants,
         methods=methods,
         grader=TASKS[settings["task"]].GRADER,
         path=journal,

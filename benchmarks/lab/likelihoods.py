@@ -55,7 +55,7 @@ def _texts(example: Example, task: str) -> tuple[str, Sequence[str]]:
 
 
 async def _scored(
-    urls: tuple[str, str], way: str, texts: Sequence[tuple[str, Sequence[str]]]
+    urls: Sequence[str], way: str, texts: Sequence[tuple[str, Sequence[str]]]
 ) -> list[list[tuple[float, int]]]:
     back, gate = SCORED[way]
     draft, assistant = reversed(urls) if back else urls

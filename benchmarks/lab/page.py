@@ -133,7 +133,7 @@ def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
                 [
                     name,
                     *(
-                        " / ".join(percent(accuracy(one, way).value) for way in ALONE) if one else None
+                        " / ".join(percent(accuracy(one, way).value) for way in one[0].alone) if one else None
                         for one in single
                     ),
                 ]
@@ -146,7 +146,8 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
     rows: list[list[str | None]] = []
     for name in names:
         runs = found[name]
-        alone = [percent(accuracy(runs, way).value) for way in (*ALONE, BEST, ORACLE)]
+        draft, *assistants = (percent(accuracy(runs, way).value) for way in runs[0].alone)
+        alone = [draft, " / ".join(assistants), *(percent(accuracy(runs, way).value) for way in (BEST, ORACLE))]
         gains = [points(gain(runs, way)) if way in ways(runs) else None for way in shown]
         rows.append([name, *alone, percent(room(runs)), *gains])
     return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", "room", *shown], rows)
@@ -250,7 +251,7 @@ def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
 def _calibration(names: Mapping[str, Cell], found: Scenarios) -> Table:
     rows: list[list[str]] = []
     for name in names:
-        for model in ALONE if not name.endswith(BACK) else ():
+        for model in found[name][0].alone if not name.endswith(BACK) else ():
             sure, wrong = sure_and_wrong(found[name], model)
             share = f"{sure} of {wrong}" + (f" ({100 * sure / wrong:.0f} %)" if wrong else "")
             right, error = accuracy(found[name], model), calibration_error(found[name], model)
@@ -276,9 +277,9 @@ def _ways(name: str, cell: Cell, runs: Sequence[Run]) -> Table:
         _way(row, [percent(accuracy(of_tasks(runs, [task]), row.way).value) for task in tasks]) for row in table(runs)
     ]
     columns = ["way", *tasks, "mean", "gain", "won, lost", "p", "Holm", "kept", "requests", "tokens", "ms a token"]
-    models = (cell.draft, cell.assistants[0])
-    draft, assistant = reversed(models) if name.endswith(BACK) else models
-    return Table(f"{name}: {draft} drafting, {assistant} asked", columns, lines)
+    models = (cell.draft, *cell.assistants)
+    draft, *assistants = reversed(models) if name.endswith(BACK) else models
+    return Table(f"{name}: {draft} drafting, {' and '.join(assistants)} asked", columns, lines)
 
 
 def _way(row: Row, by_task: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from benchmarks.lab.studies import LENGTHS, Study, TreeOf, studies_of
 from benchmarks.lab.ways import BACKWARD, TREE, WAYS, ways_of
 from cosd_api.wording import counted
 
-__all__ = ["BACK", "LENGTHS", "Asked", "asked", "left_out", "scored"]
+__all__ = ["BACK", "LENGTHS", "Asked", "asked", "scored"]
 
 BACK = ", reversed"
 """Ends the name of a cell whose two models have changed places."""
@@ -57,7 +57,7 @@ def asked(size: Size) -> list[Asked]:
     """All comparisons of a size, cell by cell, then study by study."""
     found: list[Asked] = []
     for cell in CELLS:
-        if cell.name not in size.cells or left_out(cell):
+        if cell.name not in size.cells:
             continue
         for seed in seeds_of(cell.name, size):
             for back in (False, True):
@@ -91,22 +91,21 @@ def _scored(cell: Cell, task: str, seed: int, size: Size) -> Asked:
     return Asked(cell.name, task, seed, Step(name, likelihoods, settings, inputs, seconds=count / 4))
 
 
-def left_out(cell: Cell) -> str | None:
-    """Why a cell cannot be run; None if it can."""
-    return "a comparison is of two models" if len(cell.assistants) > 1 else None
-
-
 def _of_task(cell: Cell, task: str, seed: int, size: Size, *, back: bool) -> list[Asked]:
     if task in ("held", "report") or (cell.scenario == "control" and task not in HEADLINE):
         return []
-    if back and (cell.scenario in ("control", "capacity", "upper bound") or size.name == "toy" or task not in HEADLINE):
+    if back and (
+        cell.scenario in ("control", "capacity", "three models", "upper bound")
+        or size.name == "toy"
+        or task not in HEADLINE
+    ):
         return []  # where a direction is what is controlled or varied
     if task == "mixed" and cell.scenario not in ("complementary", "calibration") and size.name == "quick":
         return []
     ways = [way for way in ways_of(cell, size, seed) if not back or way in BACKWARD]
     found = _asked(
         cell.name + BACK * back,
-        (cell.assistants[0], cell.draft) if back else (cell.draft, cell.assistants[0]),
+        (cell.assistants[0], cell.draft) if back else (cell.draft, *cell.assistants),
         task,
         seed,
         size.items,
@@ -139,7 +138,7 @@ def _of_study(study: Study, cell: Cell, task: str, seed: int, size: Size) -> lis
 
 def _asked(
     label: str,
-    models: tuple[str, str],
+    models: tuple[str, ...],
     task: str,
     seed: int,
     count: int,
@@ -153,10 +152,10 @@ def _asked(
     alone: bool = False,
 ) -> Asked:
     kind = task.split(maxsplit=1)[0]
-    inputs = dict(zip(("draft", "assistant"), (model_step(name, seed) for name in models), strict=True))
+    inputs = _models(models, seed)
     inputs["asked"] = _questions(kind, items_seed(), count, "test")
     steps = {way: f"tree_{at}" for at, way in enumerate(trees)}
-    inputs |= {steps[way]: _tree(*models, seed, of.task or kind, of.count) for way, of in trees.items()}
+    inputs |= {steps[way]: _tree(models, seed, of.task or kind, of.count) for way, of in trees.items()}
     settings: dict[str, Any] = {
         "task": kind,
         "ways": {way: repr(WAYS[way]) for way in ways},
@@ -170,7 +169,7 @@ def _asked(
         "library": _library(),
     }
     name = f"{label}: {task}, seed {seed}, {counted(len(ways) + len(trees), 'way')}"
-    busy = 2 * _ALONE + sum(_SECONDS.get(way, _OTHERWISE) for way in (*ways, *trees))
+    busy = len(models) * _ALONE + sum(_SECONDS.get(way, _OTHERWISE) for way in (*ways, *trees))
     busy = (busy + baselines * 2.6 * _OTHERWISE) * (_LONG * max_tokens / 128 if kind == "report" else 1)
     estimated = count * (busy if alone else busy / _CORES) * (3 if seconds else 1)
     step = Step(name, answers, settings, inputs, [FOLDER / "controls.py"], estimated, alone)
@@ -184,15 +183,17 @@ def _questions(task: str, seed: int, count: int, split: str) -> Step:
     return Step(f"questions of {task}, {split}", questions, settings, code=code, seconds=1)
 
 
+def _models(names: Sequence[str], seed: int) -> dict[str, Step]:
+    """The steps of models as inputs: the draft, then the assistants."""
+    roles = ["draft", "assistant", *(f"assistant_{at}" for at in range(1, len(names) - 1))]
+    return {role: model_step(name, seed) for role, name in zip(roles, names, strict=True)}
+
+
 @cache
-def _tree(draft: str, assistant: str, seed: int, task: str, count: int) -> Step:
-    inputs = {
-        "draft": model_step(draft, seed),
-        "assistant": model_step(assistant, seed),
-        "examples": _questions(task, 0, 48, "development"),
-    }
+def _tree(models: tuple[str, ...], seed: int, task: str, count: int) -> Step:
+    inputs = {**_models(models, seed), "examples": _questions(task, 0, 48, "development")}
     settings = {"count": count, "library": _library()}
-    words = f"tree for {draft} and {assistant}, seed {seed}, of {task} ({count})"
+    words = f"tree for {' and '.join(models)}, seed {seed}, of {task} ({count})"
     return Step(words, tree, settings, inputs, seconds=5)
 
 

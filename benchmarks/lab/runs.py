@@ -16,12 +16,13 @@ from typing import Any
 from benchmarks.lab.protocol import WORLD_SEED
 from benchmarks.lab.tasks import TASKS, report
 from benchmarks.lab.worlds import World
-from cosd_api.comparison.contestants import BEST, ORACLE
+from cosd_api.comparison.contestants import BEST, BEST_OF_ALL, ORACLE
 from cosd_api.comparison.result import Comparison
 
 __all__ = ["ALONE", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
+"""Names of the models alone, of a pair; see `Run.alone`."""
 _OF_FACTS = ("bio", "choice", "mixed")
 """Tasks with several questions about one fact, in other words."""
 Slots = Mapping[str, Mapping[str, Sequence[bool]]]
@@ -62,17 +63,23 @@ class Run:
         return self.kind, self.facts.get(short, short)
 
     @cached_property
+    def alone(self) -> tuple[str, ...]:
+        """Names of the models alone: of a pair `ALONE`, with more assistants these have numbers."""
+        return tuple(self.comparison.models)
+
+    @cached_property
     def ways(self) -> tuple[str, ...]:
-        """Names of all that answered, in the order of the standings."""
-        return tuple(one.name for one in self.comparison.standings if one.answered)
+        """Names of all that answered, in the order of the standings; the best of all models is `best of the two`."""
+        names = [one.name for one in self.comparison.standings if one.answered]
+        return tuple(BEST if name == BEST_OF_ALL else name for name in names)
 
     def right(self, way: str) -> dict[str, bool]:
         """Outcomes of a way to answer on the test questions; of `best of the two` and `oracle` too."""
         if way == BEST:
             return self.right(self.comparison.better)
         if way == ORACLE:
-            draft, assistant = map(self.right, ALONE)
-            return {key: draft[key] or assistant[key] for key in draft if key in assistant}
+            several = [self.right(model) for model in self.alone]
+            return {key: any(one[key] for one in several) for key in several[0] if all(key in one for one in several)}
         return {key: bool(one.right) for key, one in self.comparison.answers_of(way).items()}
 
 
@@ -159,6 +166,9 @@ def _short(found: Comparison) -> Comparison:
             "failures": tuple(one.model_copy(update={"question": one.question[:_SHORT]}) for one in found.failures),
             "draft": found.draft.model_copy(update={"endpoint": "http://127.0.0.1"}),
             "assistant": found.assistant.model_copy(update={"endpoint": "http://127.0.0.1"}),
+            "more_assistants": tuple(
+                one.model_copy(update={"endpoint": "http://127.0.0.1"}) for one in found.more_assistants
+            ),
         }
     )
 

@@ -18,9 +18,10 @@ from benchmarks.lab.models import model_step
 from benchmarks.lab.page import page, tables
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import CONTROLS as CONTROL_CELLS
-from benchmarks.lab.protocol import FULL, HEADLINE, QUICK, TOY, WEIGHTS
+from benchmarks.lab.protocol import FULL, HEADLINE, QUICK, TOY, WEIGHTS, Cell
 from benchmarks.lab.runs import ALONE, of_cell
 from benchmarks.lab.studies import STUDIES
+from cosd_api.comparison.contestants import BEST, ORACLE
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
@@ -86,6 +87,25 @@ def test_the_whole_laboratory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(after.answers) == len(before.answers)
 
 
+@pytest.mark.live
+@pytest.mark.extended
+def test_three_models_are_asked_as_two_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell("three", "three models", "c", ("d", "small"), "the draft", "two assistants gain more than either")
+    monkeypatch.setattr(plan, "CELLS", (cell,))
+    size = replace(TOY, cells=("three",), tasks=("bio",), methods=("cosd", "cosd-tree"))
+    graph, several = Graph(tmp_path), asked(size)
+    [step] = [one.step for one in several]
+    graph.finish(step)
+    file = lab.finished(size, several, graph)
+    [run] = file.runs
+    assert run.alone == ("draft", "assistant 1", "assistant 2")
+    assert {*run.ways} >= {*run.alone, BEST, ORACLE, "cosd", "cosd-tree"}
+    right = [run.right(model) for model in run.alone]
+    assert run.right(ORACLE) == {key: any(one[key] for one in right) for key in right[0]}
+    assert run.right(BEST) in right
+    assert "| three " in page(file) and "three: facts drafting, sums and code asked" in tables(file)
+
+
 def _cut(folder: Path) -> None:
     """Leave what a process would have left that was killed in the middle of a line."""
     (folder / "step.json").unlink()
@@ -144,10 +164,11 @@ def test_the_list_shows_every_step_with_its_time(tmp_path: Path, capsys: pytest.
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_full_size_asks_every_cell_of_two_models() -> None:
+def test_the_full_size_asks_every_cell() -> None:
     several = asked(FULL)
     cells = {one.cell for one in several}
     assert {"half", "forgot-badly, reversed", "a-b-bytes", "epochs-16", "n2", "n4"} <= cells
+    assert {"three", "three-weak"} <= cells
     assert {one.task for one in several if one.cell == "lengths"} == {"report 128", "report 256", "report 512"}
     assert {one.cell for one in several} >= {study.name for study in STUDIES}
     assert {one.seed for one in several if one.cell == "c-d"} == {*FULL.seeds}
