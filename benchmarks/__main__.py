@@ -21,6 +21,7 @@ SECTIONS = {
     "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
+    "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and what their order does for prefix caches"),
     "advice": ("benchmarks.advice", "cosd advise and compare on pairs of which it is known whether to fuse them"),
 }
 

@@ -151,7 +151,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        for line in near_each_other(self._wanted(), self.job.window):
+        for line in near_each_other(self._wanted(), self.job.window, self.job.concurrency):
             if self.tally.stopped is not None:
                 return
             yield self._answer(line)

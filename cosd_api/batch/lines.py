@@ -131,12 +131,16 @@ def _plain(line: JsonLine) -> BatchLine:
     return BatchLine(line.number, custom_id, url, body, plain=True, metadata=found.metadata)
 
 
-def near_each_other(lines: Iterable[BatchLine], window: int) -> Iterator[BatchLine]:
-    """Put lines that begin alike next to each other, for the servers' prefix caches.
+def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:
+    """Put lines that begin alike near each other, for the servers' prefix caches.
+
+    At the same moment they would all miss the cache. So lines that are asked at a time come from as many places of the
+    sorted window, and those that begin alike follow one another.
 
     Args:
         lines: in the order of the file.
         window: number of lines that are put in order together, less where they are long; 1 leaves the order.
+        lanes: number of lines that are asked at a time.
     """
     held: list[tuple[str, int, BatchLine]] = []
     size = 0
@@ -145,11 +149,13 @@ def near_each_other(lines: Iterable[BatchLine], window: int) -> Iterator[BatchLi
         held.append((asked, line.number, line))
         size += len(asked)
         if len(held) >= window or size >= _WINDOW_TEXT:
-            yield from _ordered(held)
+            yield from _ordered(held, lanes)
             held, size = [], 0
-    yield from _ordered(held)
+    yield from _ordered(held, lanes)
 
 
-def _ordered(held: list[tuple[str, int, BatchLine]]) -> Iterator[BatchLine]:
+def _ordered(held: list[tuple[str, int, BatchLine]], lanes: int) -> Iterator[BatchLine]:
+    """The sorted lines, in turns from the beginnings of as many equal parts."""
     held.sort(key=lambda one: one[:2])
-    return (line for _, _, line in held)
+    step = -(-len(held) // lanes)
+    return (line for at in range(step) for _, _, line in held[at::step])

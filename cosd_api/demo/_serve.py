@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--cache", type=int, required=True)
     parser.add_argument("--embeddings", action="store_true")
     options = parser.parse_args()
     try:
@@ -58,7 +59,7 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib = 64  # by default earlier prompts may take 8 GB
+    params.cache_ram_mib = options.cache  # by default earlier prompts may take 8 GB
     params.n_parallel = options.slots
     # Every slot has its own memory; 0 means the context that the model was trained with, for each slot.
     params.kv_unified = False

@@ -47,6 +47,8 @@ INSTALL = 'pip install "cosd-api[demo]"'
 _CHILD = Path(__file__).with_name("_serve.py")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
+_CACHE = 64
+"""Megabytes for earlier prompts, beside those in the slots."""
 
 
 class LocalServerError(RuntimeError):
@@ -62,7 +64,15 @@ class LocalServer:
     """
 
     def __init__(
-        self, model: Path, name: str, *, context: int | None, slots: int, threads: int, embeddings: bool = False
+        self,
+        model: Path,
+        name: str,
+        *,
+        context: int | None,
+        slots: int,
+        threads: int,
+        embeddings: bool = False,
+        cache: int = _CACHE,
     ) -> None:
         self.name = name
         self.url = ""
@@ -71,7 +81,7 @@ class LocalServer:
             raise LocalServerError(f"there is no model {model}")
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
-        settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads}
+        settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads, "cache": cache}
         options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
         # A file, unlike a pipe, never makes the server wait for a reader; errors are a few lines at most.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
@@ -216,6 +226,7 @@ def serve(
     slots: int = 8,
     threads: int = 1,
     embeddings: bool = False,
+    cache: int = _CACHE,
 ) -> Iterator[LocalServer]:
     """Serve a GGUF file on a free port of 127.0.0.1 during the block.
 
@@ -227,12 +238,21 @@ def serve(
         slots: number of requests at the same time; others wait.
         threads: number of processor threads.
         embeddings: also report the model's hidden states, one for each token, as `co-llm` needs them.
+        cache: megabytes for prompts that are in no slot any more.
 
     Raises:
         LocalServerError: it cannot be started.
     """
     path = Path(model)
-    server = LocalServer(path, name or path.stem, context=context, slots=slots, threads=threads, embeddings=embeddings)
+    server = LocalServer(
+        path,
+        name or path.stem,
+        context=context,
+        slots=slots,
+        threads=threads,
+        embeddings=embeddings,
+        cache=cache,
+    )
     try:
         server.wait_until_ready()
         yield server

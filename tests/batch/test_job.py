@@ -11,6 +11,7 @@ import pytest
 
 from batches import PROMPTS, batch_form, fusion, input_file, read, run, texts
 from cosd_api import Fusion, SettingError
+from cosd_api.batch.lines import BatchLine, near_each_other
 from cosd_providers import ConnectError, ContextLengthError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -280,6 +281,15 @@ async def test_lines_that_begin_alike_are_asked_near_each_other(tmp_path: Path) 
     assert asked[1] == prompts
     assert asked[3] == ["a: 1", "b: 0", "b: 1", "a: 0", "b: 2", "c: 0"]
     assert asked[100] == sorted(prompts)
+
+
+def test_lines_that_begin_alike_are_not_asked_at_the_same_time() -> None:
+    lines = [BatchLine(at, "", "", {"prompt": f"{'abc'[at % 3]}: {at // 3}"}, plain=True) for at in range(9)]
+    lanes = [line.asked for line in near_each_other(lines, 100, 3)]
+    assert lanes == ["a: 0", "b: 0", "c: 0", "a: 1", "b: 1", "c: 1", "a: 2", "b: 2", "c: 2"]
+    for window, several in ((4, 2), (7, 3), (1, 8), (100, 100)):
+        assert sorted(line.number for line in near_each_other(lines, window, several)) == [*range(9)]
+    assert [line.number for line in near_each_other(lines, 1, 8)] == [*range(9)]
 
 
 async def test_the_limit_of_the_whole_batch(tmp_path: Path) -> None:

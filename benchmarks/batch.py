@@ -1,0 +1,175 @@
+"""Batches: memory and speed on a long input, and what the order of the prompts does for llama.cpp's prefix caches."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.prompts import MAX_TOKENS, OTHERS
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Fusion
+from cosd_api.batch.job import BatchJob
+from cosd_api.batch.lines import BatchLine
+from cosd_api.batch.reply import Answerer, Reply
+from cosd_api.batch.summary import BatchTally
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import MODELS, serve
+from cosd_providers.testing import ScriptedProvider, TextModel
+
+__all__ = ["cached", "long_batch", "mixed_lines", "run"]
+
+FUSED, REPEATED = 200_000, 1_000_000
+"""Lines that are fused, and lines that get the answer of the first one: what is left is the work of the batch."""
+QUICK = 2_000
+STEPS = 5
+SLOTS = 4
+BEGINNINGS, EACH = 12, 8
+"""Beginnings that prompts share, and prompts with each of them."""
+
+_LONG_ABOUT = (
+    "`cosd batch` on plain lines, 8 at a time, over scripted models that write one token; where answers are repeated, "
+    "no model is asked after the first. Resident memory of the process when so many lines were written, and lines a "
+    "second of its processor time, in which fusing and the models are."
+)
+_CACHE_ABOUT = (
+    "{count} questions after {beginnings} beginnings of about 200 tokens, in a drawn order, on real llama.cpp servers "
+    "with {slots} slots and no memory for other prompts. Read: tokens of all requests to the endpoint; cached: those "
+    "that its cache had."
+)
+
+
+class _Ending(TextModel):
+    """A scripted model that reads the end of a prompt only, from its colon on."""
+
+    def next(self, ids: Any) -> Any:
+        """The probabilities after the colon and what follows it."""
+        text = b"".join(self.tokens[one] for one in ids[-8:])
+        return super().next(self.encode(text[text.rfind(b":") :]))
+
+
+class _Nowhere(list[Any]):
+    """Calls of a scripted model, which would fill the memory."""
+
+    def append(self, value: Any) -> None:
+        """Drop it."""
+
+
+async def run(options: Options) -> list[Table]:
+    """A table of memory, and one of cached tokens."""
+    return [_long(options), await cached(options)]
+
+
+def _long(options: Options) -> Table:
+    """Memory at every fifth of a long input, in a process of its own."""
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    for name, most in (("fused", FUSED), ("repeated", REPEATED)):
+        lines = QUICK if options.quick else most
+        options.say(f"batch: {lines:,} lines, {name}")
+        code = f"from benchmarks.batch import long_batch; long_batch({lines}, repeated={name == 'repeated'})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        figures[name] = json.loads(done.stdout)
+        rows += [[name, f"{int(count):,}", round(size), round(rate)] for count, size, rate in figures[name]]
+    columns = ["answers", "lines written", "resident memory, MB", "lines a second"]
+    return Table("A long batch", columns, rows, [_LONG_ABOUT], figures)
+
+
+def long_batch(lines: int, *, repeated: bool) -> None:
+    """One batch; prints for each fifth the lines written, megabytes, and lines a second of processor time."""
+    looks: list[tuple[int, float, float]] = []
+    if repeated:
+        _repeat()
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
+        with source.open("w", encoding="utf-8") as file:
+            for at in range(lines):
+                file.write(f'{{"custom_id": "line-{at}", "prompt": "Text number {at:07}, which is one of many:"}}\n')
+        models = {name: _Ending({":": [" yes"]}) for name in ("small", "large")}
+        draft, assistant = (ScriptedProvider(one, name=name, calls=_Nowhere()) for name, one in models.items())
+        started = time.process_time()
+
+        def look(tally: BatchTally) -> None:
+            if tally.answered >= (len(looks) + 1) * lines // STEPS:
+                seconds = time.process_time() - started
+                looks.append((tally.answered, _resident(), tally.answered / seconds))
+
+        async def answer() -> None:
+            async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+                found = await BatchJob(source, target, progress=look).run(fusion)
+            if not found.complete:
+                raise RuntimeError(f"the batch is not complete: {found}")
+
+        anyio.run(answer)
+    print(json.dumps(looks))
+
+
+def _repeat() -> None:
+    """Answer every line as the first one was."""
+    first: list[Reply] = []
+    asked = Answerer.answer
+
+    async def answer(self: Answerer, line: BatchLine, allowed: int | None) -> Reply:
+        if not first:
+            first.append(await asked(self, line, allowed))
+        return replace(first[0], asked=line)
+
+    Answerer.answer = answer  # type: ignore[method-assign]
+
+
+def _resident() -> float:
+    """Megabytes of this process now, or where the system does not say that, at most so far."""
+    status = Path("/proc/self/statm")
+    if status.exists():
+        gc.collect()
+        return int(status.read_text().split()[1]) * resource.getpagesize() / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # bytes, on macOS
+
+
+def mixed_lines(beginnings: int, each: int, seed: int = 3) -> list[dict[str, str]]:
+    """Plain lines: questions after several beginnings of answered questions, in a drawn order."""
+    rng = random.Random(seed)
+    before = ["".join(rng.sample(OTHERS, 6)) for _ in range(beginnings)]
+    asked = [one.prompt for one in sample("mixed", beginnings * each, seed)]
+    found = [{"prompt": before[at % beginnings] + prompt} for at, prompt in enumerate(asked)]
+    rng.shuffle(found)
+    return found
+
+
+async def cached(options: Options) -> Table:
+    """Tokens that came from the caches, by the order of the lines."""
+    beginnings, each = (3, 2) if options.quick else (BEGINNINGS, EACH)
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    for concurrency, (order, window) in product((1, SLOTS), (("of the file", 1), ("alike together", 1000))):
+        options.say(f"batch: {concurrency} at a time, order {order}")
+        with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+            source, target = Path(name) / "in.jsonl", Path(name) / "out.jsonl"
+            lines = mixed_lines(beginnings, each)
+            source.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
+            urls = [
+                stack.enter_context(serve(MODELS / f"{one}.gguf", slots=SLOTS, cache=0)).url
+                for one in ("sums", "facts")
+            ]
+            async with Fusion(draft=urls[0], assistant=urls[1]) as fusion:
+                fusion.limits = {"max_tokens": MAX_TOKENS, "stop": "\n"}
+                found = await BatchJob(source, target, concurrency=concurrency, window=window).run(fusion)
+        for endpoint, one in found.usage.items():
+            share = f"{one.cached_tokens / one.prompt_tokens:.0%}"
+            rows.append([concurrency, order, endpoint, one.requests, one.prompt_tokens, one.cached_tokens, share])
+        figures[f"{concurrency}, {order}"] = found.model_dump(mode="json")
+    about = _CACHE_ABOUT.format(count=beginnings * each, beginnings=beginnings, slots=SLOTS)
+    columns = ["at a time", "order", "endpoint", "requests", "tokens read", "cached", "share"]
+    return Table("Prompts that begin alike", columns, rows, [about], figures)
