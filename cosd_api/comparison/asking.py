@@ -12,12 +12,13 @@ from typing import Any
 
 import anyio
 
+from cosd_api.comparison.answers import AnswerUsage, GradedAnswer
 from cosd_api.comparison.contestants import SELF_CONSISTENCY, Contestant, LeftOut, baselines_of
 from cosd_api.comparison.failures import Failures
 from cosd_api.comparison.forecast import Later, estimated
 from cosd_api.comparison.grades import graded, grading_key
 from cosd_api.comparison.grading import Grader, identity_of
-from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal
+from cosd_api.comparison.journal import Journal
 from cosd_api.comparison.known import Known
 from cosd_api.comparison.prices import ComparisonEstimate, Price, checked_prices
 from cosd_api.comparison.settings import ComparisonSettings

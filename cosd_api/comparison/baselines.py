@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.asking import Asking
 from cosd_api.comparison.contestants import (
     COSD,
@@ -18,9 +19,8 @@ from cosd_api.comparison.contestants import (
 from cosd_api.comparison.forecast import MOST_SAMPLES, equal_bill
 from cosd_api.comparison.gathering import gathered_so_far
 from cosd_api.comparison.grading import Grader
-from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.prices import Price
-from cosd_api.comparison.result import better_of
+from cosd_api.comparison.standings import better_of
 from cosd_api.training.dataset import Example
 
 __all__ = ["Baselines"]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from cosd_api.comparison.asking import Asking
 from cosd_api.comparison.contestants import Contestant, derived
 from cosd_api.comparison.grading import Grader
-from cosd_api.comparison.result import Comparison, Gathered, comparison_of
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.standings import Gathered, comparison_of
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted, the
 from cosd_providers.usage import Usage

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.grading import Grader, identity_of
-from cosd_api.comparison.journal import GradedAnswer, graded_key
+from cosd_api.comparison.journal import graded_key
 from cosd_api.errors import GradingError
 from cosd_api.training.dataset import Example
 from cosd_providers.errors import ProviderError

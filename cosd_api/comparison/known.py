@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.contestants import Contestant
 from cosd_api.comparison.grades import grading_key
 from cosd_api.comparison.grading import Grader
-from cosd_api.comparison.journal import GradedAnswer, Journal
+from cosd_api.comparison.journal import Journal
 from cosd_api.comparison.settings import ComparisonSettings
 from cosd_api.training.dataset import Example
 

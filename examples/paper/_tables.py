@@ -34,8 +34,8 @@ from _pairs import Pair, read_pairs
 from _tasks import TASKS
 
 from cosd_api import Example, SettingError
+from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.contestants import ContestantKind
-from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.run import opened
 from cosd_api.comparison.settings import ComparisonSettings
 from cosd_api.comparison.tally import Tally

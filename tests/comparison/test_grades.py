@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cosd_api import Example, GradingError
+from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.graders import FunctionGrader
 from cosd_api.comparison.grades import graded
-from cosd_api.comparison.journal import GradedAnswer
 
 ASKED = Example(prompt="Q", answer=" r")
 

@@ -26,12 +26,12 @@ from cosd_api import (
     SettingError,
     compare,
 )
+from cosd_api.comparison.answers import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.exports import answers_jsonl
 from cosd_api.comparison.graders import ExactGrader
-from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.page import comparison_page
-from cosd_api.comparison.result import _verdicts  # pyright: ignore[reportPrivateUsage]
+from cosd_api.comparison.standings import _verdicts  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_api.comparison.tally import Tally
 from cosd_providers import ConnectError

@@ -1,0 +1,251 @@
+"""Standings of a comparison: right answers, differences, bills and replaced places, counted from its answers. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from cosd_api.comparison.answers import AnswerUsage, GradedAnswer
+from cosd_api.comparison.contestants import ORACLE, Contestant
+from cosd_api.comparison.prices import Price
+from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, PlaceCounts, Standing
+from cosd_api.comparison.statistics import (
+    PairedCounts,
+    calibration,
+    frontier,
+    holm,
+    mcnemar,
+    paired_difference,
+    wilson,
+)
+from cosd_api.training.dataset import Example
+from cosd_providers.text import first_character, last_character
+
+__all__ = ["Gathered", "better_of", "comparison_of"]
+
+_SURE = 0.5
+"""The rule's alpha: it never asks about a draft token of this probability or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that a comparison is made of.
+
+    Attributes:
+        models: names of the models alone, as contestants.
+        test: the test questions, in the order given.
+        development: the development questions.
+        contestants: in the order of the standings; the models and what is derived from them included.
+        answers: the complete answers, by contestant, then by question.
+        failed: why questions failed, by contestant, then by question.
+        prices: by endpoint.
+    """
+
+    models: Sequence[str]
+    test: Sequence[Example]
+    development: Sequence[Example]
+    contestants: Sequence[Contestant]
+    answers: Mapping[str, Mapping[str, GradedAnswer]]
+    failed: Mapping[str, Mapping[str, str]]
+    prices: Mapping[str, Price] | None
+
+    def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
+        """Outcomes of a contestant that asks the models, by question."""
+        found = self.answers.get(name, {})
+        return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
+
+
+def better_of(gathered: Gathered) -> str:
+    """The better model on the development questions that all have answered; see `Comparison`."""
+    questions = gathered.development or gathered.test
+    outcomes = {name: gathered.right(name, questions) for name in gathered.models}
+    common = _answered_by_all([*outcomes.values()])
+
+    def rank(name: str) -> tuple[int, int]:
+        right = sum(outcomes[name][key] for key in common)
+        return right, -sum(gathered.answers[name][key].billed for key in common)
+
+    return max(gathered.models, key=rank)  # the first of equals
+
+
+def _answered_by_all(outcomes: Sequence[Mapping[str, bool]]) -> list[str]:
+    """The questions with an outcome in all of these."""
+    first, *others = outcomes
+    return [key for key in first if all(key in one for one in others)]
+
+
+def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
+    """The comparison of what was gathered; `fields` are those of `Comparison` that it does not tell."""
+    better = better_of(gathered)
+    outcomes = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
+    alone = [outcomes[name] for name in gathered.models]
+    for one in gathered.contestants:
+        if one.kind == "derived":
+            oracle = {key: any(right[key] for right in alone) for key in _answered_by_all(alone)}
+            outcomes[one.name] = oracle if one.name == ORACLE else outcomes[better]
+    standings = [_standing(one, gathered, outcomes, better) for one in gathered.contestants]
+    tested = [at for at, one in enumerate(standings) if one.p is not None]
+    for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
+        standings[at] = standings[at].model_copy(update={"holm": adjusted})
+    if fields.get("stopped") is None:
+        lost = [one.name for one in standings if one.asked != len(gathered.test)]
+        assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
+    asked = max(one.asked for one in standings)  # who stopped before is no better for it
+    there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
+    there = [at for at in there if standings[at].asked == asked]
+    for at in frontier([(standings[at].billed or 0.0, float(standings[at].right)) for at in there]):
+        standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
+    everything = [*gathered.development, *gathered.test]
+    held = {one.key for one in gathered.development}
+    return Comparison(
+        questions=len(gathered.test),
+        development=tuple(one.key for one in gathered.development),
+        better=better,
+        standings=tuple(standings),
+        calibration={
+            name: found
+            for name in gathered.models
+            if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
+        },
+        failures=tuple(
+            FailedAnswer(contestant=name, question=key, error=words, development=key in held)
+            for name, why in gathered.failed.items()
+            for key, words in why.items()
+        ),
+        answers=tuple(by[one.key] for one in everything for by in gathered.answers.values() if one.key in by),
+        **fields,
+    )
+
+
+def _standing(one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: str) -> Standing:
+    """The result of one contestant, not adjusted for the others."""
+    mine, theirs = outcomes[one.name], outcomes[better]
+    right, answered = sum(mine.values()), len(mine)
+    tests = {example.key for example in gathered.test}
+    names = [one.name] if one.kind != "derived" else gathered.models if one.name == ORACLE else [better]
+    answers = [[gathered.answers[name][key] for name in names] for key in mine]
+    fields: dict[str, Any] = {}
+    if one.name != better:
+        common = [key for key in mine if key in theirs]
+        counts = PairedCounts.of([mine[key] for key in common], [theirs[key] for key in common])
+        fields = {"counts": counts, "difference": paired_difference(counts)}
+        fields["p"] = mcnemar(counts) if one.kind != "derived" and counts.total else None
+    return Standing(
+        name=one.name,
+        kind=one.kind,
+        reverse=one.reverse,
+        first=gathered.models[one.first] if len(gathered.models) > 2 and one.method is not None else None,
+        settings=one.settings,
+        answered=answered,
+        failed=len({key for name in names for key in gathered.failed.get(name, {}) if key in tests}),
+        right=right,
+        accuracy=wilson(right, answered),
+        **fields,
+        **(_cost(answers, gathered.models, gathered.prices) if answered else {}),
+        replaced=_replaced(one, gathered),
+    )
+
+
+def _cost(
+    answers: Sequence[Sequence[GradedAnswer]], models: Sequence[str], prices: Mapping[str, Price] | None
+) -> dict[str, Any]:
+    """Means and medians over answers, each of one contestant or of all models."""
+    several = [*chain.from_iterable(answers)]
+
+    def mean(of: Callable[[AnswerUsage], float]) -> dict[str, float]:
+        return {
+            name: math.fsum(of(one.usage.get(name, AnswerUsage())) for one in several) / len(answers) for name in models
+        }
+
+    read, written, cached = mean(lambda one: one.read), mean(lambda one: one.written), mean(lambda one: one.cached)
+    firsts = [min(found) for one in answers if (found := [at.first_token for at in one if at.first_token is not None])]
+    rates = [one.acceptance for one in several if one.acceptance is not None]
+    return {
+        "acceptance": math.fsum(rates) / len(rates) if rates else None,
+        "seconds": statistics.median(max(at.seconds or 0.0 for at in one) for one in answers),
+        "first_token": statistics.median(firsts) if firsts else None,
+        "tokens": math.fsum(one.tokens for one in several) / len(several),
+        "requests": mean(lambda one: one.requests),
+        "read": read,
+        "written": written,
+        "cached": cached,
+        "money": prices and sum(prices[name].of(read[name], written[name], cached[name]) for name in read),
+    }
+
+
+def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
+    """Who was right at the replaced places of one contestant."""
+    mine = gathered.answers.get(one.name, {})
+    alone = gathered.answers.get(gathered.models[one.first], {})
+    judged = [example for example in gathered.test if (found := mine.get(example.key)) and found.units is not None]
+    if not judged:
+        return None
+    verdicts = [verdict for example in judged for verdict in _verdicts(example, mine[example.key])]
+    pairs = [
+        (bool(mine[key].right), bool(alone[key].right))
+        for key in (example.key for example in judged)
+        if mine[key].replaced and key in alone
+    ]
+    return PlaceCounts(
+        places=len(verdicts),
+        assistant=verdicts.count("assistant"),
+        draft=verdicts.count("draft"),
+        neither=verdicts.count("neither"),
+        unknown=verdicts.count("unknown"),
+        answers=PairedCounts.of([first for first, _ in pairs], [second for _, second in pairs]),
+    )
+
+
+def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
+    """For each replaced place of an answer, whose text continues the reference."""
+    reference, text = example.answer.encode(), answer.text.encode()
+    found: list[str] = []
+    for place in answer.replaced:
+        before, rest = reference[: place.start], reference[place.start :]
+        if text[: place.start] != before or len(before) < place.start:
+            found.append("unknown")
+            continue
+        draft = _continues(rest, place.draft_data, ends=example.ends)
+        assistant = _continues(rest, place.fused_data, ends=example.ends)
+        within = (
+            draft and place.word and _within_word(rest, place.draft_data)
+        )  # it may have been about to write the rest
+        if place.word and _within_word(rest, place.fused_data):
+            assistant = False
+        found.append(
+            "unknown"
+            if within or (draft and assistant)
+            else "draft"
+            if draft
+            else "assistant"
+            if assistant
+            else "neither"
+        )
+    return found
+
+
+def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
+    """Test whether the reference goes on with a text; an empty one is the end of sequence."""
+    if not text:
+        return not rest
+    return rest.startswith(text) or (not ends and not rest)
+
+
+def _within_word(rest: bytes, text: bytes) -> bool:
+    """Test whether the reference goes on within a word where a text that it begins with ends."""
+    return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
+
+
+def _calibration(answers: Sequence[GradedAnswer]) -> ModelCalibration | None:
+    """The calibration of a model by its answers alone."""
+    known = [one for one in answers if one.confidence is not None and one.least is not None]
+    if not known:
+        return None
+    return ModelCalibration(
+        mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+        least=calibration([(one.least or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+    )
