@@ -92,7 +92,7 @@ $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 
 $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
-	@$(INSTALL) $(PIN) --editable '.[demo,plots,train]'
+	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots,train]'
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)

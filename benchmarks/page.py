@@ -20,6 +20,7 @@ HEADLINE = "Acceptance 0.9, round trip 20 ms, 512 tokens of context"
 _SECTIONS = {
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
+    "gateway": "The gateway",
     "live": "Two small models on llama.cpp",
     "methods": "Every method",
     "vllm": "The same on vLLM",
@@ -93,6 +94,7 @@ the present three, which have one million.
 
 
 _PAIRS, _PAIRS_END = "<!-- pairs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of pairs -->\n"
+_ADDED, _ADDED_END = "<!-- added: `make bench ARGS=--page` writes this table -->\n", "<!-- end of added -->\n"
 _COSTS, _COSTS_END = "<!-- costs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of costs -->\n"
 
 
@@ -117,10 +119,13 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     )
     methods = (DOCS / "methods.md").read_text(encoding="utf-8")
     comparison = (DOCS / "comparison.md").read_text(encoding="utf-8")
+    gateway = (DOCS / "gateway.md").read_text(encoding="utf-8")
+    [added] = tables("gateway", folder)
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(methods, folder),
+        DOCS / "gateway.md": _between(gateway, _ADDED, _ADDED_END, _bare(added)),
         DOCS / "comparison.md": _between(comparison, _PAIRS, _PAIRS_END, _bare(known_pairs(folder))),
     }
 

@@ -154,8 +154,10 @@ class Answering:
         if isinstance(failed, ProviderError) and not isinstance(
             failed, BudgetError
         ):  # its words may quote what the server was sent
-            words = (self._exchange.id, type(failed).__name__, failed.endpoint, failed.status, failed.request_id)
-            _log.warning("%s: %s of %s, status %s, its request %s", *words)
+            status = f", status {failed.status}" if failed.status else ""
+            request = f", its request {failed.request_id}" if failed.request_id else ""
+            words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)
+            _log.warning("%s: %s of %s%s%s", *words)
             _log.debug("%s: %s", self._exchange.id, failed)
         elif error.status >= 500:
             frames = "".join(traceback.format_tb(failed.__traceback__))

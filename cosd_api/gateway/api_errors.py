@@ -31,7 +31,7 @@ class ApiError(Exception):
     """An error of the API, as its clients know them.
 
     Attributes:
-        status: of HTTP.
+        status: the HTTP status.
         kind: the error's `type`.
         code: a word for programs.
         param: the field of the request that it is about.

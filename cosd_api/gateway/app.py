@@ -220,7 +220,7 @@ class Gateway:
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
-            raise ApiError("the body must be JSON: content-type: application/json", status=415)
+            raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
         most = self.limits.body_bytes
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > most:
@@ -293,4 +293,4 @@ def _of_route(error: HTTPException) -> ApiError:
         return ApiError("this method is not allowed here", status=405)
     if error.status_code == 400:
         return ApiError("a request has either content-length or transfer-encoding, not both")
-    return ApiError("there is no such route", status=error.status_code, code="not_found")
+    return ApiError("there is no such route; /openapi.json lists them", status=error.status_code, code="not_found")

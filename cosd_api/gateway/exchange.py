@@ -37,13 +37,13 @@ class Exchange:
 
     Attributes:
         id: of the request.
-        method: of HTTP.
+        method: the HTTP method.
         path: the route; empty for an unknown one.
         client: the name of its key.
         model: the fusion that answers, once it is known.
         stream: whether the answer is sent while it is written.
-        status: of the answer; 0 if the client left before it.
-        outcome: the end.
+        status: the HTTP status; 0 if the client left before it.
+        outcome: how it ended.
         error: the error's code, or its status.
         first_seconds: until the first text was sent.
         tokens: of all answers, those that were sent.

@@ -20,7 +20,7 @@ class GatewayMetrics:
     """Counters of one gateway, in a registry of their own.
 
     Attributes:
-        content_type: of the page.
+        content_type: the form of the page.
     """
 
     content_type = CONTENT_TYPE_LATEST

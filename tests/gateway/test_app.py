@@ -92,6 +92,13 @@ async def test_a_fault_of_a_route_has_the_form_of_the_api(caplog: pytest.LogCapt
     assert "PRIVATE" not in caplog.text
 
 
+async def test_what_a_stranger_gets_wrong_first_is_said() -> None:
+    async with opened(fusion()) as app:
+        form = await visit(app, TEXT, BODY, headers={"content-type": "application/x-www-form-urlencoded"})
+        assert form.error["message"] == "the body must be JSON, with the header content-type: application/json"
+        assert (await visit(app, "/")).error["message"] == "there is no such route; /openapi.json lists them"
+
+
 async def test_other_machines_need_a_key() -> None:
     async with opened(fusion()) as app:
         reply = await visit(app, "/v1/models", address="203.0.113.5")
