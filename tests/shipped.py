@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tarfile
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class Environment:
         )
 
 
-def install(wheel: Path, folder: Path, extra: str = "") -> Environment:
+def install(wheel: Path, folder: Path, *extras: str) -> Environment:
     """Installs the wheel with pip, and beside it exactly what it declares, out of this environment.
 
     There is no network to fetch anything from, and this environment as a whole would hide what is not declared, and
@@ -91,15 +92,15 @@ def install(wheel: Path, folder: Path, extra: str = "") -> Environment:
     subprocess.run(command, check=True, capture_output=True)
     # What is declared is read where it was installed: the metadata of this environment may be older than the tree.
     (ours,) = importlib.metadata.distributions(name=NAME, path=[str(made.packages)])
-    for needed in _required(ours, extra):
+    for needed in _required(ours, extras):
         _lend(needed, made.packages)
     return made
 
 
-def _required(ours: importlib.metadata.Distribution, extra: str) -> list[importlib.metadata.Distribution]:
-    """What a distribution requires with an extra, and what that requires, out of this environment."""
+def _required(ours: importlib.metadata.Distribution, extras: Sequence[str]) -> list[importlib.metadata.Distribution]:
+    """What a distribution requires with some extras, and what that requires, out of this environment."""
     found = {NAME: ours}
-    waiting = [(NAME, ""), *([(NAME, extra)] if extra else [])]
+    waiting = [(NAME, ""), *((NAME, extra) for extra in extras)]
     seen: set[tuple[str, str]] = set()
     while waiting:
         name, wanted = waiting.pop()

@@ -25,7 +25,8 @@ STRICT = {
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("typed")
-    made = install(build_wheel(build_sdist(folder), folder), folder, "langchain")  # whose classes some of ours extend
+    # Extras whose classes some of ours extend or take.
+    made = install(build_wheel(build_sdist(folder), folder), folder, "gateway", "langchain", "otel")
     shutil.copy(SAMPLE, made.desk)
     (made.desk / "pyrightconfig.json").write_text(json.dumps(STRICT), encoding="utf-8")
     return made
