@@ -6,9 +6,9 @@ import hashlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
-__all__ = ["LineIndex", "LineState"]
+__all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
 """`"new"`: the output has no line of it. `"cut"`: the limit of the whole batch ended it, and it is asked again."""
@@ -20,6 +20,20 @@ CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL,
 WITHOUT ROWID;
 CREATE TABLE superseded (start INTEGER PRIMARY KEY);
 """
+
+
+class IndexedLine(NamedTuple):
+    """State of one line.
+
+    Attributes:
+        state: the state.
+        start: byte of the output at which its line begins; -1 without one.
+        usage: the cost of what failed, as JSON.
+    """
+
+    state: LineState
+    start: int
+    usage: str | None
 
 
 class LineIndex:
@@ -80,11 +94,12 @@ class LineIndex:
         self._db.execute(words, (key, _STATES.index(state), start, usage))
         return None if row is None else row[1]
 
-    def state(self, custom_id: str, number: int) -> tuple[LineState, str | None] | None:
-        """State of a line of the input, and the cost of what failed; None if it was not entered so."""
-        words = "SELECT state, usage FROM lines WHERE id = ? AND number = ?"
-        row: tuple[int, str | None] | None = self._db.execute(words, (_key(custom_id), number)).fetchone()
-        return None if row is None else (_STATES[row[0]], row[1])
+    def state(self, custom_id: str, number: int) -> IndexedLine | None:
+        """State of a line of the input; None if it was not entered so."""
+        words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
+        row: tuple[int, int | None, str | None] | None
+        row = self._db.execute(words, (_key(custom_id), number)).fetchone()
+        return None if row is None else IndexedLine(_STATES[row[0]], -1 if row[1] is None else row[1], row[2])
 
     def counts(self) -> dict[LineState, int]:
         """Number of the input's lines by state."""

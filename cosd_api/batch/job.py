@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosd_api.batch.index import LineIndex, LineState
+from cosd_api.batch.index import LineIndex
 from cosd_api.batch.lines import BatchLine, near_each_other, read_batch
 from cosd_api.batch.output import OutputFile
-from cosd_api.batch.reply import Answerer, Reply, stopped
+from cosd_api.batch.reply import Answerer, LineAnswerer, Reply, stopped
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.batch.usage import Usages, loaded
 from cosd_api.comparison.prices import Prices, checked_prices
@@ -56,8 +56,12 @@ class BatchJob:
     prices: Prices | None = None
     progress: Callable[[BatchTally], None] | None = None
 
-    async def run(self, fusion: Fusion) -> BatchSummary:
-        """Ask what is not answered yet, by an open fusion, whose `limits` bound every answer.
+    async def run(self, fusion: Fusion, answering: LineAnswerer | None = None) -> BatchSummary:
+        """Ask what is not answered yet.
+
+        Args:
+            fusion: it is open; its `limits` bound every answer.
+            answering: answers the lines in its place, by the same models and method.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -80,13 +84,16 @@ class BatchJob:
                 total=output.usage,
                 prices=checked_prices(self.prices, models),
             )
-            run = _BatchRun(self, fusion, index, output, tally, written_by)
+            run = _BatchRun(self, fusion, answering or Answerer(fusion), index, output, tally, written_by)
             await run.ask()
             output.compact()
             return tally.summary()
 
     def _enter(self, index: LineIndex) -> None:
         """Read the whole input once, before anything is sent."""
+        if self.source.exists() and not self.source.is_file():
+            words = "it is no regular file, and a batch reads its input twice"
+            raise SettingError(f"{self.source}: {words}. Write the lines to a file first")
         with index.changing():
             for line in read_batch(self.source):
                 if (first := index.enter(line.custom_id, line.number)) is not None:
@@ -94,10 +101,6 @@ class BatchJob:
                     raise SettingError(f"{self.source}, line {line.number}: {words}")
         if not any(index.counts().values()):
             raise SettingError(f"{self.source} holds no lines")
-
-    def asks(self, state: LineState) -> bool:
-        """Test whether lines of this state are asked."""
-        return state in ("new", "cut") or (state == "failed" and self.retry_failed)
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
@@ -118,6 +121,7 @@ class _BatchRun:
 
     job: BatchJob
     fusion: Fusion
+    answering: LineAnswerer
     index: LineIndex
     output: OutputFile
     tally: BatchTally
@@ -127,7 +131,6 @@ class _BatchRun:
         self._failures = 0  # at a server, one after the other
         self._billed = self.tally.billed_tokens  # with what is not written yet
         self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
-        self._answerer = Answerer(self.fusion)
 
     async def ask(self) -> None:
         """Ask, and write each line as it is there."""
@@ -151,24 +154,33 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        for line in near_each_other(self._wanted(), self.job.window, self.job.concurrency):
-            if self.tally.stopped is not None:
-                return
-            yield self._answer(line)
+        """Ask what was never answered, and after it, as they may fail again, the lines that failed in earlier runs."""
+        job = self.job
+        for again in (False, True) if job.retry_failed else (False,):
+            for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
+                if self.tally.stopped is not None:
+                    return
+                yield self._answer(line)
 
-    def _wanted(self) -> Iterator[BatchLine]:
-        """Read the input again; the lines to be asked."""
+    def _wanted(self, *, again: bool) -> Iterator[BatchLine]:
+        """Read the input again: the lines that were never answered, or those that failed before this run."""
+        changed = SettingError(f"{self.job.source} has changed since it was read: run the command again")
+        lines = 0
         for line in read_batch(self.job.source):
             known = self.index.state(line.custom_id, line.number)
             if known is None:
-                raise SettingError(f"{self.job.source} has changed since it was read: run the command again")
-            if self.job.asks(known[0]):
+                raise changed
+            lines += 1
+            failed_before = known.state == "failed" and known.start < self.output.first
+            if failed_before if again else known.state in ("new", "cut") and known.start < self.output.first:
                 yield line
+        if lines != self.tally.lines:
+            raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
         """Ask one line within its share of the limit: the reply, and what earlier attempts cost; None if not asked."""
         known = self.index.state(line.custom_id, line.number)
-        earlier: list[Usages] = [loaded(known[1] if known else None)]
+        earlier: list[Usages] = [loaded(known.usage if known else None)]
         attempts, least = 0, 0
         while True:
             guess = len(line.asked) + self.fusion.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
@@ -179,7 +191,7 @@ class _BatchRun:
                 return (stopped(line, self._limit.words()), earlier) if attempts else None
             self._limit.take(allowed)
             try:
-                reply = await self._answerer.answer(line, allowed)
+                reply = await self.answering.answer(line, allowed)
                 self._billed += reply.billed_tokens
             finally:
                 self._limit.give_back(allowed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -19,6 +20,8 @@ from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineRead
 
 __all__ = ["OutputFile"]
 
+_START = b'{"custom_id":'
+_FOREIGN = "not a line that cosd batch wrote, and nothing was changed: give another file (-o)"
 _REPAIR = ". Remove the line, and it will be asked again"
 
 
@@ -56,6 +59,7 @@ class OutputFile:
     Attributes:
         usage: cost of all lines, by endpoint.
         written_by: method and models of the lines that are there; None without any.
+        first: byte at which the first line of this run begins.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
@@ -66,23 +70,26 @@ class OutputFile:
         self._path = path
         self._index = index
         self._appender: Appender
-        self._end = 0
+        self._end = self.first = 0
         self.usage: dict[str, LineUsage] = {}
         self.written_by: tuple[str, tuple[str, ...]] | None = None
 
     def __enter__(self) -> Self:
         content = self._read() if self._path.exists() else JsonLines()
         self._appender = Appender(self._path, content).__enter__()
-        self._end = content.size + (not content.ended)
+        self._end = self.first = content.size + (not content.ended)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._appender.__exit__(None, None, None)
+        with self._named():
+            self._appender.__exit__(None, None, None)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line, which supersedes an earlier one of its id; its cost includes that one's."""
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        self._appender.write(text)
+        text = text.encode(errors="backslashreplace").decode()  # half a character, such as a server's error may hold
+        with self._named():
+            self._appender.write(text)
         self._take(_OutputLine.model_validate(line), self._end)
         self._end += len(text.encode()) + 1
 
@@ -90,25 +97,37 @@ class OutputFile:
         """Remove superseded lines, after the last line is written: a crash leaves the old file or the new one."""
         if not self._index.any_superseded():
             return
-        shorter = self._path.with_name(f"{self._path.name}.shorter")
+        path = self._path.resolve()  # of a link, what it leads to
+        shorter = path.with_name(f"{path.name}.shorter")
         start = 0
-        with self._path.open("rb") as source, shorter.open("wb") as target:
+        with path.open("rb") as source, shorter.open("wb") as target:
             for raw in source:
                 if not self._index.superseded(start):
                     target.write(raw)
                 start += len(raw)
             target.flush()
             os.fsync(target.fileno())
-        shutil.copymode(self._path, shorter)
+        shutil.copymode(path, shorter)
         if os.name == "nt":  # an open file cannot be replaced there
             self._appender.__exit__(None, None, None)
-        shorter.replace(self._path)
+        shorter.replace(path)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file in an error of writing."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def _read(self) -> JsonLines:
         reader = LineReader(self._path, may_be_cut=True, hint=_REPAIR)
         with self._index.changing():
             for line in reader:
                 self._take(self._checked(line), reader.start)
+        rest = reader.content.rest
+        if self.written_by is None and not rest.startswith(_START[: len(rest)]):
+            raise line_error(self._path, 1, _FOREIGN)
         return reader.content
 
     def _checked(self, line: JsonLine) -> _OutputLine:
@@ -116,8 +135,7 @@ class OutputFile:
             return _OutputLine.model_validate(line.fields)
         except ValidationError as error:
             if not {"custom_id", "cosd"} <= {*line.fields}:
-                words = "not a line that cosd batch wrote, and nothing was changed: give another file (-o)"
-                raise line_error(self._path, line.number, words) from None
+                raise line_error(self._path, line.number, _FOREIGN) from None
             words = problem(error, [*_OutputLine.model_fields]) + _REPAIR
             raise line_error(self._path, line.number, words) from None
 

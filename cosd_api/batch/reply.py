@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from cosd_api.batch.lines import CHAT, BatchLine
@@ -19,14 +19,23 @@ from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
-from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
+from cosd_providers.errors import (
+    BudgetError,
+    BudgetTimeoutError,
+    ContextLengthError,
+    InvalidRequestError,
+    ProviderError,
+    UnsupportedError,
+)
 
-__all__ = ["CUT", "Answerer", "Reply", "stopped"]
+__all__ = ["CUT", "Answerer", "LineAnswerer", "Reply", "stopped"]
 
 CUT = "max_billed_tokens"
 """Code of the error of a line that the limit of the whole batch ended."""
 
 _INVALID = "invalid_request_error"
+_OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
+"""Errors of single lines; among those of limits, that of time is the server's."""
 _LARGE = 10**9
 _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
 """Bounds that a file of one's own does not need."""
@@ -44,7 +53,10 @@ class Reply:
         error: code, message, and whether it may go well later; None for an answer.
         cut: whether its share of the whole batch's limit ended it.
         server_failed: whether other lines are likely to fail in the same way.
-        results: the answers.
+        tokens: of its answers.
+        kept: draft tokens kept in them.
+        replaced: draft tokens replaced.
+        judged: whether a draft was judged.
     """
 
     asked: BatchLine
@@ -54,7 +66,10 @@ class Reply:
     error: Mapping[str, Any] | None = None
     cut: bool = False
     server_failed: bool = False
-    results: Sequence[FusionResult] = ()
+    tokens: int = 0
+    kept: int = 0
+    replaced: int = 0
+    judged: bool = False
 
     @property
     def billed_tokens(self) -> int:
@@ -69,15 +84,8 @@ class Reply:
         return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
 
 
-@dataclass(frozen=True, slots=True)
-class Answerer:
-    """Asks a fusion for one line after the other.
-
-    Attributes:
-        fusion: it is open; its `limits` bound every answer.
-    """
-
-    fusion: Fusion
+class LineAnswerer(Protocol):
+    """Something that answers lines, several at a time."""
 
     async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
         """Ask one line; an error is a reply, too.
@@ -86,6 +94,21 @@ class Answerer:
             line: the line.
             allowed: tokens that it may bill; None without a limit.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Answers lines by a fusion of this process.
+
+    Attributes:
+        fusion: it is open; its `limits` bound every answer.
+    """
+
+    fusion: Fusion
+
+    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
+        """Ask one line; see `LineAnswerer`."""
         done: list[FusionResult] = []
         own_limit = True
         try:
@@ -103,11 +126,14 @@ class Answerer:
             if isinstance(error.partial, FusionResult):
                 done.append(error.partial)
             found = {"code": type(error).__name__, "message": str(error), "retryable": error.retryable}
-            if isinstance(error, BudgetError):
-                cut = not own_limit and error.limit == "max_billed_tokens"
-                return _failed(line, done, found, cut=cut)
-            return _failed(line, done, found, server_failed=not isinstance(error, ContextLengthError))
+            cut = isinstance(error, BudgetError) and not own_limit and error.limit == "max_billed_tokens"
+            return _failed(line, done, found, cut=cut, server_failed=_is_servers(error))
         return _answered(line, asked, done)
+
+
+def _is_servers(error: ProviderError) -> bool:
+    """Test whether other lines are likely to fail in the same way."""
+    return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
@@ -154,13 +180,19 @@ def _failed(
 
 
 def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Reply:
-    usage = together_cost([usages_of(one.usage) for one in done])
+    counted: dict[str, Any] = {
+        "usage": together_cost([usages_of(one.usage) for one in done]),
+        "tokens": sum(len(one.tokens) for one in done),
+        "kept": sum(one.kept_tokens or 0 for one in done),
+        "replaced": sum(one.replaced_tokens or 0 for one in done),
+        "judged": any(one.acceptance_rate is not None for one in done),
+    }
     if line.plain:
         (one,) = done
         content = {"text": one.text, "finish_reason": one.finish_reason}
-        return Reply(asked=line, content=content, facts=facts(one), usage=usage, results=done)
+        return Reply(asked=line, content=content, facts=facts(one), **counted)
     shape, id = (ChatShape, "chatcmpl") if asked.chat else (CompletionShape, "cmpl")
     unique = uuid4().hex
     form: AnswerShape = shape(f"{id}-{unique}", asked.model, int(time.time()), logprobs=asked.logprobs)
     response = {"status_code": 200, "request_id": f"req_{unique}", "body": form.whole(done)}
-    return Reply(asked=line, content={"id": f"batch_req_{unique}", "response": response}, usage=usage, results=done)
+    return Reply(asked=line, content={"id": f"batch_req_{unique}", "response": response}, **counted)

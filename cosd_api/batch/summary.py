@@ -120,11 +120,10 @@ class BatchTally:
             self.failed += not reply.cut
             return
         self.answered += 1
-        for one in reply.results:
-            self.tokens += len(one.tokens)
-            self.judged |= one.acceptance_rate is not None
-            self.kept += one.kept_tokens or 0
-            self.replaced += one.replaced_tokens or 0
+        self.tokens += reply.tokens
+        self.judged |= reply.judged
+        self.kept += reply.kept
+        self.replaced += reply.replaced
 
     @property
     def done(self) -> int:

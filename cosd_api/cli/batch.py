@@ -112,9 +112,12 @@ def batch(
             try:
                 found = anyio.run(_answer, fusion, job)
             except OSError as error:
-                if error.filename is None or Path(error.filename) != source:
+                if error.filename is None or Path(error.filename) not in (source, out):
                     raise
-                raise typer.BadParameter(f"{source}: {error.strerror}", param_hint="IN") from error
+                if Path(error.filename) == source:
+                    raise typer.BadParameter(f"{source}: {error.strerror}", param_hint="IN") from error
+                say(f"{out} cannot be written: {error.strerror}. What it holds is kept: run the same command to resume")
+                raise typer.Exit(1) from error
         print(found.model_dump_json() if as_json else visible(str(found)), flush=True)
         if found.stopped is not None:
             say(f"not complete: {found.stopped}")

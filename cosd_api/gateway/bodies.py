@@ -71,7 +71,7 @@ _REASONS: Mapping[str, str] = {
     "presence_penalty": REFUSED["presence_penalty"],
     "logprobs": "only the probability of the chosen token is known: give true or false, for completions 0 or 1",
     "top_logprobs": "only the probability of the chosen token is known: give 0 or 1",
-    "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers",
+    "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
 """Reasons why a field, or its value, is refused."""

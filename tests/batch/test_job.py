@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from batches import PROMPTS, batch_form, fusion, input_file, read, run, texts
+from batches import PROMPTS, batch_form, fusion, input_file, pair, read, run, texts
 from cosd_api import Fusion, SettingError
 from cosd_api.batch.lines import BatchLine, near_each_other
-from cosd_providers import ConnectError, ContextLengthError, ServerError
+from cosd_providers import ConnectError, ContextLengthError, InvalidRequestError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
 
 ALL = {one[0]: " yes." for one in PROMPTS}
@@ -256,6 +257,10 @@ def written(model: str) -> str:
         ),
         (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
         ("a diary\n", "line 1: invalid JSON"),
+        (
+            "{{ a template }}",
+            "line 1: not a line that cosd batch wrote, and nothing was changed: give another file (-o)",
+        ),
     ],
 )
 async def test_a_foreign_output_is_not_changed(paths: tuple[Path, Path], content: str, words: str) -> None:
@@ -327,6 +332,86 @@ async def test_a_server_that_is_down_ends_it(tmp_path: Path) -> None:
     async with fusion(prompts) as fused:
         final = await run(source, target, fused, retry_failed=True)
     assert final.complete and len(texts(target)) == 40
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_lines_that_a_server_refuses_do_not_end_it(tmp_path: Path, concurrency: int) -> None:
+    prompts = [f"{at:03}:" for at in range(30)]
+    source, target = input_file(tmp_path / "in.jsonl", [{"prompt": one} for one in prompts]), tmp_path / "out.jsonl"
+    faults = [Fault(InvalidRequestError("no such message"), request=at) for at in range(1, 21)]
+    async with fusion(prompts, faults=faults) as fused:
+        found = await run(source, target, fused, concurrency=concurrency)
+    assert (found.answered, found.failed, found.missing, found.stopped) == (10, 20, 0, None)
+
+
+async def test_failed_lines_are_asked_again_after_all_others(tmp_path: Path) -> None:
+    prompts = [f"{at:03}:" for at in range(40)]
+    source, target = input_file(tmp_path / "in.jsonl", [{"prompt": one} for one in prompts]), tmp_path / "out.jsonl"
+
+    class Picky(ScriptedProvider):
+        """Fails at the first twenty prompts whenever it is asked."""
+
+        async def generate(self, prompt: str, text: bytes, **given: Any) -> Any:
+            if prompt < "020":
+                raise ServerError("it broke")
+            async for one in super().generate(prompt, text, **given):
+                yield one
+
+    small, large = pair(prompts)
+    picky = Picky(small.model, name="small")
+    async with Fusion(draft=picky, assistant=large, unit="token") as fused:
+        first = await run(source, target, fused, concurrency=1)
+        assert first.stopped is not None and first.answered == 0
+        second = await run(source, target, fused, concurrency=1, retry_failed=True)
+    assert second.answered == 20 and second.stopped is not None
+    assert {*texts(target).values()} == {None, " yes."}
+
+
+async def test_a_server_that_hangs_ends_it(tmp_path: Path) -> None:
+    prompts = [f"{at:03}:" for at in range(40)]
+    source = input_file(tmp_path / "in.jsonl", [{"prompt": one} for one in prompts])
+    async with fusion(prompts, faults=[Fault(None, request=at) for at in range(1, 60)]) as fused:
+        fused.limits = {"timeout": 0.001}
+        found = await run(source, tmp_path / "out.jsonl", fused, concurrency=8)
+    assert found.stopped is not None and found.stopped.startswith("16 lines in a row failed, the last one with: ")
+    assert found.missing > 0
+
+
+async def test_an_input_that_can_be_read_once_only(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    try:
+        with pytest.raises(SettingError) as caught:
+            await run(Path(f"/dev/fd/{read_end}"), tmp_path / "out.jsonl")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    words = "it is no regular file, and a batch reads its input twice. Write the lines to a file first"
+    assert str(caught.value) == f"/dev/fd/{read_end}: {words}"
+
+
+async def test_an_input_that_became_shorter(paths: tuple[Path, Path]) -> None:
+    def shorten(tally: object) -> None:
+        input_file(paths[0], [{"custom_id": "a", "prompt": "a:"}])
+
+    with pytest.raises(SettingError, match="has changed since it was read: run the command again"):
+        await run(*paths, progress=shorten)
+
+
+async def test_an_output_that_is_a_link(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+    link = target.with_name("link.jsonl")
+    link.symlink_to(target)
+    async with fusion(faults=[Fault(ServerError("it broke"), request=3)]) as fused:
+        assert (await run(source, link, fused, concurrency=1)).failed == 1
+        assert (await run(source, link, fused, retry_failed=True)).complete
+    assert link.is_symlink() and texts(target) == ALL
+
+
+async def test_an_error_that_is_no_unicode(paths: tuple[Path, Path]) -> None:
+    async with fusion(faults=[Fault(ServerError("it broke at \udc80"), request=3)]) as fused:
+        assert (await run(*paths, fused, concurrency=1)).failed == 1
+        assert (await run(*paths, fused)).known == 5
+    assert [row["error"]["message"] for row in read(paths[1]).values() if row["error"]] == ["small: it broke at \udc80"]
 
 
 async def test_lines_that_are_too_long_do_not_end_it(tmp_path: Path) -> None:

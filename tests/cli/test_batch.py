@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import signal
 import sys
 import time
@@ -16,6 +18,7 @@ from typer.testing import Result
 
 from batches import PROMPTS, input_file, pair, read, texts
 from commands import SERVERS, Scripted, cosd, start_scripted, words
+from cosd_api.training.json_lines import Appender
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault
 
@@ -117,6 +120,24 @@ def test_files_that_cannot_be_used(scripted: Scripted, source: Path, tmp_path: P
     input_file(source, [{"custom_id": "x", "prompt": "a:"}] * 2)
     done = batch(source)
     assert done.exit_code == 2 and "its custom_id is that of line 1" in words(done)
+
+
+def test_a_full_disk(scripted: Scripted, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Appender.write
+
+    def write(self: Appender, line: str) -> None:
+        if '"line":4' in line:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        before(self, line)
+
+    out = source.with_name("out.jsonl")
+    with monkeypatch.context() as full:
+        full.setattr(Appender, "write", write)
+        done = batch(source, "--concurrency", "1")
+    assert done.exit_code == 1 and len(texts(out)) == 3
+    words = "No space left on device. What it holds is kept: run the same command to resume"
+    assert done.stderr.splitlines()[-1] == f"cosd: {out} cannot be written: {words}"
+    assert batch(source).exit_code == 0 and len(texts(out)) == 6
 
 
 def test_the_bar(scripted: Scripted, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
